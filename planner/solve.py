@@ -63,12 +63,13 @@ def solve(
     """
     began = time.perf_counter()
     profile, reward_table = with_reward_times(profile, job.reward.kind)
+    search: Search | None = None
     try:
         search = prepare(cluster, job, profile, trace, options)  # length model, cost model, candidates
         search.run_passes(progress)
         decided = decide(search, profile, options.max_nodes, progress)  # round program, ties, rounds not chosen on
     except Infeasible as error:
-        if not options.for_any and _is_feasible(cluster, job, profile, trace, replace(options, for_any=True)):
+        if not options.for_any and _others_could(cluster, job, profile, trace, options, search):
             raise Infeasible(f"{error}; other frameworks could run a plan: rlplan solve --for any") from None
         raise
     warn_of_few_prompts(search, decided.cycle, options.prompts)
@@ -82,14 +83,26 @@ def solve(
     return Solved(plan, search, decided.solution, decided.cycle, decided.baseline)
 
 
-def _is_feasible(cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions) -> bool:
-    """Whether some schedule keeps the limits. Warns of nothing: the solve before has."""
+def _others_could(
+    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions, tried: Search | None
+) -> bool:
+    """Whether a schedule that only other frameworks can run keeps the limits, where none for the executor does.
+
+    `tried`: the search for the executor, None if it has no candidates. Warns of nothing: the solve before has.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            search = prepare(cluster, job, profile, trace, options)
+            search = prepare(cluster, job, profile, trace, replace(options, for_any=True))
+            if tried is not None and _choices(search) == _choices(tried):
+                return False
             search.run_passes(lambda text, share: None)
             decide(search, profile, options.max_nodes, lambda text, share: None)
         except Infeasible:
             return False
     return True
+
+
+def _choices(search: Search) -> tuple[object, ...]:
+    """What the program chooses from."""
+    return search.space.train, search.space.short, search.space.long, search.limits.one_sharding
