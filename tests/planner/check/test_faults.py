@@ -421,14 +421,17 @@ def test_a_plan_of_groups_is_not_executed_and_no_other_document_is_asked_whether
 def test_ranks_that_do_not_share_the_heads_evenly_are_found(solved):
     folder = solved("laptop")
     (folder / "model" / "config.json").write_text('{"num_attention_heads": 4, "num_key_value_heads": 2}')
-    edit(folder / PLAN, {f"{kind}.train.sp": 3 for kind in (KIND, LONG)})
-    resign(folder)
-    assert "heads-not-divided" in rules(check(folder / PLAN))
-    edit(folder / PLAN, {f"{kind}.train.sp": 4 for kind in (KIND, LONG)})
-    resign(folder)
-    assert "heads-not-divided" not in rules(check(folder / PLAN)), "other frameworks hold key-value heads twice"
-    (found, _) = check(folder / PLAN).not_executable
-    assert "tp x sp 4 does not divide 4 attention and 2 key-value heads" in found.message
+    for size, key, divides in (("sp", "sp", (2,)), ("tp", "tp", (2, 4))):
+        for ranks in (2, 3, 4):
+            edit(folder / PLAN, {f"{kind}.train.{size}": ranks for kind in (KIND, LONG)})
+            resign(folder)
+            report = check(folder / PLAN)
+            found = {f.key.split(".")[-1] for f in report.findings if f.rule == "heads-not-divided"}
+            assert found == (set() if ranks in divides else {key}), (
+                "tensor ranks elsewhere may hold key-value heads twice"
+            )
+            assert bool(report.not_executable) == (ranks != 2)
+        edit(folder / PLAN, {f"{kind}.train.{size}": 1 for kind in (KIND, LONG)})
 
 
 def test_all_faults_of_a_plan_are_reported_and_not_only_the_first(solved):
