@@ -68,6 +68,8 @@ def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_
         proven(found)
     assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
     assert (is_for_any(here.plan), is_for_any(anywhere.plan)) == (False, True)
+    unsaid = anywhere.plan.solver.model_copy(update={"for_any": False})
+    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid})), "an earlier version solved it"
 
 
 def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
