@@ -194,9 +194,15 @@ def layout_faults(architecture: Architecture, layout: UpdateLayout, per_node: in
         yield "tp", f"tp {layout.tp} spans nodes of {per_node} accelerators"
     if a.layers % layout.pp:
         yield "pp", f"pp {layout.pp} does not divide {a.layers} layers"
-    ranks = layout.dp * layout.cp * layout.tp
+    ranks = layout.dp * layout.cp * layout.sp * layout.tp
     if layout.ep > 1 and (not a.experts or a.experts % layout.ep or ranks % layout.ep):
         why = f"does not divide {a.experts} experts over {ranks} ranks" if a.experts else "is of no use: no experts"
         yield "ep", f"ep {layout.ep} {why}"
-    if layout.micro_batch_tokens % layout.cp:
-        yield "cp", f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"
+    heads = layout.tp * layout.sp
+    if layout.sp > 1 and (a.heads % heads or a.kv_heads % heads):
+        yield "sp", f"tp x sp {heads} does not divide {a.heads} attention and {a.kv_heads} KV heads"
+    if layout.cp > 1 and layout.sp > 1:
+        yield "sp", f"sp {layout.sp} and cp {layout.cp} both share sequences; one of them is 1"
+    if layout.micro_batch_tokens % (layout.cp * layout.sp):
+        field, size = ("cp", layout.cp) if layout.cp > 1 else ("sp", layout.sp)
+        yield field, f"{field} {size} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"
