@@ -167,15 +167,15 @@ class TrainLaw(ProfileModel):
         ge=0,
         exclude_if=is_none,
         description=(
-            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp or ep "
-            "above 1, or ranks on several nodes); null: 0.5"
+            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp, sp or "
+            "ep above 1, or ranks on several nodes); null: 0.5"
         ),
     )
     parallel_factor: float | None = Field(
         default=None,
         gt=0,
         exclude_if=is_none,
-        description="Factor on the seconds of layouts with tp, pp, cp or ep above 1; null: 1.9",
+        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.9",
     )
     source: str = Field(description="Key of the profile's `sources`")
 
