@@ -7,7 +7,9 @@ from the sizes in its name (`70B`, `235B-A22B`), and the guess says so. Counts l
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Architecture:
         latent_q: rank of the compressed query, likewise.
         window_layers, window_tokens: layers that attend to a sliding window only, and its length.
         guessed: shape inferred from a name; good for a prior, not for memory.
+        qk_norm: queries and keys are normalised within each head, as in Qwen3.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Architecture:
     window_layers: int = 0
     window_tokens: int = 0
     guessed: bool = False
+    qk_norm: bool = False
 
     @property
     def attention_parameters(self) -> int:
@@ -122,14 +126,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("Qwen2.5-14B", 48, 5120, 40, 8, 128, 152064, 13824),
     Architecture("Qwen2.5-32B", 64, 5120, 40, 8, 128, 152064, 27648),
     Architecture("Qwen2.5-72B", 80, 8192, 64, 8, 128, 152064, 29568),
-    Architecture("Qwen3-0.6B", 28, 1024, 16, 8, 128, 151936, 3072, tied=True),
-    Architecture("Qwen3-1.7B", 28, 2048, 16, 8, 128, 151936, 6144, tied=True),
-    Architecture("Qwen3-4B", 36, 2560, 32, 8, 128, 151936, 9728, tied=True),
-    Architecture("Qwen3-8B", 36, 4096, 32, 8, 128, 151936, 12288),
-    Architecture("Qwen3-14B", 40, 5120, 40, 8, 128, 151936, 17408),
-    Architecture("Qwen3-32B", 64, 5120, 64, 8, 128, 151936, 25600),
-    _moe("Qwen3-30B-A3B", (48, 2048, 32, 4, 128, 151936), (128, 8, 768)),
-    _moe("Qwen3-235B-A22B", (94, 4096, 64, 4, 128, 151936), (128, 8, 1536)),
+    Architecture("Qwen3-0.6B", 28, 1024, 16, 8, 128, 151936, 3072, tied=True, qk_norm=True),
+    Architecture("Qwen3-1.7B", 28, 2048, 16, 8, 128, 151936, 6144, tied=True, qk_norm=True),
+    Architecture("Qwen3-4B", 36, 2560, 32, 8, 128, 151936, 9728, tied=True, qk_norm=True),
+    Architecture("Qwen3-8B", 36, 4096, 32, 8, 128, 151936, 12288, qk_norm=True),
+    Architecture("Qwen3-14B", 40, 5120, 40, 8, 128, 151936, 17408, qk_norm=True),
+    Architecture("Qwen3-32B", 64, 5120, 64, 8, 128, 151936, 25600, qk_norm=True),
+    _moe("Qwen3-30B-A3B", (48, 2048, 32, 4, 128, 151936), (128, 8, 768), qk_norm=True),
+    _moe("Qwen3-235B-A22B", (94, 4096, 64, 4, 128, 151936), (128, 8, 1536), qk_norm=True),
     Architecture("Llama-3.2-1B", 16, 2048, 32, 8, 64, 128256, 8192, tied=True),
     Architecture("Llama-3.2-3B", 28, 3072, 24, 8, 128, 128256, 8192, tied=True),
     Architecture("Llama-3.1-8B", 32, 4096, 32, 8, 128, 128256, 14336),
@@ -184,6 +188,35 @@ def architecture_of(model: str) -> Architecture | None:
         if plain.startswith(architecture.name.lower()) and not plain[len(architecture.name) :][:1].isdigit():
             return architecture
     return _guess(name)
+
+
+def architecture_from_config(config: Mapping[str, Any], name: str = "config.json") -> Architecture:
+    """The shape that a model's config.json states, of the Qwen2, Qwen3, Llama and Mixtral families.
+
+    Raises ValueError naming what is absent.
+    """
+    wanted = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "intermediate_size")
+    if absent := [key for key in wanted if not config.get(key)]:
+        raise ValueError(f"{name} states no {', '.join(absent)}; it is no decoder whose memory can be told")
+    heads = int(config["num_attention_heads"])
+    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    # A sparse model of Qwen has an `intermediate_size` beside its experts', one of Mixtral has that of its experts.
+    width = int(config.get("moe_intermediate_size") or config["intermediate_size"])
+    return Architecture(
+        name,
+        layers=int(config["num_hidden_layers"]),
+        hidden=int(config["hidden_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+        vocab=int(config["vocab_size"]),
+        intermediate=0 if experts else int(config["intermediate_size"]),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        experts=experts,
+        active_experts=int(config.get("num_experts_per_tok") or 0),
+        expert_intermediate=width if experts else 0,
+        qk_norm=str(config.get("model_type", "")).startswith("qwen3"),
+    )
 
 
 def typical() -> Architecture:

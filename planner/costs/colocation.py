@@ -7,9 +7,9 @@ step pays, whichever layouts follow each other:
     sleep and wake   2 x bytes of an engine's weights on one GPU / rate
     optimizer        2 x bytes of a rank's states / rate
 
-The rate is the one at which vLLM's sleep mode was seen to move weights between host and GPU (A100, PCIe 4 with 32 GB/s
-by its data sheet): 61 GB on one GPU sleep in 2.8 s and wake in 2.9 s, 59 GB on each of four GPUs in 5.9 s and 5.4 s.
-That is 0.67 and 0.33 of the sheet's rate; the law takes their geometric mean, which is off by sqrt(2) either way.
+The rate is the one at which vLLM's sleep mode was seen to move weights between host and GPU (profiles/hardware.py,
+HOST_LINK_SHARE), which is off by sqrt(2) either way. Moments that are offloaded move while the optimizer steps, which
+the training law prices; of such a trainer only the weights take turns with engines.
 
 Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
 engines do not sleep.
@@ -23,11 +23,9 @@ from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
 from ...profiles.profile_schema import Profile
 
-LINK_SHARE = 0.47
-"""Of a GPU's host link, while weights go to host memory or come back."""
-
 LINK_ERROR = 0.35
-"""Relative standard deviation of `LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from it."""
+"""Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
+it."""
 
 HOST_COPY_BYTES_PER_S = 3e9
 """Bytes a second at which a trainer's rank copies a state that is in host memory, and sees that it is finite. Measured
@@ -44,7 +42,7 @@ def shares_gpus(profile: Profile) -> bool:
 
 def host_bytes_per_s(gpu: Gpu) -> float:
     """Bytes a second at which weights and optimizer states move between a GPU and host memory."""
-    return LINK_SHARE * gpu.host_link_bytes_per_s
+    return gpu.host_copy_bytes_per_s
 
 
 def sleep_and_wake_s(profile: Profile, tp: int) -> float:
@@ -62,11 +60,11 @@ def _gpu(profile: Profile) -> Gpu:
 
 
 def optimizer_moves_s(gpu: Gpu, parameters: float, ranks: int, offload: bool) -> float:
-    """Seconds a step to bring the float32 weights and both Adam moments of a rank to its GPU and back to its host.
+    """Seconds a step to bring the float32 weights and both moments of AdamW of a rank to its GPU and back to its host.
 
-    `offload`: they are updated in host memory, and never move.
+    `offload`: moments stay in host memory between updates, so weights move alone.
     """
-    return 0.0 if offload else 2 * STATE_BYTES * parameters / ranks / host_bytes_per_s(gpu)
+    return 2 * (MASTER_BYTES if offload else STATE_BYTES) * parameters / ranks / host_bytes_per_s(gpu)
 
 
 def staging_s(profile: Profile, parameters: float, ranks: int, offload: bool) -> float:
@@ -92,8 +90,9 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str 
     if profile.train_law is not None:
         gpu = _gpu(profile)
         moves = [optimizer_moves_s(gpu, profile.model_parameters, ranks, offload) for _, ranks, offload in kinds]
+    states = "trainers' weights" if all(offload for *_, offload in kinds) else "optimizer states"
     return (
-        f"engines sleep and wake in {_seconds(sleeps)} of each step, optimizer states leave the GPUs and come back in "
+        f"engines sleep and wake in {_seconds(sleeps)} of each step, {states} leave the GPUs and come back in "
         f"{_seconds(moves)}"
     )
 

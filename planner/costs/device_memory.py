@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
-from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES, UTILISATION, train_memory
+from ...profiles.laws.rank_memory import (
+    GRADIENT_BYTES,
+    MASTER_BYTES,
+    MOMENT_BYTES,
+    UTILISATION,
+    rank_parameters,
+)
 from ...profiles.laws.train_law import TrainPhysics
-from ...profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of
+from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory, physics_of
 from ...profiles.profile_schema import Profile
 from .memory_bars import Bar, Engines
 from .update_costs import measured_update
@@ -36,7 +42,7 @@ def device_bars(
     state = _state(profile, trainers)
     stays = state if stays_on_device(profile, pool, weight_bytes, trainers) else {}
     kept, moments, complete = trainer_on_device(profile, trainers)
-    gathered = moments.get("micro_batch", {}).get("trainer_gathered_weights", 0.0)
+    gathered = moments.get("loss", {}).get("trainer_gathered_weights", 0.0)
     parameters = {"trainer_parameters": state["trainer_parameters"], "trainer_gathered_weights": gathered}
     return [
         Bar("device", "rollout", kind, {**decoding, **stays}, {}, capacity),
@@ -70,47 +76,49 @@ def trainer_on_device(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], bool]:
     """(bytes that a trainer's GPU holds while it trains, bytes more at one moment each, whether that is all of it).
 
-    A measured update says its peak, or nothing; else the law tells, whose peak is that of
-    profiles/laws/train_layouts.py.
+    A measured update says its peak, or nothing; else the law tells, with its fitted factors.
     """
     entry, physics = measured_update(profile, layout), _physics(profile)
     if entry is None and physics is not None and profile.train_law is not None:
-        factors = profile.train_law.memory_factors
-        memory, rest = train_memory(physics.architecture, layout, factors["activations"]), factors["rest"]
-        kept = {name: rest * size for name, size in memory.kept.items()}
-        moments = {moment: {n: rest * size for n, size in held.items()} for moment, held in memory.moments.items()}
-        batch = moments["micro_batch"]
-        activations = memory.moments["micro_batch"]["trainer_activations"]
-        batch["trainer_activations"] = 0.0
-        # The factor of the rest is that of the largest moment, which activations may make another one.
-        room = peak_bytes(physics, layout, factors) - sum(kept.values()) - sum(batch.values())
-        batch["trainer_activations"] = max(0.0, min(activations, room))
-        return kept, moments, True
+        memory = fitted_memory(physics, layout, profile.train_law.memory_factors)
+        return memory.kept, memory.moments, True
     kept = {
         **_state(profile, layout),
-        "trainer_gradients": GRADIENT_BYTES * profile.model_parameters / layout.accelerators,
+        "trainer_gradients": GRADIENT_BYTES * trained_parameters(profile, layout),
     }
     if entry is None or not entry.peak_bytes:
         return kept, {}, False
     held = sum(kept.values())
     if held > entry.peak_bytes:  # it keeps less than float32 masters; of what was measured the shares are guessed
         return {name: size * entry.peak_bytes / held for name, size in kept.items()}, {}, True
-    return kept, {"micro_batch": {"trainer_activations": entry.peak_bytes - held}}, True
+    return kept, {"backward": {"trainer_activations": entry.peak_bytes - held}}, True
 
 
 def stays_on_device(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> bool:
-    """Whether a trainer's parameters and optimizer stay on its GPU while engines decode there, whichever these are."""
-    if layout.offload or pool.accelerators.kind == "cpu":
+    """Whether what a trainer keeps on its GPU between updates stays there while engines decode, whichever these are.
+
+    That is its parameters, and its optimizer if it is not offloaded.
+    """
+    if pool.accelerators.kind == "cpu":
         return False
     engines = (Engines(entry, entry.layout) for entry in profile.rollout)
     held = max(sum(engine_on_device(profile, pool, weight_bytes, each).values()) for each in engines)
     return sum(_state(profile, layout).values()) <= MEMORY_SHARE * device_bytes(profile, pool) - held
 
 
+def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
+    physics = _physics(profile)
+    if physics is None or not physics.trainer.sharded:
+        return profile.model_parameters / layout.accelerators
+    return rank_parameters(physics.architecture, layout)
+
+
 def _state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
-    """Bytes of a rank's parameters and optimizer on its GPU, none where they are offloaded."""
-    share = 0.0 if layout.offload else profile.model_parameters / layout.accelerators
-    return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": share * MOMENT_BYTES}
+    """Bytes of a rank's parameters and optimizer on its GPU; of the optimizer none where it is offloaded."""
+    share = trained_parameters(profile, layout)
+    moments = 0.0 if layout.offload else share * MOMENT_BYTES
+    return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": moments}
 
 
 def _physics(profile: Profile) -> TrainPhysics | None:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
+from ...profiles.laws.rank_memory import CHECKPOINT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ...profiles.profile_schema import Profile
-from .device_memory import stays_on_device
+from .device_memory import stays_on_device, trained_parameters
 from .memory_bars import PHASES, Engines, Phase
 
 # A process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its core
@@ -47,18 +47,23 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
 def trainers_on_host(
     profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout, ranks: int, phase: Phase
 ) -> dict[str, float]:
-    """Bytes of host memory that `ranks` trainer ranks of a layout hold in a phase."""
-    share = ranks * profile.model_parameters / layout.accelerators
+    """Bytes of host memory that `ranks` trainer ranks of a layout hold in a phase.
+
+    In every phase that may be the copy that a checkpoint is written from while training goes on.
+    """
+    share = ranks * trained_parameters(profile, layout)
     parameters, optimizer = share * MASTER_BYTES, share * MOMENT_BYTES
+    held = {"checkpoint_copy": share * CHECKPOINT_BYTES}
     if pool.accelerators.kind == "cpu":
-        held = {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
+        held |= {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
-    held = {"trainer_processes": float(ranks * HOST_PROCESS_BYTES)}
-    if not layout.offload and (phase == "train" or stays_on_device(profile, pool, weight_bytes, layout)):
-        return held
-    if layout.offload or phase == "rollout":
+    held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
+    away = phase != "train" and not stays_on_device(profile, pool, weight_bytes, layout)
+    if layout.offload or away:
+        held["trainer_optimizer"] = optimizer
+    if away and phase == "rollout":
         held["trainer_parameters"] = parameters
-    return {**held, "trainer_optimizer": optimizer}
+    return held
 
 
 def ranks_on_node(layout: UpdateLayout, nodes: int) -> int:

@@ -20,11 +20,12 @@ from ..yaml.yaml_doc import Loc
 UPDATE_VALUES: Mapping[str, tuple[Any, ...]] = {
     "pp": (1,),
     "cp": (1,),
+    "ep": (1,),
     "recompute": ("none", "full"),
     "offload": (False, True),
 }
 """By key of a plan's `train` section: the values that the executor's trainers run. A key that is not here may have any
-value that divides the model: dp, tp, sp, ep, micro_batch_tokens."""
+value that divides the model: dp, tp, sp, micro_batch_tokens."""
 
 SAME_IN_BOTH_KINDS = ("dp", "tp", "sp", "ep")
 """Keys of `train` with one value for short and for long rounds, since trainers are started once. The others of the keys

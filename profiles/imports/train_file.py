@@ -111,13 +111,12 @@ def fit_memory(runs: Sequence[TrainRun]) -> Factors:
 
 
 def _peaks(runs: Sequence[TrainRun], logs: Array) -> Array:
-    activations, rest = np.exp(logs).tolist()
-    peaks = []
-    for run in runs:
-        without = train_memory(run.architecture, run.layout, 0.0).peak_bytes
-        with_them = train_memory(run.architecture, run.layout, activations).peak_bytes
-        peaks.append(rest * without + (with_them - without))
-    return np.array(peaks)
+    factors = {factor.name: math.exp(value) for factor, value in zip(MEMORY_FACTORS, logs.tolist(), strict=True)}
+    # What was measured is what torch reserved (prime-rl logs max_memory_reserved): no context is part of it.
+    memories = (
+        train_memory(run.architecture, run.layout, on_gpu=False, micro_batches=run.micro_batches) for run in runs
+    )
+    return np.array([float(memory.scaled(factors).peak_bytes) for memory in memories])
 
 
 def left_out_errors(

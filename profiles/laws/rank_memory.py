@@ -1,26 +1,29 @@
-"""Memory of a rank: what stays, and the largest of a few instants. Rollout and training are two bars, never summed:
+"""Memory of a rank: what stays, and the largest of a few moments. Rollout and training are two bars, never summed:
 engines sleep while a trainer trains.
 
-Training keeps weights, gradients and optimizer states, sharded; on top comes at one instant a micro-batch's activations
-with the logits, at another what the optimizer needs. An engine keeps weights and graphs; what is left is KV.
+A trainer of the executor (and others that shard weights over replicas) is counted from its modules: layer_memory.py has
+the activations. Weights, gradients and AdamW's moments are in float32 and sharded (FSDP2); a layer is gathered in the
+dtype that is computed in while it is used, embedding and head all the time. Tensor parallel ranks have all of the
+embedding; the vocabulary's logits are gathered whole on each. An engine keeps weights and graphs; what is left is KV.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...plans.schema.sections.layouts import UpdateLayout
 from ..architecture import Architecture
 from ..hardware import Gpu
+from .layer_memory import held_by_layers, token_bytes
 
-# Bytes of a parameter while training: float32 weight, gradient, two Adam moments; the bf16 copy is gathered by layer.
+# Bytes of a parameter while training: float32 weight, two moments of AdamW, gradient.
 MASTER_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
 STATE_BYTES = MASTER_BYTES + MOMENT_BYTES  # what an update starts from and leaves, the gradient not counted
-RUNTIME_BYTES = 2.5e9  # context, communication buffers, workspaces
+CHECKPOINT_BYTES = STATE_BYTES  # of a parameter in the copy that a checkpoint is written from while training goes on
+RUNTIME_BYTES = 2.5e9  # on a GPU: context, communication buffers, workspaces
 LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
-LOGIT_BYTES = 10.0  # of a logit in such a chunk: bf16, float32, gradient
-OPTIMIZER_BYTES = 8.0  # of a parameter in its step: float32 copies of a gradient and of an update
-LIVE_LAYERS = 2.0  # gathered at once: the one in use and the next
+COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy_model.py)
 
 UTILISATION = 0.9  # vLLM's default gpu_memory_utilization
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
@@ -53,8 +56,186 @@ class TrainMemory:
         """Persistent bytes and the largest instant."""
         return round(self.persistent + max(self.instants.values()))
 
+    def scaled(self, factors: Mapping[str, float]) -> TrainMemory:
+        """The same with fitted factors: `activations` on activations, `rest` on all else."""
 
-def layer_activation_bytes(a: Architecture) -> float:
+        def times(held: Mapping[str, float]) -> dict[str, float]:
+            return {
+                name: factors["activations" if name == "trainer_activations" else "rest"] * size
+                for name, size in held.items()
+            }
+
+        return TrainMemory(times(self.kept), {moment: times(held) for moment, held in self.moments.items()})
+
+
+def rank_parameters(a: Architecture, layout: UpdateLayout) -> float:
+    """Parameters whose float32 weights a rank of a trainer with sharded weights keeps.
+
+    Layers and the output matrix are divided by tensor parallel ranks, the embedding is not, and a matrix that is both
+    is not; all are sharded over the ranks that train on different tokens.
+    """
+    shards = layout.accelerators / (layout.tp * layout.pp)
+    layers = layer_parameters(a) * a.layers / layout.tp / layout.pp
+    return (layers + vocabulary_parameters(a, layout)) / shards
+
+
+def layer_parameters(a: Architecture) -> float:
+    """Parameters of a layer, mean over the layers."""
+    return (a.common_parameters - a.vocab * a.hidden + a.expert_parameters) / a.layers
+
+
+def vocabulary_parameters(a: Architecture, layout: UpdateLayout) -> float:
+    """Parameters of embedding and output matrix on a tensor parallel rank, before they are sharded."""
+    return a.vocab * a.hidden * (1.0 if a.tied else 1.0 + 1.0 / layout.tp)
+
+
+def train_memory(
+    a: Architecture,
+    layout: UpdateLayout,
+    sharded: bool = True,
+    compute_bytes: int = 2,
+    on_gpu: bool = True,
+    tokens: int | None = None,
+    micro_batches: int = 2,
+) -> TrainMemory:
+    """Memory of a trainer rank.
+
+    Args:
+        sharded: as TrainerKind has it; without, a replica keeps weights and gradients as Megatron does.
+        compute_bytes: of a value of activations, 2 (bfloat16) or 4.
+        on_gpu: with a GPU's context and communication buffers.
+        tokens: of a replica's micro-batch; None: the layout's budget.
+        micro_batches: in a step; gradients stay from one to the next, so that in the first of them there are none yet.
+    """
+    row = layout.micro_batch_tokens if tokens is None else tokens
+    if not sharded:
+        return _megatron_memory(a, layout, row)
+    c, shards = compute_bytes, layout.accelerators // (layout.tp * layout.pp)
+    share, layer, vocabulary = rank_parameters(a, layout), layer_parameters(a), vocabulary_parameters(a, layout)
+    layer /= max(layout.tp, layout.ep if a.experts else 1)
+    head = a.vocab * a.hidden / (1 if a.tied else layout.tp)
+    mine = row / (layout.cp * layout.sp)
+    token = token_bytes(a, layout.tp, c)
+    # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
+    output = c * a.head_dim * a.heads / layout.tp
+    after_forward, in_backward = held_by_layers(token, a.layers, layout.recompute, output)
+    rows = min(float(LOGIT_CHUNK_TOKENS), mine)
+    gradients = share * GRADIENT_BYTES
+    steady = gradients if micro_batches > 1 else 0.0
+    after_forward = mine * (after_forward + token.end)
+    # Forward: float32 logits, and of 1,024 rows at a time three copies for the entropy. Backward: log-probabilities,
+    # two gradients (of softmax and of cross entropy), and the logits' own in the dtype that is computed in.
+    forward_bytes, backward_bytes = 4 + 12 * min(1.0, 1024 / rows), 12.0 + (0 if c == 4 else c)
+    logits = rows * a.vocab
+    loss = {"trainer_activations": after_forward, "trainer_logits": logits * forward_bytes}
+    loss_backward = {
+        "trainer_activations": after_forward,
+        "trainer_logits": logits * backward_bytes,
+        # Of the output matrix: the sum over chunks, and that of a further chunk.
+        "trainer_unsharded_gradients": head * c * (2 if mine > rows else 1),
+    }
+    backward = {"trainer_activations": mine * in_backward}
+    embedding = {"trainer_activations": mine * (token.layer_input + token.end_step)}
+    if shards == 1 and c == 4:  # nothing is gathered; a matrix's gradient is computed beside the sum it is added to
+        backward["trainer_unsharded_gradients"] = 4 * max(a.intermediate, a.head_dim * a.heads) * a.hidden / layout.tp
+        embedding["trainer_unsharded_gradients"] = 4.0 * a.vocab * a.hidden
+    else:
+        # Beside the vocabulary's matrices the layer in use is gathered, and the next one. A layer's gradients are
+        # summed over shards in float32, in a copy.
+        loss["trainer_gathered_weights"] = loss_backward["trainer_gathered_weights"] = c * (vocabulary + layer)
+        backward["trainer_gathered_weights"] = c * (vocabulary + 2 * layer)
+        backward["trainer_unsharded_gradients"] = c * head + (c + GRADIENT_BYTES) * layer
+        embedding["trainer_gathered_weights"] = c * vocabulary
+        embedding["trainer_unsharded_gradients"] = (c + GRADIENT_BYTES) * vocabulary
+    moments = {
+        "loss": loss,
+        "loss_backward": loss_backward,
+        "backward": backward,
+        "embedding": embedding,
+        "optimizer": {"trainer_optimizer_step": 0.0},
+    }
+    if layout.offload:  # one parameter's moments at a time
+        largest = max(float(a.vocab * a.hidden), max(a.intermediate, a.expert_intermediate) * a.hidden / layout.tp)
+        moments["optimizer"] = {"trainer_optimizer_step": MOMENT_BYTES * largest / shards}
+    if micro_batches == 1:  # layers come last to first: the largest sum is at either end
+        for moment in ("embedding", "optimizer"):
+            moments[moment]["trainer_gradients"] = gradients
+    return TrainMemory(
+        kept={
+            "trainer_context": RUNTIME_BYTES * on_gpu,
+            "trainer_parameters": share * MASTER_BYTES,
+            "trainer_optimizer": 0.0 if layout.offload else share * MOMENT_BYTES,
+            "trainer_gradients": steady,
+        },
+        moments=moments,
+    )
+
+
+def rank_peak_bytes(
+    architecture: Architecture,
+    layout: UpdateLayout,
+    dtype: str = "bfloat16",
+    device_kind: str = "cuda",
+    tokens: int | None = None,
+    micro_batches: int = 2,
+) -> int:
+    """Peak bytes on the device of a rank of the executor's trainer in a step, all tensors that stay included.
+
+    Moments of AdamW that are offloaded are not counted: they lie in host memory, `MOMENT_BYTES * rank_parameters`.
+
+    Args:
+        dtype: the job's: float32, bfloat16 or float16 (which is computed in float32).
+        device_kind: `cuda` or `cpu`; on a CPU there is no context.
+        tokens: of the largest row, which `sp` ranks share; None: the layout's micro-batch.
+        micro_batches: in a step, of a rank.
+    """
+    memory = train_memory(
+        architecture,
+        layout,
+        compute_bytes=COMPUTE_BYTES[dtype],
+        on_gpu=device_kind == "cuda",
+        tokens=tokens,
+        micro_batches=micro_batches,
+    )
+    return memory.peak_bytes
+
+
+def _megatron_memory(a: Architecture, layout: UpdateLayout, row: int) -> TrainMemory:
+    """Of a trainer whose replicas have whole weights, divided by tensor ranks alone, and share out optimizer states.
+
+    Activations are all divided by tensor parallel ranks (Megatron's sequence parallelism); offloaded, weights and
+    moments are both in host memory.
+    """
+    shard = a.parameters / layout.accelerators
+    tokens, layers, on_device = row / (layout.tp * layout.cp * layout.sp), a.layers / layout.pp, not layout.offload
+    layer_bytes = _megatron_layer_bytes(a)
+    flights = layout.pp
+    if layout.recompute == "full":
+        held = tokens * (flights * layers * 2 * a.hidden + 3 * layer_bytes)
+    elif layout.recompute == "selective":
+        held = tokens * (flights * layers * (layer_bytes - 2.0 * a.head_dim * a.heads) + layer_bytes)
+    else:
+        held = tokens * (flights * layers * layer_bytes + layer_bytes)
+    return TrainMemory(
+        kept={
+            "trainer_context": RUNTIME_BYTES,
+            "trainer_parameters": shard * MASTER_BYTES * on_device + 2 * a.parameters / layout.replica,
+            "trainer_optimizer": shard * MOMENT_BYTES * on_device,
+            "trainer_gradients": a.parameters / layout.replica * GRADIENT_BYTES,
+        },
+        moments={
+            "backward": {
+                "trainer_activations": held,
+                # Of a logit: bf16, float32, gradient.
+                "trainer_logits": min(LOGIT_CHUNK_TOKENS, row) * a.vocab * 10.0 / layout.tp,
+            },
+            # Float32 copies of a gradient and of an update.
+            "optimizer": {"trainer_optimizer_step": shard * 8.0},
+        },
+    )
+
+
+def _megatron_layer_bytes(a: Architecture) -> float:
     """Activations of one token in one layer that a backward pass needs, bf16.
 
     Norms' inputs and outputs and the residual (Korthikanti et al., arXiv 2205.05198, 4.1, without dropout and with
@@ -64,48 +245,6 @@ def layer_activation_bytes(a: Architecture) -> float:
     # Tokens are copied to their experts and back.
     routed = 2 * a.active_experts * a.hidden if a.experts else 0
     return 2.0 * (5 * a.hidden + a.head_dim * (2 * a.heads + 2 * a.kv_heads) + 3 * width + routed)
-
-
-def train_memory(a: Architecture, layout: UpdateLayout, activations: float = 1.0, sharded: bool = True) -> TrainMemory:
-    """Memory of a trainer rank. `activations`: the fitted factor on them. `sharded`: as TrainerKind has it."""
-    shard = a.parameters / layout.accelerators
-    on_device = not layout.offload
-    # Unsharded, a replica's ranks keep weights in bf16 and whole gradients.
-    weights = 0.0 if sharded else 2 * a.parameters / layout.replica
-    gradients = (shard if sharded else a.parameters / layout.replica) * GRADIENT_BYTES
-    gathered = LIVE_LAYERS * 2 * (a.parameters - 2 * a.vocab * a.hidden) / a.layers / max(layout.tp, 1)
-    if a.experts and layout.ep > 1:
-        gathered /= layout.ep
-    gathered += 2 * 2 * a.vocab * a.hidden / layout.tp
-    gathered *= sharded
-    tokens = layout.micro_batch_tokens / (layout.tp * layout.cp)
-    layers = a.layers / layout.pp
-    layer_bytes = layer_activation_bytes(a)
-    # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
-    flights = layout.pp
-    if layout.recompute == "full":
-        held = tokens * (flights * layers * 2 * a.hidden + 3 * layer_bytes)
-    elif layout.recompute == "selective":
-        held = tokens * (flights * layers * (layer_bytes - 2.0 * a.head_dim * a.heads) + layer_bytes)
-    else:
-        held = tokens * (flights * layers * layer_bytes + layer_bytes)
-    logits = min(LOGIT_CHUNK_TOKENS, layout.micro_batch_tokens) * a.vocab * LOGIT_BYTES / layout.tp
-    return TrainMemory(
-        kept={
-            "trainer_context": RUNTIME_BYTES,
-            "trainer_parameters": shard * MASTER_BYTES * on_device + weights,
-            "trainer_optimizer": shard * MOMENT_BYTES * on_device,
-            "trainer_gradients": gradients,
-        },
-        moments={
-            "micro_batch": {
-                "trainer_gathered_weights": gathered,
-                "trainer_activations": activations * held,
-                "trainer_logits": logits,
-            },
-            "optimizer": {"trainer_update": shard * OPTIMIZER_BYTES},
-        },
-    )
 
 
 def kv_capacity_tokens(a: Architecture, gpu: Gpu, tp: int, weight_bytes: float = 2.0, kv_bytes: float = 2.0) -> int:

@@ -20,14 +20,18 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ..phase_schema import TrainLaw
 
 PARALLEL_FACTOR = 1.9
-"""Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives, where a profile does not state it."""
+"""Seconds of a layout with tp, pp, cp, sp or ep above 1, over what physics gives, where a profile does not state it."""
 
 PHYSICS_ERROR = 0.5
 """Mean relative error of a layout that no run was fitted to, likewise."""
 
+IMBALANCE_ERROR = 0.01
+"""Mean relative error of an update for each doubling of its replicas: what simulated packing is off what the law takes
+for it (train_law.IMBALANCE). Runs that the law is fitted to have rows of one length."""
+
 
 def parallel_factor(law: TrainLaw) -> float:
-    """Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives."""
+    """Seconds of a layout with tp, pp, cp, sp or ep above 1, over what physics gives."""
     return PARALLEL_FACTOR if law.parallel_factor is None else law.parallel_factor
 
 
@@ -38,6 +42,7 @@ def physics_only(law: TrainLaw, layout: UpdateLayout) -> bool:
 
 def law_error(law: TrainLaw, layout: UpdateLayout) -> float:
     """Mean relative error to be expected of an update's seconds by the law."""
+    error = math.hypot(law.error, IMBALANCE_ERROR * math.log2(layout.dp))
     if not physics_only(law, layout):
-        return law.error
-    return math.hypot(law.error, PHYSICS_ERROR if law.physics_error is None else law.physics_error)
+        return error
+    return math.hypot(error, PHYSICS_ERROR if law.physics_error is None else law.physics_error)

@@ -1,9 +1,10 @@
 """Seconds of an update from its layout and its samples: physics with a few free factors.
 
-A model replica is `tp * cp * pp` ranks, of which there are `dp`. A token costs each pass over the layers (forward, two
-backward, one more where activations are computed again), memory-bound work between the products, and what the layout
-exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
-weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
+A model replica is `tp * cp * sp * pp` ranks, of which there are `dp`. A token costs each pass over the layers (forward,
+two backward, one more where activations are computed again), memory-bound work between the products, and what the
+layout exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the
+sharded weights; a step costs the optimizer, summing gradients, and waiting for the rank with most work; a pipeline
+idles for pp - 1 micro-batches a step.
 
 Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
 whatever the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens
@@ -12,6 +13,7 @@ rounded up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +21,8 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ..architecture import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
+from .layer_memory import token_bytes
+from .rank_memory import MOMENT_BYTES, vocabulary_parameters
 
 # Operations of a backward pass over those of a forward pass: of products, and of flash attention, which computes its
 # scores again (FlashAttention-2, arXiv 2307.08691, 4.1).
@@ -31,6 +35,16 @@ STEP_S = 0.05
 OPTIMIZER_BYTES = 28.0  # per parameter of a rank's shard: states and gradient read, states and weight written
 FILL = 0.9  # share of a packed micro-batch that is tokens
 HOST_ADAM_BYTES_PER_S = 20e9  # of optimizer states, per accelerator's share of its host
+
+IMBALANCE = 0.03
+"""Micro-batches that a step takes longer for each doubling of the replicas, because all wait for the fullest one.
+
+Simulated: 256 or 1,024 samples of log-normal lengths (medians of 500 to 6,000 tokens under caps of 4,096 and 16,384),
+whose attention costs what it does in a model of 7B, packed into micro-batches of the cap, the costliest first to the
+one of least operations (longest processing time first, Graham 1969; executor/trainer/packing.py). The fullest
+replica's work, summed over micro-batches, exceeds the mean replica's by 0.03, 0.05, 0.07, 0.1 and 0.23 micro-batches
+with 2, 4, 8, 16 and 64 replicas, and by two to four times that where attention costs as in a model of 0.6B.
+"""
 
 FACTORS: tuple[Factor, ...] = (
     Factor("compute", 0.5, 0.3),
@@ -51,7 +65,9 @@ class TrainerKind:
 
     Attributes:
         sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
-            and only optimizer states are sharded (Megatron).
+            and only optimizer states are sharded (Megatron). With sharded weights tensor parallel ranks each compute
+            norms and residuals, gather the logits, and step the optimizer on the accelerator, where offloaded moments
+            come one by one; in Megatron they divide all of it, and the host steps where states are offloaded.
         packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
     """
 
@@ -106,25 +122,40 @@ class TrainPhysics:
         share = a.active_experts / a.experts if a.experts else 0.0
         sparse = share * a.expert_parameters
         flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
-        moved = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
-        moved += a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
-        compute_s = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
+        elements = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
+        logits = a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
+        if self.trainer.sharded and layout.tp > 1:  # of the bytes that a layer's work makes, norms have this share
+            token = token_bytes(a, 1, 2)
+            elements *= 1 + (layout.tp - 1) * token.norms / token.layer
+            logits *= layout.tp
+        compute_s = flops / self.gpu.bf16_flops + (elements + logits) / self.gpu.memory_bytes_per_s
         return self._beyond_runs(layout) * (compute_s / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
     def _exchanged_s(self, layout: UpdateLayout) -> float:
-        """Seconds of communication per token: sums of tensor ranks, KV of context ranks, tokens to experts."""
+        """Seconds of communication per token: sums and logits of tensor ranks, KV of context ranks, heads of sequence
+        ranks, tokens to experts."""
         a, link = self.architecture, self.gpu.link_bytes_per_s / 2
+        again = layout.recompute == "full"
+
+        def rate(ranks: int) -> float:
+            return link if ranks <= self.per_node else self.fabric_bytes_per_s
+
+        mine = 1 / (layout.cp * layout.sp)  # of a replica's tokens
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
-        sums = 4 + 2 * (layout.recompute == "full")
-        tensor = sums * a.hidden * 2 * 2 * (layout.tp - 1) / layout.tp / link / layout.cp
-        across = link if layout.tp * layout.cp <= self.per_node else self.fabric_bytes_per_s
+        tensor = (4 + 2 * again) * a.hidden * 2 * 2 * (layout.tp - 1) / layout.tp / link * mine
+        # A chunk's logits are gathered in its forward pass, which is computed again.
+        logits = self.trainer.sharded * 2 * a.vocab * 2 * (layout.tp - 1) / layout.tp / link * mine
         kv = 2 * (a.latent_kv or 2 * a.kv_heads * a.head_dim) / layout.tp
-        context = self.passes(layout) * kv * (layout.cp - 1) / layout.cp / across
-        spread = link if layout.ep * layout.tp <= self.per_node else self.fabric_bytes_per_s
+        context = self.passes(layout) * kv * (layout.cp - 1) / layout.cp / rate(layout.tp * layout.cp)
+        # Queries, keys, values and outputs go to the rank of their heads and back (DeepSpeed-Ulysses, arXiv 2309.14509,
+        # 3.2), forward and, as gradients, backward.
+        swapped = 2 * a.head_dim * 2 * (a.heads + a.kv_heads) / layout.tp
+        sequence = (2 + again) * swapped * (layout.sp - 1) / layout.sp / rate(layout.tp * layout.sp) * mine
         # To the experts and back, in both directions of the pass.
-        experts = 4 * a.active_experts * a.hidden * 2 * (layout.ep - 1) / layout.ep / spread / (layout.tp * layout.cp)
+        experts = 4 * a.active_experts * a.hidden * 2 * (layout.ep - 1) / layout.ep / rate(layout.ep * layout.tp)
+        experts *= mine / layout.tp
         sparse = (a.layers - a.dense_layers) if a.experts else 0
-        return (a.layers * (tensor + context) + sparse * experts) / layout.pp
+        return (a.layers * (tensor + context + sequence) + sparse * experts + logits) / layout.pp
 
     def pair_s(self, layout: UpdateLayout) -> float:
         """Seconds of a replica per squared token of a sample (half of the pairs are masked)."""
@@ -141,7 +172,7 @@ class TrainPhysics:
 
     def _gathered_s(self, layout: UpdateLayout) -> float:
         """Seconds to gather (or scatter) a rank's weights in bf16 over the ranks that shard them."""
-        shards = layout.dp * layout.cp
+        shards = layout.dp * layout.cp * layout.sp
         if shards == 1:
             return 0.0
         rate = self.gpu.link_bytes_per_s / 2 if layout.accelerators <= self.per_node else self.fabric_bytes_per_s
@@ -150,14 +181,19 @@ class TrainPhysics:
     def rank_parameters(self, layout: UpdateLayout) -> float:
         """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
         a = self.architecture
-        common = (a.parameters - a.expert_parameters) / (layout.tp * layout.pp)
-        return common + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
+        divided = a.parameters - a.expert_parameters
+        if self.trainer.sharded:  # of embedding and output matrix every rank has more
+            whole = vocabulary_parameters(a, UpdateLayout(dp=1, micro_batch_tokens=1))
+            divided += vocabulary_parameters(a, layout) * layout.tp - whole
+        return divided / (layout.tp * layout.pp) + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
 
     def step_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step whatever it trains on: gradients summed, optimizer."""
         shard = self.architecture.parameters / layout.accelerators
         optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s
-        if layout.offload:
+        if layout.offload and self.trainer.sharded:
+            optimizer += 2 * shard * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
+        elif layout.offload:
             # Gradients go to the host and weights come back, 2 bytes each; the states stay there.
             optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
         return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
@@ -170,8 +206,9 @@ class TrainPhysics:
         step = self.step_s(layout) + bubble
         if self.trainer.packed:
             per_token = token + micro / (FILL * layout.micro_batch_tokens)
-            # Each replica's last micro-batch is half full on average.
-            return UpdateSeconds(step + micro / 2, per_token / layout.dp, pair, 0.0)
+            # Each replica's last micro-batch is half full on average, and replicas wait for the fullest one.
+            waited = IMBALANCE * math.log2(layout.dp) * (FILL * layout.micro_batch_tokens * token + micro)
+            return UpdateSeconds(step + micro / 2 + waited, per_token / layout.dp, pair, 0.0)
         padding = (self.trainer.pad_to_tokens - 1) / 2 * token
         return UpdateSeconds(step, token / layout.dp, pair, (padding + micro) / layout.dp)
 
@@ -194,9 +231,15 @@ def layout_faults(architecture: Architecture, layout: UpdateLayout, per_node: in
         yield "tp", f"tp {layout.tp} spans nodes of {per_node} accelerators"
     if a.layers % layout.pp:
         yield "pp", f"pp {layout.pp} does not divide {a.layers} layers"
-    ranks = layout.dp * layout.cp * layout.tp
+    ranks = layout.dp * layout.cp * layout.sp * layout.tp
     if layout.ep > 1 and (not a.experts or a.experts % layout.ep or ranks % layout.ep):
         why = f"does not divide {a.experts} experts over {ranks} ranks" if a.experts else "is of no use: no experts"
         yield "ep", f"ep {layout.ep} {why}"
-    if layout.micro_batch_tokens % layout.cp:
-        yield "cp", f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"
+    heads = layout.tp * layout.sp
+    if layout.sp > 1 and (a.heads % heads or a.kv_heads % heads):
+        yield "sp", f"tp x sp {heads} does not divide {a.heads} attention and {a.kv_heads} KV heads"
+    if layout.cp > 1 and layout.sp > 1:
+        yield "sp", f"sp {layout.sp} and cp {layout.cp} both share sequences; one of them is 1"
+    if layout.micro_batch_tokens % (layout.cp * layout.sp):
+        field, size = ("cp", layout.cp) if layout.cp > 1 else ("sp", layout.sp)
+        yield field, f"{field} {size} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"

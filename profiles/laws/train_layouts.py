@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...plans.schema.base import Recompute
 from ...plans.schema.sections.layouts import UpdateLayout
 from ..phase_schema import TrainLaw
-from .rank_memory import train_memory
+from .rank_memory import TrainMemory, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
@@ -38,12 +38,14 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
     )
 
 
+def fitted_memory(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> TrainMemory:
+    """Memory of a rank in bfloat16, scaled by the fitted factors."""
+    return train_memory(physics.architecture, layout, physics.trainer.sharded).scaled(memory_factors)
+
+
 def peak_bytes(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> int:
     """Peak memory of a rank, scaled by the fitted factors."""
-    sharded = physics.trainer.sharded
-    without = train_memory(physics.architecture, layout, 0.0, sharded).peak_bytes
-    with_them = train_memory(physics.architecture, layout, memory_factors["activations"], sharded).peak_bytes
-    return round(memory_factors["rest"] * without + (with_them - without))
+    return fitted_memory(physics, layout, memory_factors).peak_bytes
 
 
 def train_layouts(
@@ -53,6 +55,7 @@ def train_layouts(
     *,
     tp: Sequence[int] = SIZES,
     cp: Sequence[int] = SIZES,
+    sp: Sequence[int] = SIZES,
     pp: Sequence[int] = SIZES,
     ep: Sequence[int] = SIZES,
     recompute: Sequence[Recompute] = RECOMPUTES,
@@ -62,14 +65,15 @@ def train_layouts(
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
     `memory_bytes`: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
-    `tp`, `cp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Of layouts that differ in
+    `tp`, `cp`, `sp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Sequences are shared
+    by cp or by sp, never by both. Of layouts that differ in
     recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
     short only costs time.
     """
     physics = physics_of(law)
     limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
-    sizes = itertools.product(tp, cp, pp, ep if physics.architecture.experts else (1,), sorted(micro_batch_tokens))
-    for size in sizes:
+    experts = ep if physics.architecture.experts else (1,)
+    for size in itertools.product(tp, cp, sp, pp, experts, sorted(micro_batch_tokens)):
         ways = _ways(law, physics, accelerators, size, offload, recompute)
         fitting = (layout for layout in ways if peak_bytes(physics, layout, law.memory_factors) <= limit)
         yield from itertools.islice(fitting, 1)
@@ -79,7 +83,7 @@ def least_peak_bytes(law: TrainLaw, accelerators: int, micro_batch_tokens: Seque
     """The least memory of a rank that any layout on exactly `accelerators` takes; None if none divides the model."""
     physics = physics_of(law)
     sizes = itertools.product(
-        SIZES, SIZES, SIZES, SIZES if physics.architecture.experts else (1,), sorted(micro_batch_tokens)
+        SIZES, SIZES, SIZES, SIZES, SIZES if physics.architecture.experts else (1,), sorted(micro_batch_tokens)
     )
     ways = (_ways(law, physics, accelerators, size, (False, True), RECOMPUTES) for size in sizes)
     peaks = (peak_bytes(physics, layout, law.memory_factors) for layout in itertools.chain.from_iterable(ways))
@@ -90,20 +94,21 @@ def _ways(
     law: TrainLaw,
     physics: TrainPhysics,
     accelerators: int,
-    size: tuple[int, int, int, int, int],
+    size: tuple[int, int, int, int, int, int],
     offload: Sequence[bool],
     recompute: Sequence[Recompute],
 ) -> Iterator[UpdateLayout]:
-    """Layouts of one (tp, cp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
-    t, c, p, e, budget = size
-    if accelerators % (t * c * p):
+    """Layouts of one (tp, cp, sp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
+    t, c, s, p, e, budget = size
+    if accelerators % (t * c * s * p) or (c > 1 and s > 1):
         return
     for off, again in itertools.product(offload, recompute):
         layout = UpdateLayout(
-            dp=accelerators // (t * c * p),
+            dp=accelerators // (t * c * s * p),
             tp=t,
             pp=p,
             cp=c,
+            sp=s,
             ep=e,
             micro_batch_tokens=budget,
             recompute=again,

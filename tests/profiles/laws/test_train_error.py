@@ -8,20 +8,26 @@ import pytest
 from rlplan.planner.costs.colocation import optimizer_moves_s
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
-from rlplan.profiles.laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR, law_error, physics_only
+from rlplan.profiles.laws.train_error import (
+    IMBALANCE_ERROR,
+    PARALLEL_FACTOR,
+    PHYSICS_ERROR,
+    law_error,
+    physics_only,
+)
 from rlplan.profiles.laws.train_law import TrainerKind
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_names, library_profile
 
 from ..public_laws import train_law, update_layout
 
-MEASURED = update_layout(8)
+MEASURED = update_layout(1)
 GUESSED = (
-    update_layout(4, tp=2),
-    update_layout(4, cp=2),
-    update_layout(4, pp=2),
-    update_layout(16),
-    update_layout(8, ep=8),
+    update_layout(1, tp=2),
+    update_layout(1, cp=2),
+    update_layout(1, sp=2),
+    update_layout(1, pp=2),
+    update_layout(1, tp=8, cp=2),
 )
 
 
@@ -30,6 +36,14 @@ def test_layouts_of_which_no_run_is_public_carry_a_larger_error_than_those_that_
     assert not physics_only(law, MEASURED) and law_error(law, MEASURED) == 0.2
     for layout in GUESSED:
         assert physics_only(law, layout) and law_error(law, layout) == pytest.approx((0.2**2 + 0.6**2) ** 0.5)
+
+
+def test_more_replicas_are_less_sure_for_they_wait_for_the_fullest_and_so_are_several_nodes():
+    law = train_law("Qwen2.5-7B").model_copy(update={"error": 0.2})
+    assert not physics_only(law, update_layout(8)) and physics_only(law, update_layout(16))
+    assert law_error(law, update_layout(8)) == pytest.approx(math.hypot(0.2, 3 * IMBALANCE_ERROR))
+    assert law_error(law, update_layout(16)) > PHYSICS_ERROR
+    assert physics_only(law, update_layout(8, ep=8))
 
 
 def test_a_profile_that_does_not_state_it_is_no_surer():
@@ -41,7 +55,7 @@ def test_the_error_of_a_step_takes_the_layouts_own():
     profile = library_profile("H100", "Qwen2.5-32B")
     law = profile.train_law
     one, two = (train_cost_in(law, update_layout(dp, recompute="full")) for dp in (8, 64))
-    assert update_error(profile, one) == pytest.approx(law.error / MEAN_OVER_DEVIATION)
+    assert update_error(profile, one) == pytest.approx(law_error(law, one.layout) / MEAN_OVER_DEVIATION)
     assert update_error(profile, two) > 1.5 * update_error(profile, one)
 
 

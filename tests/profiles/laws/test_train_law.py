@@ -1,5 +1,8 @@
 """The training law and its memory: layouts do the same work, pay for what they exchange, and hold what they must."""
 
+import itertools
+import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,8 +12,8 @@ from hypothesis import strategies as st
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import Architecture, architecture_of
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, train_memory
-from rlplan.profiles.laws.train_law import TrainerKind, TrainPhysics, fits_heads
+from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory
+from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainerKind, TrainPhysics, fits_heads
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_layouts
 
 from ..public_laws import neutral, train_law, update_layout
@@ -31,6 +34,7 @@ layouts = st.builds(
     dp=st.sampled_from([1, 2, 8]),
     tp=st.sampled_from([1, 2, 4]),
     cp=st.sampled_from([1, 2]),
+    sp=st.sampled_from([1, 4]),
     pp=st.sampled_from([1, 2, 4]),
     micro_batch_tokens=st.sampled_from([4096, 16384]),
     recompute=st.sampled_from(["none", "selective", "full"]),
@@ -58,7 +62,7 @@ def test_recomputation_trades_time_for_memory(layout: UpdateLayout, trainer: Tra
         update = replace(physics(), trainer=trainer).update(other)
         memory = train_memory(shape("Qwen2.5-7B"), other, sharded=trainer.sharded)
         times.append(update.step_s + 1e6 * update.per_token_s + 1e9 * update.per_token_squared_s)
-        memories.append(memory.persistent + memory.instants["micro_batch"])
+        memories.append(memory.persistent + memory.instants["backward"])
     assert times == sorted(times)
     # A stage of very few layers may need more for the one it computes again than it saves.
     if layout.pp == 1:
@@ -96,7 +100,7 @@ def test_a_pipeline_idles_and_packing_saves() -> None:
 
 def test_exchanges_cost_and_slow_links_cost_more() -> None:
     fast, slow = physics("Qwen2.5-14B", "H100"), physics("Qwen2.5-14B", "H800")
-    for layout in (update_layout(1, tp=8), update_layout(1, cp=8), update_layout(2, tp=4)):
+    for layout in (update_layout(1, tp=8), update_layout(1, cp=8), update_layout(1, sp=8), update_layout(2, tp=4)):
         assert slow.token_s(layout) > fast.token_s(layout) > fast.token_s(update_layout(1)) / layout.replica
     assert slow.token_s(update_layout(1)) == fast.token_s(update_layout(1))
     moe = physics("Qwen3-30B-A3B")
@@ -111,10 +115,84 @@ def test_exchanges_cost_and_slow_links_cost_more() -> None:
         ("Qwen2.5-14B", update_layout(1, ep=2), "experts"),
         ("Qwen3-30B-A3B", update_layout(2, ep=8), "experts"),
         ("Qwen2.5-14B", update_layout(1, cp=3), "micro-batch"),
+        ("Qwen2.5-14B", update_layout(1, sp=2, micro_batch_tokens=16385), "micro-batch"),
+        ("Qwen2.5-14B", update_layout(1, tp=2, sp=8), "tp x sp 16 does not divide 40 attention and 8 KV heads"),
+        ("Qwen2.5-14B", update_layout(1, cp=2, sp=2), "one of them is 1"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused_with_its_reason(model: str, layout: UpdateLayout, says: str) -> None:
     assert says in (fits_heads(shape(model), layout) or "")
+
+
+def test_sequence_ranks_divide_activations_and_tensor_ranks_leave_norms_and_logits_whole() -> None:
+    a = shape("Qwen2.5-32B")
+    held = {
+        name: train_memory(a, layout).moments["backward"]["trainer_activations"]
+        for name, layout in {
+            "whole": update_layout(1),
+            "sp": update_layout(1, sp=4),
+            "tp": update_layout(1, tp=4),
+        }.items()
+    }
+    assert held["sp"] == pytest.approx(held["whole"] / 4)
+    assert held["whole"] / 4 < held["tp"] < held["whole"]
+    logits = [train_memory(a, update_layout(1, tp=tp)).moments["loss"]["trainer_logits"] for tp in (1, 8)]
+    assert logits[0] == logits[1]
+    # Each tensor parallel rank keeps all of the embedding.
+    whole, divided = (rank_parameters(a, update_layout(1, tp=tp)) for tp in (1, 8))
+    assert divided == pytest.approx(whole / 8 + 7 / 8 * a.vocab * a.hidden)
+
+
+def test_swapping_heads_for_tokens_costs_a_long_context_less_than_sums_do() -> None:
+    """Ulysses moves each token's heads twice, tensor parallelism sums its whole width (arXiv 2309.14509, table 2)."""
+    found = physics("Qwen2.5-14B")
+    alone = found.token_s(update_layout(1)) / 8
+    sequence, tensor = (found.token_s(update_layout(1, **{key: 8})) for key in ("sp", "tp"))
+    assert alone < sequence < tensor
+
+
+def test_computing_again_costs_a_pass_and_offloading_the_way_of_the_moments() -> None:
+    found = physics("Qwen2.5-14B")
+    plain = found.update(update_layout(8, recompute="none"))
+    again = found.update(update_layout(8))
+    assert 1.2 < again.per_token_s / plain.per_token_s < 1.4
+    away = found.update(update_layout(8, offload=True))
+    moments = 2 * 8 * found.architecture.parameters / 8 / GPUS["H100"].host_copy_bytes_per_s
+    assert away.step_s - again.step_s == pytest.approx(moments)
+    assert (away.per_token_s, away.per_token_squared_s) == (again.per_token_s, again.per_token_squared_s)
+
+
+@pytest.mark.parametrize("replicas", [2, 4, 8, 16, 64])
+def test_replicas_wait_as_long_as_simulated_packing_by_operations_makes_them(replicas: int) -> None:
+    waits = []
+    for seed, samples in itertools.product(range(2), (256, 1024)):
+        draws = random.Random(seed)
+        for median, sigma, cap in ((800, 1.0, 16384), (2500, 0.9, 16384), (6000, 0.7, 16384), (500, 0.8, 4096)):
+            lengths = [128 + min(cap, int(draws.lognormvariate(math.log(median), sigma))) for _ in range(samples)]
+            costs = [length + length**2 / 76e3 for length in lengths]  # attention of a model of 7B
+            loads = packed(lengths, costs, cap + 512, replicas)
+            fullest = sum(max(loads[k : k + replicas]) for k in range(0, len(loads), replicas))
+            whole = FILL * (cap + 512) * sum(costs) / sum(lengths)
+            waits.append((fullest - sum(costs) / replicas) / whole)
+    assert 0.5 < sum(waits) / len(waits) / (IMBALANCE * math.log2(replicas)) < 2
+
+
+def packed(lengths: list[int], costs: list[float], budget: int, replicas: int) -> list[float]:
+    """Costs of micro-batches, the largest first: each sample goes to the cheapest one that has room for its tokens."""
+    count = -(-sum(lengths) // budget)
+    while True:
+        count += -count % replicas
+        loads, tokens = [0.0] * count, [0] * count
+        for cost, length in sorted(zip(costs, lengths, strict=True), reverse=True):
+            room = [k for k in range(count) if tokens[k] + length <= budget]
+            if not room:
+                break
+            least = min(room, key=loads.__getitem__)
+            loads[least] += cost
+            tokens[least] += length
+        else:
+            return sorted(loads, reverse=True)
+        count += 1
 
 
 def test_layouts_use_every_accelerator_fit_and_save_only_memory_that_is_short() -> None:

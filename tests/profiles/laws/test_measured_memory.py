@@ -1,0 +1,159 @@
+"""Memory of a trainer rank as it is computed, against what torch allocates for real models on a CPU."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from rlplan.executor.trainer.attention import VARLEN
+from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.profiles.architecture import architecture_from_config
+from rlplan.profiles.laws.layer_memory import token_bytes
+from rlplan.profiles.laws.rank_memory import LOGIT_CHUNK_TOKENS, MOMENT_BYTES, rank_parameters, rank_peak_bytes
+
+FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
+
+
+def config(family: str, **changes: int) -> Any:
+    sizes = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 768,
+        "vocab_size": 4096,
+        "tie_word_embeddings": False,
+        **changes,
+    }
+    made = FAMILIES[family](**sizes)
+    made._attn_implementation = VARLEN
+    return made
+
+
+def allocated(work: Callable[[], object]) -> tuple[int, int]:
+    """(peak, end) of the bytes that torch allocates on the CPU while `work` runs, beyond those at its start."""
+    gc.collect()
+    gc.disable()  # a tensor of before that goes meanwhile would be counted as freed
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+            work()
+    finally:
+        gc.enable()
+    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak, held
+
+
+class Policy:
+    """A model with packed rows, a loss in chunks that are computed again, and perhaps layers that are, too."""
+
+    def __init__(self, family: str, tokens: int, recompute: bool = False, dtype: Any = torch.float32, **changes: int):
+        torch.manual_seed(0)
+        self.config = config(family, **changes)
+        self.model: Any = AutoModelForCausalLM.from_config(self.config, dtype=dtype).eval()
+        self.recompute, self.tokens = recompute, tokens
+        self.ids = torch.randint(0, self.config.vocab_size, (1, tokens))
+        self.lengths = (tokens // 2, tokens // 4, tokens - tokens // 2 - tokens // 4)
+        self.positions = torch.cat([torch.arange(length) for length in self.lengths])[None]
+        if recompute:
+            for layer in self.model.model.layers:
+                layer.forward = _again(layer.forward)
+
+    @property
+    def architecture(self) -> Any:
+        return architecture_from_config(self.config.to_dict())
+
+    def hidden(self) -> torch.Tensor:
+        states: torch.Tensor = self.model.model(
+            input_ids=self.ids, position_ids=self.positions, use_cache=False, packed_lengths=self.lengths
+        )[0][0]
+        return states
+
+    def loss(self) -> torch.Tensor:
+        states = self.hidden()[torch.arange(self.tokens)]
+        chunks = zip(states.split(LOGIT_CHUNK_TOKENS), self.ids[0].split(LOGIT_CHUNK_TOKENS), strict=True)
+        weight = self.model.lm_head.weight
+        return sum(checkpoint(_chunk, rows, weight, targets, use_reentrant=False) for rows, targets in chunks)  # type: ignore[return-value]
+
+
+def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given, **named: checkpoint(forward, *given, use_reentrant=False, **named)
+
+
+def _chunk(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = functional.linear(rows, weight).float()
+    loss = functional.cross_entropy(logits, targets, reduction="sum")
+    with torch.no_grad():
+        for part in logits.split(1024):
+            logs = part.log_softmax(-1)
+            (logs.exp() * logs).sum(-1)
+    return loss
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_keeps_as_many_bytes_of_a_token_as_are_counted(family: str, dtype: Any) -> None:
+    tokens, kept, shape = 64, [], None
+    for layers in (1, 3):
+        policy = Policy(family, tokens, dtype=dtype, num_hidden_layers=layers, vocab_size=64)
+        shape, states = policy.architecture, []
+        kept.append(allocated(lambda p=policy, s=states: s.append(p.hidden()))[1])  # type: ignore[misc]
+    counted = token_bytes(shape, 1, 4 if dtype == torch.float32 else 2)
+    assert (kept[1] - kept[0]) / 2 / tokens == pytest.approx(counted.layer, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "tokens", "changes"),
+    [
+        ("qwen3", 1024, {}),
+        ("llama", 512, {"intermediate_size": 2048, "num_hidden_layers": 6}),
+        ("qwen2", 3072, {"num_hidden_layers": 2, "vocab_size": 512}),
+        ("qwen2", 256, {"vocab_size": 16384}),
+    ],
+)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_peak_of_an_update_is_predicted_within_a_tenth(
+    family: str, tokens: int, changes: dict[str, int], recompute: Any
+) -> None:
+    policy = Policy(family, tokens, recompute == "full", **changes)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3, fused=True)
+
+    def micro_batch() -> None:
+        policy.loss().backward()
+
+    micro_batch()
+    optimizer.step()
+
+    def update() -> None:
+        micro_batch()
+        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        optimizer.step()
+
+    parameters = sum(p.numel() for p in policy.model.parameters())
+    # Weights, gradients of an earlier micro-batch and moments are there at the start.
+    measured = 16 * parameters + allocated(update)[0]
+    layout = UpdateLayout(dp=1, micro_batch_tokens=tokens, recompute=recompute)
+    assert rank_peak_bytes(policy.architecture, layout, "float32", "cpu") == pytest.approx(measured, rel=0.1)
+    # Offloaded moments have no other place on this CPU; the device that is predicted has none of them.
+    offloaded = layout.model_copy(update={"offload": True})
+    assert rank_peak_bytes(policy.architecture, offloaded, "float32", "cpu") == pytest.approx(
+        measured - 8 * parameters, rel=0.1
+    )
+    assert MOMENT_BYTES * rank_parameters(policy.architecture, layout) == pytest.approx(8 * parameters, rel=2e-3)
+
+
+def test_a_configuration_that_states_no_width_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="states no hidden_size, vocab_size"):
+        architecture_from_config({"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}, "c.json")
