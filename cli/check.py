@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.facts.executable import OTHERS_ONLY, merged
 from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
@@ -60,6 +61,7 @@ class Days(click.FloatRange):
     metavar="FILE",
     help="Also write the findings to FILE as SARIF 2.1.0, for GitHub code scanning and other tools.",
 )
+@click.option("--executor", "for_executor", is_flag=True, help="A plan that rlplan execute cannot run is a finding.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules and what each finds, and stop.")
 def check_command(
@@ -68,6 +70,7 @@ def check_command(
     max_age_days: float | None,
     style: str,
     sarif_path: Path | None,
+    for_executor: bool,
     as_json: bool,
     list_rules: bool,
 ) -> int:
@@ -79,12 +82,16 @@ def check_command(
     \b
     rlplan check plan.yaml
     rlplan check plans/*.yaml --policy team.policy.yaml --max-age-days 30
+    rlplan check plan.yaml --executor
     rlplan check plan.yaml --format github
     rlplan check plans/*.yaml --sarif rlplan.sarif
     rlplan check --rules
 
     Notes are no findings: for example, a job that overrides a setting of its algorithm, or an input that changed only
     where the solver does not read it. A plan with warnings can be run.
+
+    Of each job's plan it is said whether rlplan execute can run it or only other frameworks can, and why. With
+    --executor that is a finding: exit code 0 then means that rlplan execute can run all of them.
     """
     from ..plans.check.annotations import annotation, is_sarif, sarif
     from ..plans.check.rules import RULES, table
@@ -103,7 +110,7 @@ def check_command(
     if sarif_path is not None:
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
     site_rules = None if policy_path is None else load_site_rules(policy_path)
-    reports = Checker(datetime.now(UTC), site_rules, max_age_days).check(plans)
+    reports = Checker(datetime.now(UTC), site_rules, max_age_days, for_executor).check(plans)
     findings = [finding for report in reports for finding in report.findings]
     if sarif_path is not None:
         atomic_write(sarif_path, json.dumps(sarif(findings), indent=1) + "\n")
@@ -113,7 +120,7 @@ def check_command(
         for finding in findings:
             click.echo(annotation(finding))
     else:
-        _print(reports)
+        _print(reports, for_executor)
     if any(report.bad_input for report in reports):
         return EXIT_BAD_INPUT
     return EXIT_FAILED if any(not finding.warning for finding in findings) else 0
@@ -127,7 +134,8 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
             "findings": [finding.data() for finding in report.findings],
             "policy": report.site_rules,
             "notes": list(report.notes),
-            "not_executable": list(report.not_executable),
+            "runs_on": _runs_on(report),
+            "not_executable": [finding.data() for finding in report.not_executable or ()],
         }
         for report in reports
     ]
@@ -136,7 +144,14 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
     return {"files": files, "findings": len(findings), "warnings": warnings, "ok": len(findings) == warnings}
 
 
-def _print(reports: list[FileReport]) -> None:
+def _runs_on(report: FileReport) -> str | None:
+    """Which executor a plan fits; None for another document."""
+    if report.not_executable is None:
+        return None
+    return OTHERS_ONLY if report.not_executable else "rlplan execute"
+
+
+def _print(reports: list[FileReport], for_executor: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -154,7 +169,7 @@ def _print(reports: list[FileReport]) -> None:
             continue
         if not report.findings:
             console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{site_rules}"))
-            _print_notes(console, report)
+            _print_notes(console, report, for_executor)
             continue
         for finding in report.findings:
             place = report.file if finding.line is None else f"{report.file}:{finding.line}"
@@ -163,17 +178,22 @@ def _print(reports: list[FileReport]) -> None:
             console.print(
                 Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {level}{finding.text}")
             )
-        _print_notes(console, report)
+        _print_notes(console, report, for_executor)
         if report.site_rules:
             console.print(f"{report.file}: held against policy {report.site_rules}", markup=False)
     console.print(_summary(reports), markup=False)
 
 
-def _print_notes(console: Console, report: FileReport) -> None:
+def _print_notes(console: Console, report: FileReport, for_executor: bool) -> None:
     for note in report.notes:
         console.print(f"{report.file}: note: {note}", markup=False)
-    if report.not_executable:
-        console.print(f"{report.file}: note: not executable yet: {'; '.join(report.not_executable)}", markup=False)
+    if report.not_executable is None:
+        return
+    if not report.not_executable:
+        console.print(f"{report.file}: runs on: {_runs_on(report)}", markup=False)
+    elif not for_executor:  # else they are findings, each on a line of its own
+        reasons = merged((finding.key, finding.message) for finding in report.not_executable)
+        console.print(f"{report.file}: runs on: {OTHERS_ONLY}: {'; '.join(reasons)}", markup=False)
 
 
 def _summary(reports: list[FileReport]) -> str:

@@ -11,7 +11,7 @@ import click
 from ..plans.phrases.numbers import digits, ratio
 from .main import EXIT_INFEASIBLE
 from .shared.given_lengths import given_lengths, lengths_option, trace_option
-from .shared.options import Finite, force_option
+from .shared.options import Finite, for_option, force_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +54,7 @@ WIDE = 118
     show_default=True,
     help="What a trained sample shall cost least of, at each point.",
 )
+@for_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option(
     "--html", type=click.Path(path_type=Path), help="Write one page that needs no network; -: standard output."
@@ -70,6 +71,7 @@ def compare_command(
     mode: Any,
     bias_budget: float | None,
     objective: Any,
+    made_for: str,
     seed: int,
     html: Path | None,
     overwrite: bool,
@@ -138,7 +140,7 @@ def compare_command(
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=lengths,
     )
-    options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows)
+    options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows, for_any=made_for == "any")
     with share("compare") as update:
         points = list(compare(wanted, trace, inputs, options, update))
     result = _data(job.name, vary, points)

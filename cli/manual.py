@@ -76,6 +76,7 @@ PAGES = {
             ("With lengths of a job like it", "rlplan solve job --trace lengths.jsonl"),
             ("With lengths that ship, for a first look", "rlplan solve job --lengths math-16k"),
             ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
+            ("For another framework", "rlplan solve job --for any --out plans/any.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
                 "The same, beside what runs already",
@@ -108,6 +109,7 @@ PAGES = {
     "check": Page(
         (
             ("Everything that a review needs to know", "rlplan check plans/*.yaml"),
+            ("Can rlplan execute run it", "rlplan check plan.yaml --executor"),
             ("Annotations in a pull request", "rlplan check plans/*.yaml --format github"),
             ("Findings for GitHub code scanning", "rlplan check plans/*.yaml --sarif rlplan.sarif"),
             (
@@ -115,7 +117,7 @@ PAGES = {
                 "rlplan check plan.yaml --policy rlplan.policy.yaml --max-age-days 30",
             ),
         ),
-        "0 no finding but warnings, 1 other findings",
+        "0 no finding but warnings, 1 other findings (with --executor: or a plan that rlplan execute cannot run)",
         ("diff", "fmt", "schema"),
         "a file that cannot be read or is no document (the other files are checked)",
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .shared.given_lengths import given_lengths, lengths_option, trace_option
-from .shared.options import OVERWRITE, Finite
+from .shared.options import OVERWRITE, Finite, for_option
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Cluster
@@ -45,6 +45,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="What a trained sample shall cost least of: seconds (default) or usd, for which a plan may take fewer nodes. "
     "For a workload: usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
 )
+@for_option
 @click.option(
     "--max-nodes",
     type=click.IntRange(0, 2**31 - 1),
@@ -70,6 +71,7 @@ def solve_command(
     mode: Any,
     bias_budget: float | None,
     objective: Any,
+    made_for: str,
     max_nodes: int | None,
     seed: int,
     force: bool,
@@ -110,6 +112,7 @@ def solve_command(
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..planner.solve_options import SolveOptions
+    from ..plans.facts.executable import left_out
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.job import job_paths
@@ -169,11 +172,14 @@ def solve_command(
         seed=seed,
         max_nodes=MAX_NODES if max_nodes is None else max_nodes,
         prompts=prompts,
+        for_any=made_for == "any",
     )
     with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
-    tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
+    without = [] if options.for_any else left_out(job.search)
+    summary = {**plan_summary(plan, out), "left_out": without}
+    tell(json.dumps(summary) if as_json else plan_text(plan, out, without), out)
     return 0
 
 

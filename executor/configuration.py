@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
-from ..plans.schema.sections.layouts import EngineLayout
+from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ..plans.schema.sections.planned_job import LossPlan, PlannedJob
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
@@ -21,7 +21,7 @@ from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
 from .trainer.step_checks import LOGPROB_LIMITS
-from .trainer.trainer_config import Divisors, TrainerConfig
+from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class RoundSettings:
     """Samples that an engine decodes at a time."""
     sharing: PrefixSharing | None
     """How a prompt's samples are kept together on one engine; None: they are spread."""
-    micro_batch_tokens: int
+    update: UpdateSettings
+    """How the round's samples are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         layout=rollout.layout,
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
-        micro_batch_tokens=planned.train.micro_batch_tokens,
+        update=update_settings(planned.train),
     )
 
 
@@ -127,16 +128,24 @@ def fleet_config(layouts: Sequence[EngineLayout], job: Job, model: str, pool: Po
 def planned_trainer(planned: PlannedJob, job: Job, model: str, pool: Pool) -> TrainerConfig:
     """The trainer of a plan; rounds of all kinds share its ranks, which share the pool's cores."""
     train = planned.rounds.short.train
-    config = trainer_config(job, model, train.micro_batch_tokens, pool.accelerators.kind, planned.loss)
-    return replace(config, ranks=train.dp, threads=max(pool.cores // train.dp, 1))
+    config = trainer_config(job, model, train, pool.accelerators.kind, planned.loss)
+    return replace(config, threads=max(pool.cores // config.ranks, 1))
 
 
-def trainer_config(job: Job, model: str, micro_batch_tokens: int, device: str, loss: LossPlan) -> TrainerConfig:
-    """The trainer of a job's policy, on one rank, whose losses are divided by the numbers of `loss`."""
+def update_settings(train: UpdateLayout) -> UpdateSettings:
+    """What may differ between kinds of round in how they are trained."""
+    return UpdateSettings(train.micro_batch_tokens, recompute=train.recompute != "none", offload=train.offload)
+
+
+def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss: LossPlan) -> TrainerConfig:
+    """The trainer of a job's policy, whose losses are divided by the numbers of `loss`."""
     return TrainerConfig(
         model_path=model,
         algorithm=job.algorithm,
-        micro_batch_tokens=micro_batch_tokens,
+        update=update_settings(train),
+        ranks=train.accelerators,
+        tp=train.tp,
+        sp=train.sp,
         samples_per_prompt=job.rollout.samples_per_prompt,
         temperature=job.rollout.temperature,
         divisors=Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),

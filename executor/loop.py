@@ -1,6 +1,6 @@
 """One step of synchronous training: the algorithm.
 
-Sync weights, roll out, train, alarm, record; then checkpoint where one is due. Invariants:
+Sync weights, roll out, train, alarm, record; then begin a checkpoint where one is due. Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
@@ -67,7 +67,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
     run.updating = True
-    metrics = await run.trainer.step(groups, settings.micro_batch_tokens) if groups else {}
+    metrics = await run.trainer.step(groups, settings.update) if groups else {}
     trained = time.perf_counter()
 
     # Alarm.
@@ -91,9 +91,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     return record
 
 
-async def checkpoint_if_due(run: TrainingRun, every_steps: int) -> bool:
-    """Write a checkpoint if one is due or the last one could not be written; returns whether this was the case."""
-    if not run.checkpoint_due(every_steps) and run.checkpoint_fault is None:
-        return False
-    await run.checkpoint()
-    return True
+async def checkpoint_if_due(run: TrainingRun, every_steps: int) -> None:
+    """Begin a checkpoint if one is due or the last one could not be written; the next step may go on meanwhile."""
+    if run.checkpoint_due(every_steps) or run.checkpoint_fault is not None:
+        await run.begin_checkpoint()

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,7 +24,8 @@ from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import Timeouts
 from .configuration import run_settings
 from .engines.fleet import Fleet
-from .records.checkpoints import Cadence, CheckpointFailed, load_checkpoint, save_checkpoint
+from .records.checkpoints import load_checkpoint
+from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
@@ -57,21 +57,16 @@ class TrainingRun:
         self.timeouts = Timeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
         self.step_number = 0
-        self.saved_step = -1
+        self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
         self.trainer_restarts = 0
-        self.checkpoint_fault: str | None = None
-        """Why the latest checkpoint could not be written; None if it was."""
-        self.damaged_checkpoints: list[str] = []
-        """Damage that was seen when a checkpoint was loaded, until somebody has told it."""
         self._job = job
         self._run_dir = run_dir
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._skipped = SkippedSteps()
-        self._cadence = Cadence()
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
 
@@ -87,15 +82,18 @@ class TrainingRun:
         began = time.monotonic()
         if resume:
             self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])
-            self._cadence.saved(time.monotonic() - began)  # reading one costs about what writing it does
+            self.checkpoints.loaded(self.step_number, time.monotonic() - began)
             self.event("resume", step=self.step_number, **facts)
         else:
             self.event("run", name=self.name, mode=self.settings.mode, **facts)
             # A trainer that is started again here is what it was: nothing was trained yet.
             await self._despite_deaths(self._checkpoint)
+            if self.checkpoint_fault is not None:
+                raise RunFailed(self.checkpoint_fault)
 
     async def close(self) -> None:
-        """Close files and end the trainer."""
+        """Close files and end the trainer; a checkpoint that is still being written is given up."""
+        self.checkpoints.close()
         if self._recorder is not None:
             self._recorder.close()
         await self.trainer.close()
@@ -145,7 +143,7 @@ class TrainingRun:
         self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)
         self._recorder.step(self._elapsed_s(), record)
         self._last_state, self.updating = None, False
-        self._skipped.stop_if_lost(record.metrics, record.step, self.saved_step)
+        self._skipped.stop_if_lost(record.metrics, record.step, self.checkpoints.saved_step)
 
     def progress(self) -> Progress:
         """Counts of the round in progress."""
@@ -161,44 +159,51 @@ class TrainingRun:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self) -> None:
-        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then.
+    @property
+    def checkpoint_fault(self) -> str | None:
+        """Why the latest checkpoint could not be written; None if it was, or still may be."""
+        return self.checkpoints.fault
 
-        If it cannot be written, `checkpoint_fault` says why, and so does the trace.
+    async def checkpoint(self) -> None:
+        """Write a checkpoint of this step, unless it has one, and wait until it is on the disk.
+
+        A trainer that died is back at its last checkpoint then. If the checkpoint cannot be written, `checkpoint_fault`
+        says why, and so does the trace.
         """
         try:
             await self._checkpoint()
         except TrainerDied as death:
             await self.recover(death)
-        except CheckpointFailed as failure:
-            self._note_fault(failure)
+
+    async def begin_checkpoint(self) -> None:
+        """As `checkpoint`, but the next step may be taken while it is written."""
+        try:
+            await self._begin_checkpoint()
+        except TrainerDied as death:
+            await self.recover(death)
 
     def checkpoint_due(self, every_steps: int) -> bool:
-        """Whether to write a checkpoint now: after `every_steps` steps, or sooner if the next death would cost more
-        than a checkpoint does."""
-        return self.step_number % every_steps == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
+        """Whether to begin a checkpoint now."""
+        return self.checkpoints.due(self.step_number, every_steps)
 
     async def rescue(self) -> None:
         """Checkpoint the last step's end before the run ends early, if the trainer still has it.
 
         Nothing is recovered or raised; `checkpoint_fault` says what went wrong.
         """
+        await self.checkpoints.settle()
         if self.updating:
-            self.checkpoint_fault = "the trainer was in the middle of a step"
+            self.checkpoints.failed(self.step_number, "the trainer was in the middle of a step", traced=False)
             return
-        if self._recovering and self.saved_step != self.step_number:
-            self.checkpoint_fault = "the trainer died, and what was started in its place has loaded no checkpoint"
+        if self._recovering and self.checkpoints.saved_step != self.step_number:
+            why = "the trainer died, and what was started in its place has loaded no checkpoint"
+            self.checkpoints.failed(self.step_number, why, traced=False)
             return
         try:
             await self._checkpoint()
         except RunFailed as failure:
-            if self.saved_step != self.step_number:  # else it is there, and only the trace could not say so
-                self._note_fault(failure)
-
-    def _note_fault(self, failure: Exception) -> None:
-        self.checkpoint_fault = str(failure).splitlines()[0]
-        with contextlib.suppress(RunFailed):  # the trace may be on the same full disk
-            self.event("checkpoint_failed", step=self.step_number, reason=self.checkpoint_fault)
+            if self.checkpoints.saved_step != self.step_number:  # else it is there, and only the trace could not say so
+                self.checkpoints.failed(self.step_number, failure)
 
     def _state(self) -> dict[str, Any]:
         """All of the driver's state, between two steps."""
@@ -212,22 +217,22 @@ class TrainingRun:
             "skipped_in_a_row": self._skipped.in_a_row,
         }
 
+    async def _begin_checkpoint(self) -> None:
+        await self.checkpoints.begin(self.step_number, self._last_state or self._state())
+
     async def _checkpoint(self) -> None:
-        self.checkpoint_fault = None
-        if self.saved_step == self.step_number:
-            return
-        began = time.monotonic()
-        await save_checkpoint(self._run_dir, self.step_number, self._last_state or self._state(), self.trainer)
-        self.saved_step = self.step_number
-        self._cadence.saved(time.monotonic() - began)
-        self.event("checkpoint", step=self.step_number)
+        await self._begin_checkpoint()
+        await self.checkpoints.written()
 
     async def _load(self) -> dict[str, Any]:
         loaded = await load_checkpoint(self._run_dir, self.trainer)
         for name, fault in loaded.damaged.items():
             self.event("checkpoint_damaged", checkpoint=name, reason=fault)
-            self.damaged_checkpoints.append(f"{name}: {fault}")
         state = loaded.state
+        self.checkpoints.notes += [
+            f"checkpoint set aside, {name}: {fault}; back at step {state['step']}"
+            for name, fault in loaded.damaged.items()
+        ]
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
@@ -237,7 +242,8 @@ class TrainingRun:
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
-        self.step_number = self.saved_step = int(state["step"])
+        self.step_number = int(state["step"])
+        self.checkpoints.loaded(self.step_number)
         self._last_state, self.updating, self._recovering = None, False, False
         return state
 
@@ -254,6 +260,7 @@ class TrainingRun:
         while True:
             try:
                 if death is not None:
+                    await self.checkpoints.settle()  # its calls to the ranks must end before there are new ones
                     self.trainer_restarts += 1
                     self.event("restart", whom=death.process, reason=death.reason)
                     await self.trainer.restart(death.reason)

@@ -75,13 +75,12 @@ async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher
                 watcher.note(f"{run.name}: left the round of step {run.step_number + 1}")
             elif record is None:
                 watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
-                tell_faults(run, watcher)
             else:
                 watcher.step_done(run.name, record)
                 if record.metrics.get("skipped"):
                     watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
-                if await checkpoint_if_due(run, options.checkpoint_every):
-                    tell_faults(run, watcher)
+                await checkpoint_if_due(run, options.checkpoint_every)
+            tell_faults(run, watcher)
 
 
 async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
@@ -102,9 +101,7 @@ async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool,
 
 
 def tell_faults(run: TrainingRun, watcher: Watcher) -> None:
-    """Tell the watcher about checkpoints that could not be written or read."""
-    if run.checkpoint_fault is not None:
-        watcher.note(f"{run.name}: no checkpoint of step {run.step_number}: {run.checkpoint_fault}")
-    for fault in run.damaged_checkpoints:
-        watcher.note(f"{run.name}: checkpoint set aside, {fault}; back at step {run.step_number}")
-    run.damaged_checkpoints.clear()
+    """Tell the watcher, once, about checkpoints that could not be written or read."""
+    for note in run.checkpoints.notes:
+        watcher.note(f"{run.name}: {note}")
+    run.checkpoints.notes.clear()

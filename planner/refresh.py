@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from ..plans.facts.digest import job_decisions
+from ..plans.facts.executable import is_for_any
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
@@ -87,7 +88,8 @@ def refresh(
     pool = cluster.pools[search.space.pool]
     predicted, assumed = predict(search, decided, pool, job, profile, trace, reward_table, seed)
     why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
-    solver = solver_facts(search, decided, SolveOptions(search.mode, objective=search.limits.objective)).model_copy(
+    options = SolveOptions(search.mode, objective=search.limits.objective, for_any=is_for_any(plan))
+    solver = solver_facts(search, decided, options).model_copy(
         update={
             "name": plan.solver.name,
             "status": plan.solver.status if not edited else "feasible",

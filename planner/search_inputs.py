@@ -44,7 +44,9 @@ def prepare(
     model = _length_model(job, profile, trace, options.seed)
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     in_usd = options.objective == "usd"
-    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=in_usd, prompts=options.prompts)
+    space = enumerate_space(
+        cluster, job, profile, model, modes, fewer_nodes=in_usd, prompts=options.prompts, for_any=options.for_any
+    )
     pool = cluster.pools[space.pool]
     if in_usd and usd_per_node_hour(pool) == 0:
         raise InputError(
@@ -107,8 +109,8 @@ def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: f
         train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,
         pool_nodes=pool.nodes,
-        # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.
-        one_sharding=profile.train_law is None,
+        # The executor starts trainers once, for both kinds of round; layouts that were measured are its own.
+        one_sharding=not options.for_any or profile.train_law is None,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
 from ..plans.schema.sections.origin import Inputs
+from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
@@ -49,18 +51,27 @@ def solve(
 ) -> Solved:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
+    It is one that `rlplan execute` can run, unless `options.for_any`: layouts and levers that the executor does not
+    have are then no candidates, so that what is proven is proven of what it can run.
+
     Args:
         inputs: the files that the arguments were read from; goes into the plan as it is.
         progress: called with a text and the share that is done.
 
-    The same arguments give the same plan but for `volatile`. Raises Infeasible when no schedule keeps the limits, and
-    InputError when the trace does not fit the job.
+    The same arguments give the same plan but for `volatile`. Raises Infeasible when no schedule keeps the limits (it
+    says so if one that only other frameworks can run would), and InputError when the trace does not fit the job.
     """
     began = time.perf_counter()
     profile, reward_table = with_reward_times(profile, job.reward.kind)
-    search = prepare(cluster, job, profile, trace, options)  # length model, cost model, candidates
-    search.run_passes(progress)
-    decided = decide(search, profile, options.max_nodes, progress)  # round program, ties, rounds not chosen on
+    search: Search | None = None
+    try:
+        search = prepare(cluster, job, profile, trace, options)  # length model, cost model, candidates
+        search.run_passes(progress)
+        decided = decide(search, profile, options.max_nodes, progress)  # round program, ties, rounds not chosen on
+    except Infeasible as error:
+        if not options.for_any and _others_could(cluster, job, profile, trace, options, search):
+            raise Infeasible(f"{error}; other frameworks could run a plan: rlplan solve --for any") from None
+        raise
     warn_of_few_prompts(search, decided.cycle, options.prompts)
     progress("writing the plan", 0.99)
     pool = cluster.pools[search.space.pool]
@@ -70,3 +81,28 @@ def solve(
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)
     progress("done", 1.0)
     return Solved(plan, search, decided.solution, decided.cycle, decided.baseline)
+
+
+def _others_could(
+    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions, tried: Search | None
+) -> bool:
+    """Whether a schedule that only other frameworks can run keeps the limits, where none for the executor does.
+
+    `tried`: the search for the executor, None if it has no candidates. Warns of nothing: the solve before has.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            search = prepare(cluster, job, profile, trace, replace(options, for_any=True))
+            if tried is not None and _choices(search) == _choices(tried):
+                return False
+            search.run_passes(lambda text, share: None)
+            decide(search, profile, options.max_nodes, lambda text, share: None)
+        except Infeasible:
+            return False
+    return True
+
+
+def _choices(search: Search) -> tuple[object, ...]:
+    """What the program chooses from."""
+    return search.space.train, search.space.short, search.space.long, search.limits.one_sharding

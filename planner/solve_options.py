@@ -23,6 +23,7 @@ class SolveOptions:
         seed: of the length model and of all simulated rounds.
         max_nodes: limit of the integer program's branch and bound.
         prompts: how many the job's data holds; None: as many as any round wants.
+        for_any: also consider layouts and levers that `rlplan execute` cannot run (plans/facts/executable.py).
         passes: how many rounds are simulated of which candidates.
     """
 
@@ -32,6 +33,7 @@ class SolveOptions:
     seed: int = 0
     max_nodes: int = MAX_NODES
     prompts: int | None = None
+    for_any: bool = False
     passes: Sequence[Pass] = PASSES
 
 

@@ -64,7 +64,8 @@ def solver_facts(search: Search, decided: Decided, options: SolveOptions) -> Sol
         objective="usd_per_sample" if options.objective == "usd" else "seconds_per_sample",
         forced_mode=options.mode,
         forced_budget=None if options.mode is None else options.bias_budget,
-        candidates=count_cycles(*search.columns(), search.needs_long),
+        for_any=options.for_any,
+        candidates=count_cycles(*search.columns(), search.needs_long, search.limits),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ..plans.facts.executable import is_for_any
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
@@ -62,6 +63,7 @@ def search_with_plan(
         objective=objective,
         seed=seed,
         prompts=prompts,
+        for_any=is_for_any(plan),
         passes=passes,
     )
     search = prepare(cluster, job, profile, trace, options)

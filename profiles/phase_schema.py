@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none
+from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none, is_one
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
 
 
@@ -129,7 +129,11 @@ class Train(ProfileModel):
         default=1, ge=1, le=10**15, description="Context-parallel ranks: they share the tokens of one sample"
     )
     sp: int = Field(
-        default=1, ge=1, le=10**15, description="Sequence-parallel ranks (Ulysses): they share the tokens of one sample"
+        default=1,
+        ge=1,
+        le=10**15,
+        exclude_if=is_one,
+        description="Sequence-parallel ranks (Ulysses): they share the tokens of one sample",
     )
     ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
     recompute: Recompute = Field(
@@ -167,8 +171,8 @@ class TrainLaw(ProfileModel):
         ge=0,
         exclude_if=is_none,
         description=(
-            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp, sp or "
-            "ep above 1, or ranks on several nodes); null: 0.5"
+            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp, sp or ep "
+            "above 1, or ranks on several nodes); null: 0.5"
         ),
     )
     parallel_factor: float | None = Field(

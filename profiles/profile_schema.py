@@ -147,8 +147,8 @@ class Profile(ProfileModel):
         return {
             "rollout": [f"tp {r.tp}, engines {r.engines}" for r in self.rollout],
             "train": [
-                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, ep {t.ep}, micro_batch_tokens {t.micro_batch_tokens}, "
-                f"recompute {t.recompute}, offload {str(t.offload).lower()}"
+                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, sp {t.sp}, ep {t.ep}, "
+                f"micro_batch_tokens {t.micro_batch_tokens}, recompute {t.recompute}, offload {str(t.offload).lower()}"
                 for t in self.train
             ],
             "checks": [f"tp {c.tp}, engines {c.engines}" for c in self.checks],

@@ -1,4 +1,4 @@
-"""A run's steps as columns, and their seconds as quantiles."""
+"""A run's steps as columns, their seconds as quantiles, and what its checkpoints took of them."""
 
 from __future__ import annotations
 
@@ -37,3 +37,32 @@ def spreads(steps: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
                 "mean": statistics.fmean(values),
             }
     return by_duration
+
+
+def checkpoint_costs(events: Sequence[dict[str, Any]], steps: int) -> dict[str, float] | None:
+    """What the checkpoints between a run's steps cost it; None if there are none, or the trace has no seconds of them.
+
+    Returns `count`; `stood_s_per_step`, the seconds for which training stood still, over all steps; `write_s`, the mean
+    seconds of writing one beside training; `bytes` of the latest. The first checkpoint comes before the first step and
+    is not counted.
+    """
+    costs = [
+        tuple(float(event[key]) for key in ("stage_s", "write_s", "bytes"))
+        for event in events
+        if event["event"] == "checkpoint" and event.get("step") and _measured(event)
+    ]
+    if not costs or not steps:
+        return None
+    staged, written, sizes = zip(*costs, strict=True)
+    return {
+        "count": len(costs),
+        "stood_s_per_step": sum(staged) / steps,
+        "write_s": statistics.fmean(written),
+        "bytes": sizes[-1],
+    }
+
+
+def _measured(event: dict[str, Any]) -> bool:
+    """Whether a checkpoint's event has all of its costs; those of earlier versions have none."""
+    values = [event.get(key) for key in ("stage_s", "write_s", "bytes")]
+    return all(isinstance(value, int | float) and 0 <= value < 1e18 for value in values)

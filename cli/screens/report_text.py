@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...plans.diff.quantity_text import UNKNOWN
-from ...plans.phrases.numbers import is_finite, percent, ratio, seconds, times
+from ...plans.phrases.numbers import bytes_text, count, is_finite, percent, ratio, seconds, times
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -66,7 +66,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
         f"log-probs differ by at most {difference}; {detail['restarts']} restarts"
     )
-    lines += _training(detail)
+    lines += [*_training(detail), *_checkpoints(detail)]
     return "\n".join([*lines, *_incidents(detail)])
 
 
@@ -128,6 +128,18 @@ def _training(detail: dict[str, Any]) -> list[str]:
             mean = _figure(detail["importance_ratio_mean"], "{:.4f}".format)  # near 1: `ratio` has too few digits
             lines.append(f"  importance weights: mean ratio {mean}, {_figure(share, percent)} of the tokens {done}")
     return lines
+
+
+def _checkpoints(detail: dict[str, Any]) -> list[str]:
+    """A line on what the checkpoints between steps cost; none where the run wrote none or did not measure it."""
+    costs = detail.get("checkpoints")
+    if costs is None:
+        return []
+    number, size = count(costs["count"], "checkpoint"), bytes_text(costs["bytes"])
+    return [
+        f"  {number} of {size}: training stood still for {seconds(costs['stood_s_per_step'])} a step; "
+        f"each was then written in {seconds(costs['write_s'])}"
+    ]
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
         ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
         ("kept", [_kept(decided) for _, decided, _ in kinds]),
-        ("<trainers", [_trainers(decided.train) for _, decided, _ in kinds]),
+        ("<trainers", [trainers_text(decided.train) for _, decided, _ in kinds]),
         ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
     ]
     if not wide:
@@ -76,10 +76,10 @@ def _hand_over(decided: ShortRound | LongRound) -> str:
     return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
 
 
-def _trainers(train: UpdateLayout) -> str:
+def trainers_text(train: UpdateLayout) -> str:
     """An update layout: sizes above 1, options, and tokens of a micro-batch."""
-    sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
-    entries = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
+    sizes = ((name, getattr(train, name)) for name in ("dp", "tp", "pp", "cp", "sp", "ep"))
+    entries = [f"{name} {size}" for name, size in sizes if size > 1] or ["dp 1"]
     entries += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
     return f"{' '.join(entries)}, {train.micro_batch_tokens}"
 

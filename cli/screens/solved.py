@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...plans.facts.executable import not_executable
+from ...plans.facts.executable import OTHERS_ONLY, not_executable
 from ...plans.phrases.caveats import assumed_errors, assumed_notes
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
 from ...plans.phrases.solver_status import solver_status
@@ -44,8 +45,8 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: Plan, out: Path) -> str:
-    """A job's plan in a few lines, for the terminal."""
+def plan_text(plan: Plan, out: Path, left_out: Sequence[str] = ()) -> str:
+    """A job's plan in a few lines, for the terminal. `left_out`: a note for each lever that was not considered."""
     predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
@@ -72,6 +73,7 @@ def plan_text(plan: Plan, out: Path) -> str:
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
         lines.append(f"note: {basis.sentence(predicted.speedup)}")
+    lines += [f"note: {text}" for text in left_out]
     if reasons := not_executable(plan.job):
-        lines.append(f"note: not executable yet: {'; '.join(reasons)}")
+        lines.append(f"note: {OTHERS_ONLY}: {'; '.join(reasons)}")
     return "\n".join([*lines, *see_it(out)])

@@ -15,6 +15,17 @@ OVERWRITE = "overwrite a file that rlplan did not write"
 force_option = click.option("--force", "overwrite", is_flag=True, help=f"{OVERWRITE[:1].upper()}{OVERWRITE[1:]}.")
 """The option --force of commands in which it does nothing else."""
 
+for_option = click.option(
+    "--for",
+    "made_for",
+    type=click.Choice(["executor", "any"]),
+    default="executor",
+    show_default=True,
+    help="Who is to run the plan. executor: only layouts and levers that rlplan execute can run are considered; any: "
+    "all that are priced, for other frameworks.",
+)
+"""The option --for of commands that solve."""
+
 
 ACTIONS = ("list", "show", "import")
 """Actions of `rlplan lengths` and `rlplan rewards`."""

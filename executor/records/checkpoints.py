@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are due; the trainer's state and the schedule's, together or not at all.
+"""Checkpoints on the disk: the trainer's state and the schedule's, together or not at all.
 
 Invariants:
 - a folder `checkpoints/step-NNNNNN` exists only if it was written whole: it is written under another name, its files
@@ -7,21 +7,14 @@ Invariants:
   is loaded the damaged one is set aside, where it is not taken for the newest again;
 - an older checkpoint is deleted only after a newer one has its name, but where the disk has no room for a third copy:
   there the older of two is deleted first, if the newer one is whole.
-
-A trainer that dies takes the run back to its last checkpoint, so a death costs half an interval on average, and each
-interval costs one checkpoint. The sum of both is least at the interval sqrt(2 C M), where C are the seconds that a
-checkpoint takes and M the mean seconds between deaths (Young, 1974).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,87 +45,120 @@ class Loaded:
     damaged: dict[str, str]
 
 
-class Cadence:
-    """When the next checkpoint of a run is due. None is due until the first one has shown its cost."""
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A checkpoint of which the trainer's ranks hold the state in host memory; `state` is the driver's, as JSON."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._saved_at_s = math.inf
-        self._cost_s = 0.0
-
-    def saved(self, cost_s: float) -> None:
-        """Note that a checkpoint was written just now, in `cost_s` seconds."""
-        self._saved_at_s, self._cost_s = self._clock(), cost_s
-
-    def due(self, mean_s_between_deaths: float) -> bool:
-        """Whether the interval between checkpoints that costs least is over."""
-        return self._clock() - self._saved_at_s >= math.sqrt(2.0 * self._cost_s * mean_s_between_deaths)
+    step: int
+    state: str
 
 
-async def save_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup) -> Path:
-    """Write the checkpoint of `step` and drop all but the last `KEEP`. Returns its folder.
+async def stage_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup) -> Staged:
+    """Take the state of `step`, for `write_checkpoint`; training goes on only after it.
 
-    Raises CheckpointFailed if it cannot be written (no space, say), TrainerDied if the trainer is gone.
+    Raises CheckpointFailed if the disk has no room or the state cannot be staged, TrainerDied if the trainer is gone.
     """
     folder = run_dir / "checkpoints"
-    final = folder / f"step-{step:06d}"
-    partial = folder / f".partial-{step:06d}-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".partial-*"):
-            shutil.rmtree(leftover)
-        await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
-        partial.mkdir()
-        await _save_trainer(trainer, partial / "trainer")
-        await asyncio.to_thread(_finish, partial, final, state)
-    except (OSError, CheckpointFailed) as error:
-        raise CheckpointFailed(f"the checkpoint of step {step} could not be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    for old in checkpoints(run_dir)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
-
-
-async def _save_trainer(trainer: TrainerGroup, folder: Path) -> None:
-    try:
-        await trainer.save(folder)
+        await asyncio.to_thread(_clear, folder)
+        await asyncio.to_thread(check_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
+        await trainer.stage()
     except TrainerDied:
         raise
-    except RunFailed as error:
-        raise CheckpointFailed(str(error)) from error
+    except (OSError, RunFailed) as error:
+        raise _failed(step, error) from error
+    return Staged(step, json.dumps(state))
 
 
-def _finish(partial: Path, final: Path, state: dict[str, Any]) -> None:
-    """Add the driver's state and the manifest, and give the folder its name, so that all of it survives a crash."""
+async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup) -> int:
+    """Write what was staged and drop all checkpoints but the last `KEEP`; training may go on. Returns its bytes.
+
+    Raises CheckpointFailed if it cannot be written (no space, say), TrainerDied if the trainer is gone. Then nothing of
+    it is left; if it is cancelled, its part stays until the next is staged, for a thread may still write to it.
+    """
+    folder = run_dir / "checkpoints"
+    partial = folder / f".partial-{staged.step:06d}-{os.getpid()}"
+    try:
+        await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
+        partial.mkdir()
+        await trainer.write(partial / "trainer")
+        size = await asyncio.to_thread(_finish, partial, folder / f"step-{staged.step:06d}", staged.state)
+    except (OSError, RunFailed) as error:
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        if isinstance(error, TrainerDied):
+            raise
+        raise _failed(staged.step, error) from error
+    for old in checkpoints(run_dir)[:-KEEP]:
+        await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+    return size
+
+
+def _failed(step: int, error: Exception) -> CheckpointFailed:
+    return CheckpointFailed(f"the checkpoint of step {step} could not be written: {error}")
+
+
+def _clear(folder: Path) -> None:
+    """Make the folder of checkpoints, or remove what unfinished ones have left in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".partial-*"):
+        shutil.rmtree(leftover)
+
+
+def _finish(partial: Path, final: Path, state: str) -> int:
+    """Add the driver's state and the manifest, and give the folder its name, so that all of it survives a crash.
+
+    Returns the bytes of its files.
+    """
     with (partial / "state.json").open("w", encoding="utf-8") as file:
-        json.dump(state, file)
+        file.write(state)
         file.flush()
         os.fsync(file.fileno())
     # The trainer's ranks have listed their own files.
     write_manifest(partial / MANIFEST, [partial / "state.json", *sorted((partial / "trainer").glob("manifest-*.json"))])
     sync_folder(partial)
+    size = folder_bytes(partial)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
     sync_folder(final.parent)
+    return size
+
+
+def check_room(folder: Path, least_bytes: int) -> None:
+    """See, at once and without a change, that one more checkpoint fits, if need be without all but the latest.
+
+    One is as large as the latest, or `least_bytes` if there is none. Raises CheckpointFailed.
+    """
+    present = sorted(folder.glob("step-*"))
+    needed = _needed(present, least_bytes)
+    free = shutil.disk_usage(folder).free
+    if free < needed and free + sum(folder_bytes(old) for old in present[:-1]) < needed:
+        raise _no_room(needed, free)
 
 
 def make_room(folder: Path, least_bytes: int) -> None:
-    """See that one more checkpoint fits: as large as the latest, or `least_bytes` if there is none.
+    """See that one more checkpoint fits, as `check_room` does.
 
     Drops the older of two checkpoints if that is what it takes and the newer one is whole. Raises CheckpointFailed.
     """
     present = sorted(folder.glob("step-*"))
-    needed = (folder_bytes(present[-1]) if present else least_bytes) + SPARE_BYTES
+    needed = _needed(present, least_bytes)
     if shutil.disk_usage(folder).free < needed and len(present) > 1 and damage(present[-1] / MANIFEST) is None:
         for old in present[:-1]:
             shutil.rmtree(old)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise CheckpointFailed(
-            f"it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
-        )
+        raise _no_room(needed, free)
+
+
+def _needed(present: list[Path], least_bytes: int) -> int:
+    return (folder_bytes(present[-1]) if present else least_bytes) + SPARE_BYTES
+
+
+def _no_room(needed: int, free: int) -> CheckpointFailed:
+    return CheckpointFailed(
+        f"it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
+    )
 
 
 def folder_bytes(folder: Path) -> int:

@@ -50,12 +50,13 @@ class StepTotals:
                 torch.bucketize(differences.double(), self._edges), minlength=len(self._counts)
             )
 
-    def metrics(self, world_size: int) -> dict[str, float]:
-        """Totals over all ranks, as metrics; equal on all ranks (collective)."""
-        if world_size > 1:
-            dist.all_reduce(self._sums)
-            dist.all_reduce(self._max, op=dist.ReduceOp.MAX)
-            dist.all_reduce(self._counts)
+    def metrics(self, group: dist.ProcessGroup | None) -> dict[str, float]:
+        """Totals over the ranks of `group`, which together hold each token once, as metrics; equal on all ranks
+        (collective). None: this rank holds all tokens."""
+        if group is not None:
+            dist.all_reduce(self._sums, group=group)
+            dist.all_reduce(self._max, op=dist.ReduceOp.MAX, group=group)
+            dist.all_reduce(self._counts, group=group)
         loss, clipped, in_loss, difference, entropy, tokens, beyond, ratios, above = self._sums.tolist()
         return {
             "loss": loss,

@@ -23,6 +23,21 @@ class Divisors(NamedTuple):
     max_response_tokens: int
 
 
+class UpdateSettings(NamedTuple):
+    """How a step computes; kinds of round may differ in it.
+
+    Attributes:
+        micro_batch_tokens: token budget (prompt and response) of one forward and backward, for the ranks that share
+            its tokens together.
+        recompute: whether layers compute their activations again in the backward pass.
+        offload: whether AdamW's moments are kept in host memory.
+    """
+
+    micro_batch_tokens: int
+    recompute: bool = False
+    offload: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """How the ranks of one trainer are built.
@@ -30,25 +45,34 @@ class TrainerConfig:
     Attributes:
         model_path: folder of a Hugging Face causal LM, or hub id.
         algorithm: the job's. (Its dynamic sampling happens before the trainer.)
-        micro_batch_tokens: token budget (prompt and response) of one forward and backward.
+        update: how a step computes, unless it is told otherwise.
         samples_per_prompt: size of a group.
         temperature: at which responses were sampled.
         divisors: what losses are divided by.
-        ranks: data-parallel ranks.
+        ranks: all ranks: dp x sp x tp.
+        tp: ranks that share each layer's matrices.
+        sp: ranks that share each sequence's tokens.
         threads: torch threads of a rank on CPU.
         logprob_limits: how far log-probs of engine and trainer may differ; None: they are reported, without a limit.
         device: `cpu` or `cuda`.
-        dtype: float32, bfloat16 or float16; `policy_model.py` says what is computed in what.
+        dtype: float32, bfloat16 or float16; `policy/load_policy.py` says what is computed in what.
     """
 
     model_path: str
     algorithm: Algorithm
-    micro_batch_tokens: int
+    update: UpdateSettings
     samples_per_prompt: int
     temperature: float
     divisors: Divisors
     ranks: int = 1
+    tp: int = 1
+    sp: int = 1
     threads: int = 1
     logprob_limits: LogprobLimits | None = None
     device: str = "cpu"
     dtype: str = "float32"
+
+    @property
+    def dp(self) -> int:
+        """Replicas, each with a share of the batch."""
+        return self.ranks // (self.tp * self.sp)

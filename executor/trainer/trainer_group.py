@@ -26,15 +26,17 @@ from ..engines.guard import guard_group
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
 from .samples import TrainSample
-from .trainer_config import TrainerConfig
+from .trainer_config import TrainerConfig, UpdateSettings
 from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
+WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
 # When a collective fails on one rank, the death of another may be told a moment later.
 OTHERS_S = 2.0
 Result = TypeVar("Result")
 
-PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that trains can answer
+# Threads of their own in each rank: a rank that trains can answer, and write what it has staged.
+PULSE_GROUP, WRITER_GROUP = "pulse", "writer"
 
 
 class TrainerDied(ActorFailed):
@@ -94,7 +96,8 @@ class TrainerGroup:
             "TOKENIZERS_PARALLELISM": "false",
         }
         # Ray's stubs do not know this option.
-        remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(TrainerRank)  # type: ignore[call-overload]
+        threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
+        remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
         options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
         ranks = [remote.options(**options).remote(self._config, rank, method) for rank in range(self._config.ranks)]
         for actor in ranks:
@@ -131,12 +134,16 @@ class TrainerGroup:
         assert self._gone is not None, "lost() before start()"
         await asyncio.shield(self._gone)
 
-    async def _all(self, method: str, deadline_s: float, *arguments: Any) -> Any:
+    async def _all(self, method: str, deadline_s: float, *arguments: Any, thread: str | None = None) -> Any:
+        """What rank 0 returns; `thread` names the ranks' thread, None the one that trains."""
         gone = self._gone
         assert gone is not None, f"{method} before start()"
         if gone.done():
             gone.result()
-        calls = [track(getattr(rank, method).remote(*arguments)) for rank in self._ranks]
+        methods = [getattr(rank, method) for rank in self._ranks]
+        if thread is not None:
+            methods = [each.options(concurrency_group=thread) for each in methods]
+        calls = [track(each.remote(*arguments)) for each in methods]
         waits: set[asyncio.Future[Any]] = set(calls)
         left_s, began = deadline_s, time.monotonic()
         while waits and left_s > 0 and not gone.done() and not _errors(calls):
@@ -170,10 +177,10 @@ class TrainerGroup:
             return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
-    async def step(self, groups: list[list[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
-        """One optimizer step, by another micro-batch budget if one is given; returns the trainer's metrics."""
+    async def step(self, groups: list[list[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
+        """One optimizer step, by other settings if they are given; returns the trainer's metrics."""
         reference = ray.put(groups)
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, update)
         return metrics
 
     async def export(self, path: Path, version: str | None = None) -> dict[str, str]:
@@ -181,9 +188,17 @@ class TrainerGroup:
         sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
         return sums
 
-    async def save(self, folder: Path) -> None:
-        """Write model and optimizer state."""
-        await self._all("save", STEP_DEADLINE_S, str(folder))
+    async def stage(self) -> int:
+        """Copy model and optimizer state to the ranks' host memory; returns the bytes of rank 0's copy.
+
+        May not be called while `write` runs.
+        """
+        staged: int = await self._all("stage", CALL_DEADLINE_S)
+        return staged
+
+    async def write(self, folder: Path) -> None:
+        """Write what was staged; `step` and `export` may be called meanwhile. Raises TrainerDied as they do."""
+        await self._all("write_staged", WRITE_DEADLINE_S, str(folder), thread=WRITER_GROUP)
 
     async def load(self, folder: Path) -> None:
         """Read model and optimizer state."""

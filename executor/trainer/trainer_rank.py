@@ -9,6 +9,7 @@ Invariants:
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
 - Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+  `write_staged` may run in a thread of its own beside the others.
 """
 
 from __future__ import annotations
@@ -17,29 +18,31 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..weights.checkpoint import load_state, save_state, trainer_state
+from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.staging import Staging
 from .objective import Objective
-from .packing import pack
-from .policy_model import PackedLogprobs, load_policy, packed_logprobs, packed_row
+from .optimizer.gradient_norm import clip, total_norm
+from .optimizer.sharded_adamw import ShardedAdamW
+from .packing import pack, pair_share
+from .policy.chunked_head import ChunkedHead
+from .policy.load_policy import load_policy
+from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
+from .policy.rank_mesh import RankMesh, join
+from .policy.recompute import Recompute
 from .samples import TrainSample
 from .step_checks import refusal
 from .step_totals import StepTotals
-from .trainer_config import TrainerConfig
-
-COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
+from .trainer_config import TrainerConfig, UpdateSettings
 
 
 class Trainer:
@@ -47,7 +50,7 @@ class Trainer:
 
     Args:
         config: what all ranks share.
-        rank: number of this rank. With more ranks than one, parameters are sharded (FSDP2).
+        rank: number of this rank.
         init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if there are several.
     """
 
@@ -63,49 +66,22 @@ class Trainer:
             # Ray shows each rank its own GPUs; without Ray all ranks of a node see all of them.
             self._device = torch.device("cuda", rank % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
-        self._model: Any = load_policy(config.model_path, config.dtype, self._device)
+        # One rank needs a process group for FSDP's mixed precision only.
+        joins = config.ranks > 1 or config.dtype == "bfloat16"
+        self._mesh = join(rank, config.dp, config.sp, config.tp, self._device, init_method) if joins else RankMesh()
+        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh)
         self._parameters = sum(p.numel() for p in self._model.parameters())
-        if config.ranks > 1:
-            self._shard(init_method)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            lr=config.algorithm.learning_rate,
-            betas=config.algorithm.betas,
-            weight_decay=config.algorithm.weight_decay,
-        )
-        for parameter in self._model.parameters():
-            # What AdamW does at its first step, done now: a checkpoint of version 0 then has the keys of any other.
-            self._optimizer.state[parameter] = {
-                "step": torch.tensor(0.0),
-                "exp_avg": torch.zeros_like(parameter, requires_grad=False),
-                "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
-            }
+        self._pair_share = pair_share(self._model.config)
+        self._head = ChunkedHead(self._model, config.temperature)
+        self._recompute = Recompute(self._model, config.update.recompute)
+        self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
+        self._staging = Staging(rank)
         self.version = 0
 
-    def _shard(self, init_method: str | None) -> None:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo",
-            init_method=init_method,
-            rank=self._rank,
-            world_size=self._world_size,
-            timeout=COLLECTIVE_DEADLINE,
-        )
-        mesh = init_device_mesh(self._device.type, (self._world_size,))
-        blocks = set(self._model._no_split_modules or ())  # class names of the layers, which transformers declares
-        for module in list(self._model.modules()):
-            if type(module).__name__ in blocks:
-                fully_shard(module, mesh=mesh)
-        fully_shard(self._model, mesh=mesh)
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
-
-    def step(self, groups: Sequence[Sequence[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
+    def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
         """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
 
-        `micro_batch_tokens` stands in for the trainer's own budget in this step.
+        `update` stands in for the trainer's own settings in this step.
 
         A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
 
@@ -115,11 +91,47 @@ class Trainer:
         update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`, `logprob_p99_abs_diff` and `logprob_beyond_share` (of
         tokens beyond the limits' bound), nats; `ratio_clipped_share` of tokens in the loss; with importance sampling
         `importance_ratio_mean` (before truncation) and `importance_truncated_share` or `importance_masked_share` of
-        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update.
+        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update;
+        `learning_rate` of the update, absent if it was skipped.
         """
         started = time.perf_counter()
+        update = update or self._config.update
+        samples, metrics = self._backward(groups, update)
+        gradients = [p.grad for p in self._model.parameters()]
+        grad_norm = total_norm(gradients, self._world_size)
+        metrics["grad_norm"] = grad_norm.item()
+        skipped = self._refused(metrics)
+        if not skipped:
+            clip(gradients, grad_norm, self._config.algorithm.max_grad_norm)
+            metrics["learning_rate"] = self._optimizer.step(update.offload)
+            self.version += 1
+        del gradients
+        self._drop_gradients()  # engines may want their memory now
+        metrics |= {
+            "skipped": float(skipped),
+            "parameter_norm": total_norm(self._model.parameters(), self._world_size).item(),
+            "reward_mean": sum(s.reward for s in samples) / len(samples),
+            "tokens": sum(s.tokens for s in samples),
+            "samples": len(samples),
+        }
+        metrics["seconds"] = time.perf_counter() - started
+        return metrics
+
+    def gradients(
+        self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""
+        self._backward(groups, update or self._config.update)
+        whole = {name: _whole(p.grad).clone() for name, p in self._model.named_parameters()}
+        self._drop_gradients()
+        return whole
+
+    def _backward(
+        self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings
+    ) -> tuple[list[TrainSample], dict[str, float]]:
+        """Leave the step's gradients on the parameters; returns all samples, and the metrics of their tokens."""
         samples, advantages, weights = self._objective.prepare(groups)
-        budget = micro_batch_tokens or self._config.micro_batch_tokens
+        budget, self._recompute.on = update.micro_batch_tokens, update.recompute
         # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
         # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
         learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
@@ -131,33 +143,15 @@ class Trainer:
             for share in self._share(samples, watched, budget):
                 self._forward([samples[i] for i in share], [weights[i] for i in share], totals)
                 batches += 1
-        self._optimizer.zero_grad(set_to_none=True)
+        self._drop_gradients()
         # At least one: with nothing to learn the gradient is zero and not absent, and the optimizer steps all the same.
         for share in self._share(samples, learning, budget) or [[]]:
             self._accumulate(
                 [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
             )
             batches += 1
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.algorithm.max_grad_norm)
-        metrics = self._objective.named(totals.metrics(self._world_size)) | {"grad_norm": _whole(grad_norm).item()}
-        skipped = self._refused(metrics)
-        if skipped:
-            self._optimizer.zero_grad(set_to_none=True)
-        else:
-            self._optimizer.step()
-            self.version += 1
-        with torch.no_grad():
-            norm = torch.nn.utils.get_total_norm(list(self._model.parameters()))
-        metrics |= {
-            "skipped": float(skipped),
-            "parameter_norm": _whole(norm).item(),
-            "reward_mean": sum(s.reward for s in samples) / len(samples),
-            "tokens": sum(s.tokens for s in samples),
-            "samples": len(samples),
-            "micro_batches": batches,
-        }
-        metrics["seconds"] = time.perf_counter() - started
-        return metrics
+        metrics = self._objective.named(totals.metrics(self._mesh.batch_group))
+        return samples, metrics | {"micro_batches": float(batches)}
 
     def _refused(self, metrics: dict[str, float]) -> bool:
         """Whether the step is refused (collective): rank 0 decides for all ranks, as the run sees rank 0's metrics."""
@@ -166,32 +160,41 @@ class Trainer:
             dist.broadcast(refused, 0)
         return bool(refused.item())
 
+    def _drop_gradients(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
     def _share(self, samples: list[TrainSample], chosen: list[int], budget: int) -> list[list[int]]:
-        """This rank's micro-batches of the chosen samples, as their indices; equally many on every rank."""
-        packed = pack([samples[i].tokens for i in chosen], budget, self._world_size)[self._rank]
+        """This replica's micro-batches of the chosen samples, as their indices; equally many on every replica."""
+        lengths = [samples[i].tokens for i in chosen]
+        packed = pack(lengths, budget, self._mesh.dp, self._pair_share)[self._mesh.dp_rank]
         return [[chosen[place] for place in batch] for batch in packed]
 
     def _forward(
         self, samples: list[TrainSample], weights: list[float], totals: StepTotals
-    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
-        """(result, old log-probs, token weights) of one micro-batch, perhaps empty; it is added to the totals."""
-        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
-        result = packed_logprobs(self._model, row, self._config.temperature, self._config.dtype)
-        old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
-        token_weight = self._per_token(samples, weights)
+    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, PackedRow]:
+        """(result, old log-probs, token weights, row) of one micro-batch, perhaps empty; it is added to the totals."""
+        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device, self._mesh)
+        result = packed_logprobs(self._model, self._head, row, self._mesh.sequence_group)
+        sampled = [x for s in samples for x in s.logprobs][row.held]
+        old = torch.tensor(sampled, dtype=torch.float32, device=self._device)
+        token_weight = self._per_token(samples, weights, row)
         totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
-        return result, old, token_weight
+        return result, old, token_weight, row
 
-    def _per_token(self, samples: list[TrainSample], values: list[float]) -> torch.Tensor:
+    def _per_token(self, samples: list[TrainSample], values: list[float], row: PackedRow) -> torch.Tensor:
+        """A sample's value for each of its response tokens that this rank holds."""
         lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
-        return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
+        by_token = torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
+        return by_token[row.held]
 
     def _accumulate(
         self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: StepTotals
     ) -> None:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
-        result, old, token_weight = self._forward(samples, weights, totals)
-        loss, clipped = self._objective.loss(result.logprobs, old, self._per_token(samples, advantages), token_weight)
+        result, old, token_weight, row = self._forward(samples, weights, totals)
+        advantage = self._per_token(samples, advantages, row)
+        loss, clipped = self._objective.loss(result.logprobs, old, advantage, token_weight)
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)
 
@@ -217,30 +220,30 @@ class Trainer:
             dist.barrier()
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
 
-    def save(self, folder: str | Path) -> None:
-        """Write model, optimizer, version and random state to `folder`, atomically.
+    def stage(self) -> int:
+        """Copy model, optimizer, version and random state to host memory for `write_staged`; returns this rank's bytes.
 
-        Raises FileExistsError, and RuntimeError on all ranks if a weight or a moment of any is not finite.
+        Raises RuntimeError on all ranks if a weight or a moment of any is not finite or host memory is short.
         """
-        lost = torch.tensor(float(not self._finite()), device=self._device)
-        if self._world_size > 1:
-            dist.all_reduce(lost)
-        if lost.item():
-            raise RuntimeError(f"weights or moments of version {self.version} are not finite; no checkpoint is written")
-        save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+        return self._staging.stage(trainer_state(self._model, self._optimizer, self.version))
 
-    def _finite(self) -> bool:
-        """Whether this rank's share of weights and moments is finite."""
-        tensors = [p.detach() for p in self._model.parameters()]
-        tensors += [value for state in self._optimizer.state.values() for value in state.values()]
-        local = (t.to_local() if isinstance(t, DTensor) else t for t in tensors)
-        return all(bool(torch.isfinite(t).all()) for t in local)
+    def write_staged(self, folder: str | Path) -> None:
+        """Write what was staged last to `folder`, atomically; another thread may train meanwhile.
+
+        Raises FileExistsError, and OSError on all ranks if one of them cannot write.
+        """
+        self._staging.write(Path(folder))
+
+    def save(self, folder: str | Path) -> None:
+        """`stage` and `write_staged`, one after the other."""
+        self.stage()
+        self.write_staged(folder)
 
     def load(self, folder: str | Path) -> None:
-        """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
+        """Take over what `save` wrote, perhaps with another number or layout of ranks. Raises FileNotFoundError."""
         state = trainer_state(self._model, self._optimizer, self.version)
         load_state(Path(folder), state)
-        self.version = int(state["counters"]["version"])
+        self.version = self._optimizer.updates = int(state["counters"]["version"])
         torch.set_rng_state(state["counters"]["rng"])
 
     def parameters(self) -> int:
@@ -253,7 +256,7 @@ class Trainer:
 
     def close(self) -> None:
         """Leave the process group; nothing may be called after it."""
-        if self._world_size > 1:
+        if dist.is_initialized():
             dist.destroy_process_group()
 
 

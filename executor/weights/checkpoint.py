@@ -20,47 +20,49 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from ..trainer.optimizer.sharded_adamw import ShardedAdamW
 from .manifest import write_manifest
 
 State = dict[str, dict[str, torch.Tensor]]
 
 
-def trainer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, version: int) -> State:
+def trainer_state(model: torch.nn.Module, optimizer: ShardedAdamW, version: int) -> State:
     """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies.
 
     The optimizer's entries go by parameter name, so they do not depend on the order of parameters.
     """
-    state: State = {"model": {}, "counters": {"version": torch.tensor(version), "rng": torch.get_rng_state()}}
-    for name, parameter in model.named_parameters():
-        state["model"][name] = parameter.detach()
-        for key, value in optimizer.state[parameter].items():
-            state.setdefault(f"optimizer.{key}", {})[name] = value
-    return state
+    counters = {"version": torch.tensor(version), "rng": torch.get_rng_state()}
+    state: State = {"model": {name: p.detach() for name, p in model.named_parameters()}, "counters": counters}
+    return state | {f"optimizer.{moment}": tensors for moment, tensors in optimizer.state().items()}
 
 
-def save_state(folder: Path, state: State, rank: int) -> None:
-    """Write `state` to `folder`, which must not exist; collective over all ranks.
+def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup | None = None) -> None:
+    """Write `state`, tensors in host memory, to `folder`, which must not exist; collective over the ranks of `group`.
 
-    Raises FileExistsError: replacing a folder cannot be atomic. Raises OSError on every rank if one of them cannot
-    write.
+    `group` is one of gloo; None stands for the default group. Raises FileExistsError: replacing a folder cannot be
+    atomic. Raises OSError on every rank if one of them cannot write.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists; a checkpoint is never overwritten")
     partial = folder.with_name(f".{folder.name}.partial")
-    with _together():
+    with _together(group):
         if rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
     try:
         with _silent_if_single():
-            dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
+            # Without reading ahead: that is for tensors on a GPU, whose stream it would wait for.
+            writer = FileSystemWriter(partial, per_thread_copy_ahead=0)
+            alone = not dist.is_initialized()
+            dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)  # type: ignore[attr-defined]
     except CheckpointException as error:  # the same on all ranks
         raise OSError(f"rank {min(error.failures)}: {next(iter(error.failures.values()))[0]}") from error
-    with _together():
+    with _together(group):
         metadata = [partial / ".metadata"] if rank == 0 else []
         write_manifest(partial / f"manifest-{rank}.json", [*sorted(partial.glob(f"__{rank}_*")), *metadata])
-    with _together():
+    with _together(group):
         if rank == 0:
             sync_folder(partial)
             partial.rename(folder)
@@ -93,8 +95,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _together() -> Iterator[None]:
-    """Wait for all ranks at the end of the block; an OSError of one rank is raised by all of them."""
+def _together(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Wait for all ranks of the group at the end of the block; an OSError of one rank is raised by all of them."""
     failure: OSError | None = None
     try:
         yield
@@ -102,7 +104,7 @@ def _together() -> Iterator[None]:
         failure = error
     failed = torch.tensor(float(failure is not None))
     if dist.is_initialized():
-        dist.all_reduce(failed)
+        dist.all_reduce(failed, group=group)
     if failure is not None:
         raise failure
     if failed > 0:

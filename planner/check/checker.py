@@ -17,9 +17,9 @@ from typing import Any
 from ...plans.check.any_document import ReadDocument, read_document
 from ...plans.check.finding import Fault, Finding, located
 from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
+from ...plans.check.plan_fit import executor_faults
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.check.site_breaches import waived
-from ...plans.facts.executable import not_executable
 from ...plans.phrases.caveats import assumed_notes
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
@@ -52,7 +52,8 @@ class FileReport:
         broken_site_rules: path of the site rules that it should be checked against and that cannot be read; None
             without any.
         notes: what a reviewer should know though nothing is wrong with it, a line each.
-        not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
+        not_executable: why `rlplan execute` cannot run a job's plan, a finding each; empty if it can. None: not a job's
+            plan. They are among `findings` only if the checker asks for what it can run.
     """
 
     file: str
@@ -62,7 +63,7 @@ class FileReport:
     summary: str = ""
     broken_site_rules: str | None = None
     notes: tuple[str, ...] = ()
-    not_executable: tuple[str, ...] = ()
+    not_executable: tuple[Finding, ...] | None = None
 
     @property
     def bad_input(self) -> bool:
@@ -78,11 +79,13 @@ class Checker:
         now: the time that ages are counted to.
         site_rules: the site rules for all files; None: for each file those of the nearest rlplan.policy.yaml.
         max_age_days: of profiles, in place of the site rules'; None: theirs.
+        for_executor: a plan that `rlplan execute` cannot run is a finding.
     """
 
     now: datetime
     site_rules: SiteRulesFile | None = None
     max_age_days: float | None = None
+    for_executor: bool = False
     _files_read: dict[Path, SiteRulesFile | FileReport] = field(default_factory=dict)
 
     def check(self, paths: Iterable[str]) -> list[FileReport]:
@@ -104,11 +107,12 @@ class Checker:
         allowed = rules_file.rules if rules_file else None
         # Where the site rules waive an edit, its stale figures are findings all the same.
         kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
-        findings = located(kept, path, read.document)
+        cannot = tuple(located(_not_executable(read), path, read.document))
+        findings = [*located(kept, path, read.document), *(cannot if self.for_executor else ())]
         findings.sort(key=lambda finding: finding.line or 0)
         held = rules_file.path if rules_file else None
-        cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()
-        return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), cannot)
+        others_only = cannot if isinstance(read.value, Plan) else None
+        return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), others_only)
 
     def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path` with changed values, as findings: by line, without those that its site rules
@@ -182,6 +186,16 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
     return (*notes, *overridden, *assumed)
+
+
+def _not_executable(read: ReadDocument) -> list[Fault]:
+    """Why `rlplan execute` cannot run a plan; empty if it can, and for a document that is no plan."""
+    if isinstance(read.value, Plan):
+        return executor_faults(read.value.job, plan_rules.heads_of(read.value, read.path))
+    if isinstance(read.value, GroupsPlan):
+        message = "a plan of groups says where jobs run and is not executed"
+        return [Fault("not-executable", ("groups",), message, "execute each job's own plan on the nodes it gives")]
+    return []
 
 
 def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str]:

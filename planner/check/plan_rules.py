@@ -149,6 +149,13 @@ def _files(
     return paths, _heads(paths.model_folder, faults) if paths.model_folder else None
 
 
+def heads_of(plan: Plan, path: str) -> tuple[int, int] | None:
+    """(attention, key-value) heads of the model of the plan at `path`, from its folder or from the table of
+    architectures; None if neither is at hand."""
+    job, _, _ = documents(plan, path, [])
+    return None if job is None else _files(plan, path, job, [])[1] or _known_heads(job)
+
+
 def _heads(folder: Path, faults: list[Fault]) -> tuple[int, int] | None:
     location: Loc = ("inputs", "job")
     try:

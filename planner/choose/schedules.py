@@ -81,7 +81,11 @@ def _train_pairs(
     return {(m, w) for key, choices in short.items() if key in long for m in choices for w in long[key]}
 
 
-def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule]) -> int:
-    """How many schedules there are, all update choices counted."""
+def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits) -> int:
+    """How many schedules there are, all update choices counted that may go together."""
     partners = Counter(c.deferral for c in long)
-    return sum(len(c.step_s) ** 2 * partners[c.deferral] if c.deferral in needs_long else len(c.step_s) for c in short)
+    updates = len(short[0].step_s) if short else 0
+    pairs = updates**2
+    if limits.one_sharding:
+        pairs = sum(count**2 for count in Counter(map(limits.sharding_of, range(updates))).values())
+    return sum(pairs * partners[c.deferral] if c.deferral in needs_long else updates for c in short)

@@ -5,9 +5,9 @@ costs proves nothing, and a team would rather run one layout than two. So every 
 at most `tolerance` more than the proven best is tied with it, and of those the first in this order is the plan:
 
     1. one layout of engines and one of trainers for both kinds of round before two
-    2. trainers: data parallel before tensor parallel before context parallel before a pipeline
+    2. trainers: data parallel before tensor before sequence before context parallel before a pipeline
     3. engines: the smaller tensor parallel size
-    4. what the executor can run before what it cannot
+    4. what the executor can run before what it cannot, where that is considered (`--for any`)
     5. fewer engines
     6. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained
 
@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from ...plans.facts.executable import update_faults
+from ...plans.facts.executable import SAME_IN_BOTH_KINDS, update_faults
 from ...profiles.profile_schema import Profile
 from ..costs.update_costs import TrainCost
 from ..explain.cost_error import step_error
@@ -97,7 +97,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     layouts = {kind.layout for kind in kinds}
     return (
         (len(layouts) - 1) + (len(set(trains)) - 1),
-        *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
+        *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "sp", "ep", "tp")),
         max(layout.tp for layout in layouts),
         not executable(cycle, trains),
         sum(layout.engines for layout in layouts),
@@ -108,9 +108,8 @@ def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
     """Whether the executor can run the cycle (plans/facts/executable.py; some levers it cannot)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
-    return (
-        not levers and len({t.layout.dp for t in trains}) == 1 and not any(any(update_faults(t.layout)) for t in trains)
-    )
+    alike = all(len({getattr(t.layout, size) for t in trains}) == 1 for size in SAME_IN_BOTH_KINDS)
+    return not levers and alike and not any(any(update_faults(t.layout)) for t in trains)
 
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:

@@ -1,4 +1,4 @@
-"""Seconds that each step loses because engines and trainers take turns on the same GPUs.
+"""Seconds that each step loses because engines and trainers take turns on the same GPUs, and those of checkpoints.
 
 Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
 the trainer's optimizer states, where they live on the GPU, go to host memory and come back for the next update. So each
@@ -26,6 +26,10 @@ from ...profiles.profile_schema import Profile
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
 it."""
+
+HOST_COPY_BYTES_PER_S = 3e9
+"""Bytes a second at which a trainer's rank copies a state that is in host memory, and sees that it is finite. Measured
+on two busy cores: 3 to 8 GB/s with one rank, 2 to 5 GB/s for each of two."""
 
 WEIGHT_BYTES = 2
 """Engines hold weights in 16 bits."""
@@ -61,6 +65,17 @@ def optimizer_moves_s(gpu: Gpu, parameters: float, ranks: int, offload: bool) ->
     `offload`: moments stay in host memory between updates, so weights move alone.
     """
     return 2 * (MASTER_BYTES if offload else STATE_BYTES) * parameters / ranks / host_bytes_per_s(gpu)
+
+
+def staging_s(profile: Profile, parameters: float, ranks: int, offload: bool) -> float:
+    """Seconds for which training stands still at a checkpoint, while each rank copies its states to host memory.
+
+    States on a GPU come over its host link; those of a CPU, and moments that are offloaded, are copied within the host.
+    """
+    on_cpu = profile.machine.kind != "cuda"
+    device_bytes = 0 if on_cpu else MASTER_BYTES if offload else STATE_BYTES
+    link_s = device_bytes / host_bytes_per_s(_gpu(profile))
+    return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * parameters / ranks
 
 
 def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str | None:

@@ -159,7 +159,9 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     profiled = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
-    sizes = "".join(f", {name} {size}" for name in ("tp", "pp", "cp", "ep") if (size := getattr(layout, name)) > 1)
+    sizes = "".join(
+        f", {name} {size}" for name in ("tp", "pp", "cp", "sp", "ep") if (size := getattr(layout, name)) > 1
+    )
     raise InputError(
         f"the plan trains with dp {layout.dp}{sizes} and micro-batches of {layout.micro_batch_tokens} tokens, and the "
         f"profile has only {profiled}; profile again or take one of these"

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.train_law import fits_heads
-from ...profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
+from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
 from .colocation import optimizer_moves_s
+
+Allowed = Mapping[str, Sequence[Any]]
+"""By key of a layout of trainers the values that are considered; keys that are not in it may have any value."""
+
+ANY_LAYOUT: Allowed = MappingProxyType({})
+"""All layouts are considered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +80,11 @@ def train_costs(
     profile: Profile,
     accelerators: int,
     micro_batch_tokens: Sequence[int],
+    allowed: Allowed = ANY_LAYOUT,
     memory_bytes: int | None = None,
 ) -> tuple[TrainCost, ...]:
-    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
+    """Every allowed way to update on exactly `accelerators`: the profile's measured entries of that size, else its
+    law's.
 
     Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
     accelerator, where it has less than its data sheet says.
@@ -81,13 +92,43 @@ def train_costs(
     measured = tuple(
         train_cost(entry)
         for entry in profile.train
-        if entry.micro_batch_tokens in micro_batch_tokens and entry.layout.accelerators == accelerators
+        if entry.micro_batch_tokens in micro_batch_tokens
+        and entry.layout.accelerators == accelerators
+        and is_allowed(entry.layout, allowed)
     )
     if measured or profile.train_law is None:
         return measured
     train_law = profile.train_law
-    layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
+    layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes, **allowed)
     return tuple(train_cost_in(train_law, layout) for layout in layouts)
+
+
+def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:
+    """Whether every key of a layout has an allowed value."""
+    return all(getattr(layout, key) in values for key, values in allowed.items())
+
+
+def least_peak(train_law: TrainLaw, accelerators: int, budgets: Sequence[int], allowed: Allowed) -> int | None:
+    """The least memory of a rank, in bytes, that any allowed layout on exactly `accelerators` takes; None if none
+    divides the model. `budgets`: micro-batches in tokens."""
+    physics, per_node = physics_of(train_law), train_law.accelerators_per_node
+    values: dict[str, Sequence[Any]] = {
+        **dict.fromkeys(("tp", "pp", "cp", "sp"), SIZES),
+        "ep": SIZES if physics.architecture.experts else (1,),
+        "recompute": RECOMPUTES,
+        "offload": (False, True),
+        **allowed,
+        "micro_batch_tokens": budgets,
+    }
+    peaks = []
+    for choice in itertools.product(*values.values()):
+        replica = UpdateLayout(dp=1, **dict(zip(values, choice, strict=True)))
+        if accelerators % replica.replica:
+            continue
+        layout = replica.model_copy(update={"dp": accelerators // replica.replica})
+        if fits_heads(physics.architecture, layout, per_node) is None:
+            peaks.append(peak_bytes(physics, layout, train_law.memory_factors))
+    return min(peaks, default=None)
 
 
 def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:

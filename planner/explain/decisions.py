@@ -110,7 +110,7 @@ def _hand_over(key: LongKey) -> str:
 
 def _update(layout: UpdateLayout) -> str:
     """Text on an update layout, without its sizes of 1."""
-    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
-    sizes_text = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    sizes = ((name, getattr(layout, name)) for name in ("dp", "tp", "pp", "cp", "sp", "ep"))
+    sizes_text = [f"{name} {size}" for name, size in sizes if size > 1]
     sizes_text += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
     return ", ".join([*sizes_text, f"micro-batches of {layout.micro_batch_tokens} tokens"])

@@ -12,12 +12,14 @@ from ...plans.schema.predicted import (
     MemoryBar,
     Predicted,
     PredictedBaseline,
+    PredictedCheckpoint,
     PredictedError,
     PredictedRound,
     PredictedRounds,
     Quantiles,
     RoundMemory,
 )
+from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -25,6 +27,7 @@ from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
+from ..costs.colocation import staging_s
 from ..costs.decode_costs import engines_of
 from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
@@ -106,6 +109,7 @@ def predict(
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
         host_memory=_bar(max((bar for bar in held if bar.place == "host"), key=lambda bar: bar.needed_bytes)),
+        checkpoint=_checkpoint(profile, kinds),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
         drift=drift,
@@ -122,6 +126,17 @@ def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
     except ValueError:
         return None
     return LengthDrift(**dataclasses.asdict(drift))
+
+
+def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:
+    """What a checkpoint takes, by the kind of round after which it takes the most."""
+    parameters = profile.model_parameters
+    layouts = [kind.train.layout for kind in kinds]
+    return PredictedCheckpoint(
+        bytes=STATE_BYTES * parameters,
+        rank_bytes=STATE_BYTES * parameters / min(layout.accelerators for layout in layouts),
+        stood_s=max(staging_s(profile, parameters, layout.accelerators, layout.offload) for layout in layouts),
+    )
 
 
 def _bar(bar: Bar) -> MemoryBar:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...plans.facts.executable import is_for_any
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
@@ -116,6 +117,7 @@ def tune(
         objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         prompts=prompts,
+        for_any=is_for_any(force.plan),
         passes=passes,
     )
     plan = solve(

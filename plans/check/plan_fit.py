@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..facts.executable import unsupported
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.job import Job, tp_divides
@@ -52,6 +53,11 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
         yield from _train((*location, "train"), train, rollout, cluster, job)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
+
+
+def executor_faults(planned: PlannedJob, heads: tuple[int, int] | None) -> list[Fault]:
+    """The decisions that `rlplan execute` cannot run; `heads`: (attention, key-value) heads, None: unknown."""
+    return [Fault("not-executable", *fault) for fault in unsupported(planned, heads)]
 
 
 def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
@@ -150,7 +156,7 @@ def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: C
         per_trainer = train.accelerators // train.dp
         remedy = f"write at most {pool.accelerators_total // per_trainer}"
         if per_trainer > pool.accelerators_total:
-            remedy = f"one trainer alone takes {per_trainer} (tp x pp x cp): shard it less, or take a larger pool"
+            remedy = f"one trainer alone takes {per_trainer} (tp x pp x cp x sp): shard it less, or take a larger pool"
         yield Fault(
             "too-many-trainers",
             (*location, "dp"),

@@ -115,6 +115,12 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, in
         fault = heads_fault(location, train.tp, heads) if heads is not None else None
         if fault is not None:
             yield fault
+        elif heads is not None and train.sp > 1 and any(count % (train.tp * train.sp) for count in heads):
+            message = (
+                f"tp x sp {train.tp * train.sp} does not divide the model's {heads[0]} attention and {heads[1]} "
+                "key-value heads, which sequence-parallel ranks share out"
+            )
+            yield Fault("heads-not-divided", (*location, "sp"), message, "write another")
     limit = job.slo.step_p95_s
     if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
         yield Fault(

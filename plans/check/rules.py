@@ -74,14 +74,14 @@ prompts-miscounted       a data.prompts that differs from the number of prompts 
 wrong-step-size          prompts per step or samples per prompt that differ from the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
 loss-divisor             loss divisors (samples or tokens) that no synchronous step of the job has
-heads-not-divided        a tensor-parallel size that does not divide the model's heads
+heads-not-divided        a tensor- or sequence-parallel size that does not divide the model's heads
 unknown-pool             a pool that the cluster does not have
 engine-wider-than-node   an engine of more accelerators than a node has
 too-many-engines         more engines than the pool holds
 too-many-trainers        more trainers than the pool holds
 judge-without-room       a judge model on accelerators that are not free
 micro-batch-too-small    a micro-batch that is shorter than the longest sequence
-train-layout             an update whose tp, pp, cp or ep does not divide the model
+train-layout             an update whose tp, pp, cp, sp or ep does not divide the model
 too-many-reward-workers  more reward workers than host cores
 deadline-too-short       a reward deadline below the median seconds of such rewards; most scores would time out
 pools-differ             short and long rounds on different pools; they must share one pool
@@ -100,6 +100,7 @@ host-memory              engines, offloaded trainer states and weights in transf
 capacity-contradicts-inputs a memory capacity that differs from the profile's layout, or from the pool
 pool-too-large           a pool with more accelerators than rlplan simulates
 accelerator-unlike-name  accelerators whose kind or memory contradicts their name
+not-executable           a decision that rlplan execute cannot run (only with check --executor)
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,

@@ -55,7 +55,7 @@ def _prefix(rollout: RoundRollout) -> str:
 def _trainers(train: UpdateLayout) -> str:
     sizes = [f"DP {train.dp}"] + [
         f"{name} {value}"
-        for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("EP", train.ep))
+        for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("SP", train.sp), ("EP", train.ep))
         if value > 1
     ]
     if train.recompute != "none":

@@ -50,6 +50,11 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_one(value: object) -> bool:
+    """For `exclude_if`: a size of 1 is not written."""
+    return value == 1
+
+
 def is_zero(value: object) -> bool:
     """For `exclude_if`: a 0 is not written."""
     return value == 0

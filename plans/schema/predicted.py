@@ -204,6 +204,20 @@ class PredictedRound(Strict):
     """Accelerator memory while it decodes, and while it trains; the two are never summed, since they take turns."""
 
 
+class PredictedCheckpoint(Strict):
+    """A checkpoint of the trainer: float32 weights and both moments of AdamW, each rank's share by itself."""
+
+    bytes: Positive
+    """Bytes on the disk, where two are kept and a third is written."""
+
+    rank_bytes: Positive
+    """Bytes of the copy in host memory that each rank keeps, from which it writes while training goes on."""
+
+    stood_s: NonNegative
+    """Seconds for which training stands still, while the ranks copy; no part of `step_s`, since `rlplan execute` writes
+    one every `--checkpoint-every` steps."""
+
+
 class PredictedRounds(Strict):
     """The kinds of round."""
 
@@ -250,6 +264,9 @@ class Predicted(Strict):
     host_memory: MemoryBar
     """Host memory of the fullest node: engines of both kinds of round, those that sleep included, trainers and states
     that are offloaded to it, weights on their way."""
+
+    checkpoint: Annotated[PredictedCheckpoint | None, Field(exclude_if=is_none)] = None
+    """What a checkpoint takes; null: an older plan."""
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""

@@ -25,7 +25,7 @@ from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.planned_job import LossPlan
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
@@ -89,7 +89,8 @@ async def _measure(
     most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
     frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0})})
-    config = trainer_config(frozen, paths.model, budgets[0], pool.accelerators.kind, most)
+    layout = UpdateLayout(dp=1, micro_batch_tokens=budgets[0])
+    config = trainer_config(frozen, paths.model, layout, pool.accelerators.kind, most)
     trainer = TrainerGroup("profile", replace(config, threads=pool.cores), supervisor)
 
     with tempfile.TemporaryDirectory(prefix="rlplan-profile-") as folder:

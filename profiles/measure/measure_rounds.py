@@ -19,6 +19,7 @@ from ...executor.rollout.round_runner import RoundRunner
 from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
+from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
@@ -202,7 +203,7 @@ class RoundSampler:
         budget = self._budgets[0]
         lengths = [sample.tokens for group in groups for sample in group]
         began = time.perf_counter()
-        metrics = await self._trainer.step(groups, budget)
+        metrics = await self._trainer.step(groups, UpdateSettings(budget))
         seconds = time.perf_counter() - began
         if refused := refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype]):
             raise RunFailed(f"an update was refused, so its seconds say nothing: {refused.text}")

@@ -31,6 +31,16 @@ def impossible(tmp_path):
     return plan
 
 
+@pytest.fixture
+def pipeline(impossible):
+    """The shipped plan with trainers that have a pipeline: memory holds them, and only other frameworks run them."""
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    sizes = {"dp": 1, "tp": 8, "pp": 8, "recompute": "none", "micro_batch_tokens": 16896}
+    edit(impossible, {f"{kind}.train": lambda t: {**t, **sizes} for kind in KINDS})
+    resign(impossible.parent)
+    return impossible
+
+
 def told(result, rule):
     """Lines that tell of a rule's findings."""
     return [line for line in (result.stdout + result.stderr).splitlines() if f"[{rule}]" in line]
@@ -70,8 +80,8 @@ def all_told(result, plan):
     return [re.sub(r": \[[a-z-]+\] ", ": ", line) for line in lines if re.match(rf"{re.escape(str(plan))}:\d+: ", line)]
 
 
-def test_a_dry_run_tells_all_that_check_tells_and_what_cannot_run_each_once(impossible):
-    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+def test_a_dry_run_tells_all_that_check_tells_and_what_cannot_run_each_once(pipeline):
+    impossible = pipeline
     edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.nodes": 4})
     for rule, count in (("input-changed", 5), ("decisions-edited", 2)):
         check, dry = rlplan("check", impossible), rlplan("execute", impossible, "--dry-run")
@@ -80,25 +90,43 @@ def test_a_dry_run_tells_all_that_check_tells_and_what_cannot_run_each_once(impo
         said = all_told(dry, impossible)
         assert len(said) == len(set(said)) and set(all_told(check, impossible)) <= set(said)
         beside = set(said) - set(all_told(check, impossible))
-        assert len(beside) == 2 and all("this executor cannot run it yet" in line for line in beside)
+        assert len(beside) == 2 and all("the executor's trainers have no pipeline" in line for line in beside)
         assert not any("write none" in line for line in said)
         shutil.copytree(EXAMPLES / "math-32b", impossible.parent / "math-32b", dirs_exist_ok=True)
         edit(impossible, {"job.rounds.short.rollout.max_num_seqs": 100_000})
 
 
-def test_check_notes_once_that_a_plan_cannot_be_executed_yet(impossible):
-    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
-    why = (
-        "job.rounds.short.train.recompute is full, which the executor's trainers do not do (so is "
-        "job.rounds.long.train.recompute)"
-    )
-    result = rlplan("check", impossible)
-    assert result.returncode == 0 and result.stdout.count(f"note: not executable yet: {why}\n") == 1
-    assert json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["not_executable"] == [why]
-    assert json.loads(rlplan("check", EXAMPLES / "cpu-demo.yaml", "--json").stdout)["files"][0]["not_executable"] == []
-    plan = load_plan(impossible)  # what solve prints of a plan that it has written
-    assert plan_text(plan, impossible).count(f"note: not executable yet: {why}\n") == 1
-    assert plan_summary(plan, impossible)["not_executable"] == [why]
+def test_check_says_once_that_only_other_frameworks_run_a_plan(pipeline):
+    fault = "is 8, and the executor's trainers have no pipeline"
+    why = f"job.rounds.short.train.pp {fault} (so is job.rounds.long.train.pp)"
+    result = rlplan("check", pipeline)
+    assert result.returncode == 0 and result.stdout.count(f"{pipeline}: runs on: other frameworks only: {why}\n") == 1
+    (file,) = json.loads(rlplan("check", pipeline, "--json").stdout)["files"]
+    assert file["runs_on"] == "other frameworks only" and file["findings"] == []
+    lines = pipeline.read_text().splitlines()
+    assert [(f["key"], f["message"]) for f in file["not_executable"]] == [(f"{k}.train.pp", fault) for k in KINDS]
+    assert all("pp: 8" in lines[f["line"] - 1] and "--for any" in f["remedy"] for f in file["not_executable"])
+    plan = load_plan(pipeline)  # what solve prints of a plan that it has written
+    assert plan_text(plan, pipeline).count(f"note: other frameworks only: {why}\n") == 1
+    assert plan_summary(plan, pipeline)["not_executable"] == [why]
+
+
+def test_check_for_the_executor_finds_what_execute_refuses_line_by_line(pipeline):
+    shipped = [EXAMPLES / "math-32b.yaml", EXAMPLES / "cpu-demo.yaml"]
+    runs = rlplan("check", *shipped, "--executor")
+    assert runs.returncode == 0 and runs.stdout.count(": runs on: rlplan execute\n") == 2
+    data = json.loads(rlplan("check", shipped[1], "--executor", "--json").stdout)
+    assert data["ok"] and (data["files"][0]["runs_on"], data["files"][0]["not_executable"]) == ("rlplan execute", [])
+    refused = rlplan("check", pipeline, shipped[1], "--executor")
+    dry = rlplan("execute", pipeline, "--dry-run")
+    assert (refused.returncode, dry.returncode) == (1, 2)
+    found = told(refused, "not-executable")
+    assert len(found) == 2 and "other frameworks only" not in refused.stdout
+    assert [re.sub(r": \[not-executable\] ", ": ", line) for line in found] == all_told(dry, pipeline)
+    as_data = json.loads(rlplan("check", pipeline, "--executor", "--json").stdout)
+    assert not as_data["ok"] and as_data["findings"] == 2
+    github = rlplan("check", pipeline, "--executor", "--format", "github")
+    assert github.returncode == 1 and github.stdout.count("title=rlplan not-executable") == 2
 
 
 def test_of_changed_machines_the_host_is_named_once_and_no_figure_that_is_of_the_old_ones(impossible):

@@ -22,7 +22,7 @@ import rlplan
 from rlplan.cli.main import cli
 from rlplan.cli.shared.documents import KINDS
 from rlplan.plans.check.rules import RULES
-from rlplan.plans.facts.executable import DATA_PARALLEL_ONLY, unsupported
+from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, unsupported
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import loads
@@ -164,12 +164,15 @@ def test_every_benchmark_in_the_prose_exists():
 
 def test_the_cluster_page_quotes_what_execute_refuses():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    plan = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml")
-    faults = list(unsupported(plan.job))
+    planned = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml").job
+    pipeline = planned.rounds.short.train.model_copy(update={"dp": 1, "tp": 8, "pp": 8})
+    kinds = {name: kind.model_copy(update={"train": pipeline}) for name, kind in planned.rounds if kind is not None}
+    faults = list(unsupported(planned.model_copy(update={"rounds": planned.rounds.model_copy(update=kinds)})))
     assert len(faults) == 2
     for loc, what, remedy in faults:
         assert f"{'.'.join(map(str, loc))}: {what}; {remedy}" in page
-    for key in (*DATA_PARALLEL_ONLY, "recompute", "offload", "drafts", "hand_over", "judge", "synchronous"):
+    limited = {key for key, values in UPDATE_VALUES.items() if key != "offload" or len(values) == 1}
+    for key in (*limited, *SAME_IN_BOTH_KINDS, "drafts", "hand_over", "judge", "synchronous"):
         assert re.search(rf"^\|.*`[\w.*]*\b{key}`", page, re.MULTILINE), key
 
 

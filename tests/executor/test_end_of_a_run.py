@@ -26,10 +26,10 @@ class FakeRun:
             return "short"
 
     def __init__(self, fails_at=None, dies_in_checkpoint=0, disk_full=False, hangs_at=None, updating=False):
-        self.step_number, self.fails_at, self.events, self.checkpoints = 0, fails_at, [], []
+        self.step_number, self.fails_at, self.events, self.saved = 0, fails_at, [], []
         self.dies_in_checkpoint, self.disk_full = dies_in_checkpoint, disk_full
         self.hangs_at, self.round_can_be_left, self.hung = hangs_at, not updating, asyncio.Event()
-        self.checkpoint_fault, self.damaged_checkpoints = None, []
+        self.checkpoint_fault, self.checkpoints = None, SimpleNamespace(notes=[])
 
     async def step(self):
         if self.step_number + 1 == self.fails_at:
@@ -53,9 +53,9 @@ class FakeRun:
         elif self.disk_full:
             self.checkpoint_fault = "the disk has 0.00 GB free"
         else:
-            self.checkpoints.append(self.step_number)
+            self.saved.append(self.step_number)
 
-    rescue = checkpoint
+    rescue = begin_checkpoint = checkpoint
 
     def event(self, event, /, **fields):
         self.events.append({"event": event, **fields})
@@ -78,7 +78,7 @@ def turns(*runs):
 def test_a_run_that_came_as_far_as_it_should_ends_finished():
     run = FakeRun()
     assert turns(run) is True
-    assert run.events == [{"event": "end", "step": 3, "finished": True}] and run.checkpoints == [3]
+    assert run.events == [{"event": "end", "step": 3, "finished": True}] and run.saved == [3]
 
 
 def test_a_failure_is_the_reason_of_the_end_in_every_run_that_took_turns():
@@ -90,13 +90,13 @@ def test_a_failure_is_the_reason_of_the_end_in_every_run_that_took_turns():
         [{"event": "end", "step": 2, "finished": False, "reason": reason}],
         [{"event": "end", "step": 1, "finished": False, "reason": reason}],
     ]
-    assert [run.checkpoints for run in runs] == [[2], [1]], "a healthy trainer's state is saved all the same"
+    assert [run.saved for run in runs] == [[2], [1]], "a healthy trainer's state is saved all the same"
 
 
 def test_a_trainer_that_dies_in_the_final_checkpoint_does_not_end_the_run_as_done():
     run = FakeRun(dies_in_checkpoint=1)
     assert turns(run) is True
-    assert run.step_number == 3 and run.checkpoints == [3], "the lost steps are trained again"
+    assert run.step_number == 3 and run.saved == [3], "the lost steps are trained again"
 
 
 def test_a_final_checkpoint_that_cannot_be_written_fails_the_run():
@@ -136,7 +136,7 @@ def interrupted(run, signals, **options):
 def test_a_second_signal_or_the_grace_period_leaves_the_round_and_saves_what_was_trained(signals, options):
     run = FakeRun(hangs_at=2)
     assert interrupted(run, signals, **options) is False
-    assert run.checkpoints == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
+    assert run.saved == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
 
 
 @pytest.mark.parametrize("last_step", [2, 3])
@@ -151,4 +151,4 @@ def test_a_run_that_a_signal_ends_fails_if_what_was_trained_cannot_be_saved(last
 def test_an_update_that_has_begun_is_finished_before_the_run_is_left():
     run = FakeRun(hangs_at=2, updating=True)
     assert interrupted(run, (signal.SIGTERM, signal.SIGTERM)) is False
-    assert run.checkpoints == [2]
+    assert run.saved == [2]

@@ -23,9 +23,9 @@ from rlplan.executor.loop import step
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
-from rlplan.executor.trainer.policy_model import packed_logprobs, packed_row
+from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
-from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.plans.schema.job import Job
@@ -70,22 +70,27 @@ class InThisProcess:
     def __init__(self, model: str) -> None:
         job = loads(JOB, Job)
         divisors, limits = Divisors(6.0, 36.0, 16), LOGPROB_LIMITS["float32"]
-        self.trainer = Trainer(TrainerConfig(model, job.algorithm, 64, 3, 1.0, divisors, logprob_limits=limits))
+        self.trainer = Trainer(
+            TrainerConfig(model, job.algorithm, UpdateSettings(64), 3, 1.0, divisors, logprob_limits=limits)
+        )
         self.parameters = self.trainer.parameters()
 
     async def start(self) -> None: ...
 
-    async def step(self, groups: Any, budget: int) -> dict[str, float]:
-        return self.trainer.step(groups, budget)
+    async def step(self, groups: Any, update: UpdateSettings) -> dict[str, float]:
+        return self.trainer.step(groups, update)
 
     async def export(self, path: Path, version: str) -> dict[str, str]:
         return self.trainer.export_weights(path, version)
 
-    async def save(self, folder: Path) -> None:
+    async def stage(self) -> int:
         try:
-            self.trainer.save(folder)
+            return self.trainer.stage()
         except RuntimeError as error:  # as TrainerGroup tells it
             raise RunFailed(str(error)) from error
+
+    async def write(self, folder: Path) -> None:
+        await asyncio.to_thread(self.trainer.write_staged, folder)
 
     async def load(self, folder: Path) -> None:
         self.trainer.load(folder)
@@ -117,7 +122,7 @@ class MadeUpRounds:
             tokens = [(t + key.sample) % VOCABULARY for t in torch.randint(VOCABULARY, (6,), generator=dice).tolist()]
             with torch.no_grad():
                 row = packed_row([(prompt, tokens)], torch.device("cpu"))
-                logprobs = packed_logprobs(self._group.trainer._model, row, 1.0, "float32").logprobs.tolist()
+                logprobs = packed_logprobs(self._group.trainer._model, self._group.trainer._head, row).logprobs.tolist()
             samples[key] = RolloutSample(
                 key, action.prompt, 0.0, prompt_tokens=tuple(prompt), tokens=tokens,
                 logprobs=self.change(self.number, logprobs),
@@ -219,7 +224,8 @@ def test_an_update_that_leaves_weights_that_are_not_finite_ends_the_run_and_no_c
     run, group, _ = start(model, tmp_path)
     asyncio.run(step(run))
     asyncio.run(run.checkpoint())
-    group.trainer._optimizer.param_groups[0]["lr"] = math.inf
+    optimizer = group.trainer._optimizer
+    optimizer._algorithm = optimizer._algorithm.model_copy(update={"learning_rate": math.inf})
     with pytest.raises(RunFailed, match="left weights that are not finite; the checkpoint of step 1 is kept"):
         asyncio.run(step(run))
     asyncio.run(run.rescue())

@@ -10,6 +10,7 @@ import pytest
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_bias import ks_distance, length_ratio
 from rlplan.traces.report_runs import RunTrace, load_runs
+from rlplan.traces.report_steps import checkpoint_costs
 
 SIZE = 2
 
@@ -159,3 +160,18 @@ def test_steps_that_a_resume_went_back_over_are_not_counted(tmp_path, monkeypatc
     [found] = load_runs(tmp_path)
     assert [s["total_s"] for s in found.steps] == [1.0, 7.0]
     assert found.resumes == 1
+
+
+def test_the_costs_of_checkpoints_are_those_between_steps_and_of_events_that_have_them():
+    def written(step, **costs):
+        return {"event": "checkpoint", "t_s": 1.0, "step": step, **costs}
+
+    first = written(0, stage_s=50.0, write_s=9.0, bytes=500)
+    later = [
+        written(2, stage_s=0.5, write_s=4.0, bytes=1000),
+        written(4, stage_s=1.5, write_s=6.0, bytes=2000),
+    ]
+    costs = checkpoint_costs([first, *later, {"event": "end", "t_s": 2.0}], 5)
+    assert costs == {"count": 2, "stood_s_per_step": 0.4, "write_s": 5.0, "bytes": 2000.0}
+    assert checkpoint_costs([first], 5) is None
+    assert checkpoint_costs([written(2), written(4, stage_s="1", write_s=None, bytes=3)], 5) is None, "an older trace"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
+from ....plans.facts.executable import left_out
 from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
@@ -25,7 +26,7 @@ from .round_kinds import LongKey, ShortKey, defers
 from .short_rounds import (
     short_keys,
 )
-from .update_layouts import feasible_train
+from .update_layouts import feasible_train, sharding_of
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -45,9 +46,9 @@ WAKE_BYTES_PER_S = 21e9
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `host_memory_bytes` are those of a node; `refused` says, for each layout that was left out, why; `reshard_s` and
-    `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`: costs with drafts,
-    by layout and drafted tokens.
+    `host_memory_bytes` are those of a node; `refused` says, for each layout and lever that was left out, why;
+    `reshard_s` and `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`:
+    costs with drafts, by layout and drafted tokens.
     `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
     `train_host`: of each of `train`, the host memory of its trainers.
     """
@@ -68,7 +69,7 @@ class Space:
     @property
     def sharding(self) -> tuple[int, ...]:
         """For each update choice a number; choices with the same number shard the model alike."""
-        kinds = [(t.layout.dp, t.layout.tp, t.layout.pp, t.layout.ep) for t in self.train]
+        kinds = [sharding_of(t.layout) for t in self.train]
         return tuple(kinds.index(kind) for kind in kinds)
 
 
@@ -80,28 +81,31 @@ def enumerate_space(
     modes: Sequence[Mode],
     fewer_nodes: bool = False,
     prompts: int | None = None,
+    for_any: bool = False,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
-    many as any round wants; rounds that want more are left out.
+    many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
+    execute` can run (plans/facts/executable.py).
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     must_be_plannable(job, pool, cluster.pools[pool], profile)
-    train = feasible_train(cluster, job, profile, pool, fewer_nodes)
+    train = feasible_train(cluster, job, profile, pool, fewer_nodes, for_any)
     train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     short, without = short_keys(job, model, modes, decode, prompts)
     target, most = job.rollout.prompts_per_step, job.search.max_over_issue
     rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
-    drafted = _drafted(job, decode)
+    drafted = _drafted(job, decode) if for_any else {}
+    hand_over = job.search.hand_over if for_any else ()
     long = [
         LongKey(rule, copies, layout, tokens, share)
         for rule in rules
         for copies in ([c for c in COPIES if c <= most] if rule.mode == "exact" else (1,))
         for layout in decode
         for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(job.search.hand_over if layout.engines > 1 else ()))
+        for share in (0.0, *(hand_over if layout.engines > 1 else ()))
     ]
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     node = cluster.pools[pool]
@@ -112,7 +116,7 @@ def enumerate_space(
         short=tuple(short),
         long=tuple(long),
         host_memory_bytes=node.host_memory_bytes,
-        refused=(*refused, *without),
+        refused=(*refused, *without, *(() if for_any else left_out(job.search))),
         reshard_s=_reshard_s(profile, node),
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,

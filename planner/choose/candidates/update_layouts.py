@@ -4,43 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....plans.facts.executable import update_faults
+from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import UpdateLayout
 from ....plans.yaml.errors import Infeasible
-from ....profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
+from ....profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ....profiles.profile_schema import Profile
-from ...costs.update_costs import TrainCost, train_cost, train_costs
+from ...costs.update_costs import ANY_LAYOUT, Allowed, TrainCost, is_allowed, least_peak, train_cost, train_costs
 from .engine_layouts import node_counts
 
 
 def feasible_train(
-    cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False
+    cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False, for_any: bool = False
 ) -> tuple[TrainCost, ...]:
     """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost
     and, where the job considers handing engines over, on any part of the accelerators.
 
-    Measured entries count if they fit the pool; a law gives all layouts of the nodes. Raises Infeasible when there is
-    none.
+    Measured entries count if they fit the pool; a law gives all layouts of the nodes. `for_any`: also layouts that only
+    other frameworks run, and each kind of round may shard the model its own way. Raises Infeasible when there is none.
     """
     pool = cluster.pools[pool_name]
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
-    fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets]
+    allowed = ANY_LAYOUT if for_any else UPDATE_VALUES
+    fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets and is_allowed(t.layout, allowed)]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
-            costs = train_costs(profile, ranks, budgets, memory_bytes=memory_bytes)
-            fits += _unbeaten(costs, any(job.search.hand_over))
+            costs = train_costs(profile, ranks, budgets, allowed, memory_bytes=memory_bytes)
+            if for_any:
+                fits += _unbeaten(costs, any(job.search.hand_over))
+            else:
+                heads = _heads(profile)
+                fits += _unbeaten_shardings([t for t in costs if not any(update_faults(t.layout, heads))])
     if not fits:
-        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets)}")
+        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed)}")
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
-        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.ep, u.micro_batch_tokens
+        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.sp, u.ep, u.micro_batch_tokens
 
     return tuple(sorted(fits, key=size))
 
@@ -54,36 +59,77 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
     accelerators if its replicas divide the other's.
     """
 
+    def beaten(t: TrainCost, rival: TrainCost) -> bool:
+        return _beats(rival, t) and not (hand_over and t.layout.replica % rival.layout.replica)
+
+    return [t for t in costs if not any(beaten(t, rival) for rival in costs)]
+
+
+def _unbeaten_shardings(costs: Sequence[TrainCost]) -> list[TrainCost]:
+    """As `_unbeaten`, where both kinds of round shard the model alike and no engine is handed over.
+
+    Then an update may be part of the best pair although another one beats it, whose sharding is worse for the other
+    kind of round. So it is left out only if one of its own sharding beats it, or if each update of its sharding is
+    beaten by some update of one other sharding.
+    """
+    of_sharding: dict[tuple[int, ...], list[TrainCost]] = {}
+    for cost in costs:
+        of_sharding.setdefault(sharding_of(cost.layout), []).append(cost)
+    kept = {sharding: _unbeaten(alike, hand_over=False) for sharding, alike in of_sharding.items()}
+
+    def beaten(alike: Sequence[TrainCost], others: Sequence[TrainCost]) -> bool:
+        return all(any(_beats(other, cost) for other in others) for cost in alike)
+
+    return [
+        cost
+        for sharding, alike in kept.items()
+        if not any(beaten(alike, others) for other, others in kept.items() if other != sharding)
+        for cost in alike
+    ]
+
+
+def sharding_of(layout: UpdateLayout) -> tuple[int, ...]:
+    """What the model is sharded by: updates of one sharding can follow each other without moving any shard."""
+    return layout.dp, layout.tp, layout.pp, layout.cp, layout.sp, layout.ep
+
+
+def _beats(cost: TrainCost, rival: TrainCost) -> bool:
+    """Whether an update is no more complex than its rival and faster, whatever is trained."""
+
     def terms(t: TrainCost) -> tuple[float, ...]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
-    def beats(cost: TrainCost, rival: TrainCost) -> bool:
-        if _complexity(cost.layout) > _complexity(rival.layout):
-            return False
-        if hand_over and rival.layout.replica % cost.layout.replica:
-            return False
-        return all(a <= b for a, b in zip(terms(cost), terms(rival), strict=True)) and terms(cost) < terms(rival)
-
-    return [t for t in costs if not any(beats(rival, t) for rival in costs)]
+    if _complexity(cost.layout) > _complexity(rival.layout):
+        return False
+    return all(a <= b for a, b in zip(terms(cost), terms(rival), strict=True)) and terms(cost) < terms(rival)
 
 
 def _complexity(layout: UpdateLayout) -> int:
-    """0: what the executor runs; 1: data parallel, recomputing or offloading; then with tensor or expert parallelism,
-    with context parallelism, with a pipeline."""
+    """0: data parallel; 1: with tensor or expert parallelism; 2: with sequence parallelism; 3: with context
+    parallelism; 4: with a pipeline."""
     if layout.pp > 1:
         return 4
     if layout.cp > 1:
         return 3
-    if max(layout.tp, layout.ep) > 1:
+    if layout.sp > 1:
         return 2
-    return int(any(update_faults(layout)))
+    return int(max(layout.tp, layout.ep) > 1)
 
 
-def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) -> str:
+def _heads(profile: Profile) -> tuple[int, int] | None:
+    """(attention, key-value) heads of the model that the profile's law is of; None without a law."""
+    if profile.train_law is None:
+        return None
+    shape = physics_of(profile.train_law).architecture
+    return shape.heads, shape.kv_heads
+
+
+def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed) -> str:
     """Why no update fits.
 
     Args:
         budgets: micro-batches of the job that hold its longest sequence.
+        allowed: values of the keys of a layout that are considered.
     """
     longest, wanted = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
     total, train_law = pool.accelerators_total, profile.train_law
@@ -96,9 +142,11 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
     if train_law is not None:
         sheet = physics_of(train_law).gpu.memory_bytes
         memory = min(sheet, pool.accelerators.memory_bytes)
-        needed = least_peak_bytes(train_law, total, budgets)
+        needed = least_peak(train_law, total, budgets, allowed)
         if needed is None:
-            return f"no layout of tp, cp, pp and ep divides the model over {total} accelerators; change their number"
+            sizes = [size for size in ("dp", "tp", "sp", "cp", "pp", "ep") if tuple(allowed.get(size, ())) != (1,)]
+            named = f"{', '.join(sizes[:-1])} and {sizes[-1]}"
+            return f"no layout of {named} divides the model over {total} accelerators; change their number"
         return (
             f"of the ways to train on {total} accelerators, the one that takes least memory needs {bytes_text(needed)} "
             f"on each, and {bytes_text(round(MEMORY_SHARE * memory))} of its {bytes_text(memory)} may be planned; "
@@ -110,7 +158,11 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
             f"it was measured with micro-batches of {measured} tokens, and of the job's search.micro_batch_tokens "
             f"{sorted(budgets)} hold the longest sequence of {longest}; profile again, or add a measured one that does"
         )
-    least = min(e.layout.accelerators for e in profile.train if e.micro_batch_tokens in budgets)
+    fitting = [e.layout for e in profile.train if e.micro_batch_tokens in budgets]
+    least = min((layout.accelerators for layout in fitting if is_allowed(layout, allowed)), default=None)
+    if least is None:
+        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout)]
+        return f"none of its measured updates can be run by rlplan execute ({faults[0]}); profile another layout"
     return (
         f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"
     )

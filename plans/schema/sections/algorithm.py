@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from ..base import NonNegative, Positive, Strict
+from ..base import NonNegative, Positive, Strict, cross_error
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -65,6 +65,40 @@ class ImportanceSampling(Strict):
     """Tokens whose weight is above the cap: `truncate`: count by the cap; `mask`: are left out of the loss."""
 
 
+class LearningRateSchedule(Strict):
+    """How the learning rate changes from update to update; by default it does not."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up: `constant`, or a fall to `final_share` over `decay_steps`, `linear` or along half a
+    `cosine`."""
+
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Updates over which the rate rises linearly to `learning_rate`."""
+
+    decay_steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Updates after the warm-up over which the rate falls; needed for kinds linear and cosine, and only there."""
+
+    final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of `learning_rate` that is left after the fall."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> LearningRateSchedule:
+        if self.kind != "constant" and self.decay_steps is None:
+            raise cross_error(f"kind {self.kind} needs the key decay_steps: updates over which the rate falls", "kind")
+        if self.kind == "constant" and (self.decay_steps is not None or self.final_share):
+            raise cross_error(
+                "decay_steps and final_share have no effect with kind constant; remove them, or write kind: linear or "
+                "kind: cosine",
+                "kind",
+            )
+        return self
+
+
+def _is_constant(schedule: LearningRateSchedule) -> bool:
+    """Return whether a schedule changes nothing."""
+    return schedule == LearningRateSchedule()
+
+
 class Algorithm(Strict):
     """The policy-gradient update."""
 
@@ -72,10 +106,13 @@ class Algorithm(Strict):
     """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others."""
 
     learning_rate: Annotated[float, Field(gt=0, lt=1)]
-    """AdamW's step size."""
+    """AdamW's step size; with a schedule, the largest."""
+
+    schedule: Annotated[LearningRateSchedule, Field(exclude_if=_is_constant)] = LearningRateSchedule()
+    """Warm-up and decay of the learning rate."""
 
     weight_decay: NonNegative = 0.0
-    """AdamW's decoupled weight decay."""
+    """AdamW's decoupled weight decay; norms and biases have none."""
 
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
     """AdamW's two decay rates, each within [0, 1)."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ..base import Count, Recompute, Strict
+from pydantic import Field
+
+from ..base import Count, Recompute, Strict, is_one
 
 
 class EngineLayout(NamedTuple):
@@ -32,7 +34,7 @@ class UpdateLayout(Strict):
     cp: Count = 1
     """Accelerators that share each sequence and pass keys and values around (context parallelism, ring attention)."""
 
-    sp: Count = 1
+    sp: Annotated[Count, Field(exclude_if=is_one)] = 1
     """Accelerators that share each sequence by its tokens and swap them for attention heads (Ulysses)."""
 
     ep: Count = 1

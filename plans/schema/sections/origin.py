@@ -175,6 +175,10 @@ class Solver(Strict):
     """The bias budget that was given with the forced mode, which a re-solve keeps; null: none was, so no plan was
     refused for its bias."""
 
+    for_any: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Layouts and levers that `rlplan execute` cannot run were considered, too (`--for any`), as they are again when
+    this plan is tuned or refreshed; false: only what it can run."""
+
     candidates: Count
     """Number of simulated schedules that the choice was made from."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlplan.executor.records.checkpoints import Cadence
+from rlplan.executor.records.run_checkpoints import Cadence
 
 
 class Clock:

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from rlplan.executor.records import checkpoints as checkpoints_module
-from rlplan.executor.records.checkpoints import CheckpointFailed, checkpoints, load_checkpoint, save_checkpoint
+from rlplan.executor.records.checkpoints import (
+    CheckpointFailed,
+    checkpoints,
+    load_checkpoint,
+    stage_checkpoint,
+    write_checkpoint,
+)
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, run_lock
 from rlplan.executor.weights.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
@@ -30,9 +36,12 @@ class Trainer:
     def __init__(self, value=0, fails=False):
         self.value, self.fails = value, fails
 
-    async def save(self, folder):
+    async def stage(self):
+        return 9
+
+    async def write(self, folder):
         if self.fails:
-            raise RunFailed("trainer failed in save: OSError(28, 'No space left on device')")
+            raise RunFailed("trainer failed in write_staged: OSError(28, 'No space left on device')")
         folder.mkdir()
         part = folder / "__0_0.distcp"
         part.write_text(f"{self.value:09d}")
@@ -42,10 +51,15 @@ class Trainer:
         self.value = int((folder / "__0_0.distcp").read_text())
 
 
-def save(run_dir, *steps, **options):
+def save(run_dir, *steps, trace_bytes=0, fails=False):
+    async def body(step):
+        trainer, state = Trainer(step * 11, fails), {"step": step, "trace_bytes": trace_bytes}
+        staged = await stage_checkpoint(run_dir, step, state, trainer)
+        state.clear()  # what is staged does not follow the run
+        await write_checkpoint(run_dir, staged, trainer)
+
     for step in steps:
-        state = {"step": step, "trace_bytes": options.get("trace_bytes", 0)}
-        asyncio.run(save_checkpoint(run_dir, step, state, Trainer(step * 11, options.get("fails", False))))
+        asyncio.run(body(step))
 
 
 def load(run_dir):

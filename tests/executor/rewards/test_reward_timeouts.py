@@ -92,7 +92,10 @@ class NoTrainer:
 
     parameters = 0
 
-    async def save(self, folder: Path) -> None:
+    async def stage(self) -> int:
+        return 0
+
+    async def write(self, folder: Path) -> None:
         folder.mkdir()
 
     async def load(self, folder: Path) -> None:

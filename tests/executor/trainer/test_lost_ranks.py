@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -135,12 +136,12 @@ def test_a_rank_that_gives_no_sign_of_life_is_named_while_a_step_has_an_hour():
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_full_disk_of_which_all_ranks_tell_is_no_death_and_the_group_goes_on(ranks, ended):
     async def call(group):
-        with pytest.raises(InfrastructureFailed, match=r"could not do save.*No space left"):
-            await group.save("folder")
+        with pytest.raises(InfrastructureFailed, match=r"could not do write_staged.*No space left"):
+            await group.write("folder")
         assert not ended
         return await group.step([])
 
-    assert outcome(Group([{"save": raised_in_task(FULL)} for _ in range(ranks)]), call) == 0
+    assert outcome(Group([{"write_staged": raised_in_task(FULL)} for _ in range(ranks)]), call) == 0
 
 
 def test_a_full_disk_in_which_a_rank_is_left_waiting_for_the_others_costs_the_group():
@@ -177,6 +178,7 @@ def test_a_death_between_calls_is_known_before_the_next_one():
 def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does_not_end_the_run(monkeypatch):
     """`load` kills the trainer in the first recovery; the run comes back to its checkpoint each time."""
     from rlplan.executor import loop
+    from rlplan.executor.records.run_checkpoints import RunCheckpoints
     from rlplan.executor.run import TrainingRun
 
     async def killed(run):
@@ -188,6 +190,7 @@ def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does
         def __init__(self, trainer):
             self.name, self.step_number, self.events = "run", 0, []
             self.trainer, self.trainer_restarts = trainer, 0
+            self.checkpoints = RunCheckpoints(Path(), trainer, self.event)
             self.loads = 0
 
         def event(self, event, /, **fields):

@@ -17,6 +17,7 @@ from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.planned_job import LossPlan
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
@@ -40,7 +41,13 @@ def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_
     from rlplan.executor.configuration import trainer_config
 
     start_ray()
-    config = trainer_config(loads(JOB, Job), str(tiny_model), 128, "cpu", LossPlan(samples=8.0, tokens=80))
+    config = trainer_config(
+        loads(JOB, Job),
+        str(tiny_model),
+        UpdateLayout(dp=1, micro_batch_tokens=128),
+        "cpu",
+        LossPlan(samples=8.0, tokens=80),
+    )
     group = TrainerGroup("two", replace(config, ranks=2), Supervisor(Patience(stall_s=6.0)))
 
     async def die_in_step(number):
@@ -57,7 +64,8 @@ def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_
     async def body():
         try:
             await group.start()
-            await group.save(tmp_path / "first")
+            assert await group.stage() > 0
+            await group.write(tmp_path / "first")
             killed, killed_s = await die_in_step(signal.SIGKILL)
             with pytest.raises(TrainerDied):  # at once, and by the same name
                 await group.export(tmp_path / "weights")

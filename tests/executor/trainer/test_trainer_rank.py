@@ -19,15 +19,18 @@ import torch
 from safetensors.torch import load_file
 
 from rlplan.executor.trainer.advantages import group_advantages
-from rlplan.executor.trainer.policy_model import load_policy, packed_logprobs, packed_row
+from rlplan.executor.trainer.optimizer.gradient_norm import local
+from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
+from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
-from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.plans.schema.sections.algorithm import Algorithm
 
-VOCABULARY = 50
+VOCABULARY = 50  # dp 2 x tp 2 do not divide it: shards are padded
 SAMPLES = 3
 LONGEST = 90
 TEMPERATURE = 0.7
@@ -95,9 +98,10 @@ def new_trainer(model: str, micro_batch_tokens: int = 256, **changes: Any) -> Tr
         "seed": 0,
     }
     where = {name: changes.pop(name) for name in ("rank", "init_method") if name in changes}
-    config = {name: changes.pop(name) for name in ("dtype", "ranks", "logprob_limits") if name in changes}
+    config = {name: changes.pop(name) for name in ("dtype", "ranks", "tp", "sp", "logprob_limits") if name in changes}
     made = Algorithm.model_validate(algorithm | changes)
-    return Trainer(TrainerConfig(model, made, micro_batch_tokens, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)
+    update = UpdateSettings(micro_batch_tokens)
+    return Trainer(TrainerConfig(model, made, update, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)
 
 
 def weights(trainer: Trainer, folder: Path) -> dict[str, torch.Tensor]:
@@ -106,9 +110,9 @@ def weights(trainer: Trainer, folder: Path) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def gradients(trainer: Trainer) -> torch.Tensor:
-    """The last step's gradients in one vector; as computed only if `max_grad_norm` was out of reach."""
-    return torch.cat([p.grad.flatten() for p in trainer._model.parameters()])
+def gradients(trainer: Trainer, groups: list[list[TrainSample]]) -> torch.Tensor:
+    """The gradients of a step on `groups`, in one vector."""
+    return torch.cat([gradient.flatten() for gradient in trainer.gradients(groups).values()])
 
 
 def plain_logprobs(policy: torch.nn.Module, sample: TrainSample) -> torch.Tensor:
@@ -135,7 +139,7 @@ def test_packed_log_probs_equal_those_of_one_forward_per_sample(tmp_path: Path, 
     samples = [s for group in random_groups(7, seed=1) for s in group]
     policy = load_policy(path, "float32", torch.device("cpu"))
     row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], torch.device("cpu"))
-    packed = packed_logprobs(policy, row, TEMPERATURE, "float32").logprobs
+    packed = packed_logprobs(policy, ChunkedHead(policy, TEMPERATURE), row).logprobs
     plain = torch.cat([plain_logprobs(plain_policy(path), s) for s in samples])
     assert (packed - plain).abs().max() < 1e-5
 
@@ -143,7 +147,7 @@ def test_packed_log_probs_equal_those_of_one_forward_per_sample(tmp_path: Path, 
 def test_entropies_are_those_of_the_sampling_distribution(model: str) -> None:
     policy = load_policy(model, "float32", torch.device("cpu"))
     row = packed_row([([3, 4], [5, 6, 7]), ([8], [9])], torch.device("cpu"))
-    result = packed_logprobs(policy, row, TEMPERATURE, "float32")
+    result = packed_logprobs(policy, ChunkedHead(policy, TEMPERATURE), row)
     with torch.no_grad():
         logits = plain_policy(model)(input_ids=torch.tensor([[8]])).logits[0, 0]
     expected = torch.distributions.Categorical(logits=logits / TEMPERATURE).entropy()
@@ -163,6 +167,7 @@ def test_loss_and_gradient_equal_the_formula_applied_sample_by_sample(
     trainer = new_trainer(
         model, name=name, loss_aggregation=aggregation, mask_truncated=mask_truncated, max_grad_norm=1e9
     )
+    computed = gradients(trainer, groups)
     metrics = trainer.step(groups)
 
     policy = plain_policy(model)
@@ -181,19 +186,30 @@ def test_loss_and_gradient_equal_the_formula_applied_sample_by_sample(
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
     assert metrics["grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
-    assert (gradients(trainer) - expected).norm() < 1e-5 * expected.norm()
+    assert (computed - expected).norm() < 1e-5 * expected.norm()
 
 
 def test_updates_are_those_of_plain_adamw_from_the_first_step(model: str) -> None:
-    trainer, policy = new_trainer(model), plain_policy(model)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
-    for step in range(2):
-        trainer.step(random_groups(3, seed=step))  # leaves its clipped gradients behind
-        for ours, plain in zip(trainer._model.parameters(), policy.parameters(), strict=True):
-            plain.grad = ours.grad.clone()
+    schedule = {"kind": "cosine", "warmup_steps": 1, "decay_steps": 2, "final_share": 0.1}
+    trainer, policy = new_trainer(model, max_grad_norm=0.05, schedule=schedule), plain_policy(model)
+    matrices = [p for p in policy.parameters() if p.ndim > 1]
+    vectors = [p for p in policy.parameters() if p.ndim == 1]
+    parameters = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95))
+    for step, rate in enumerate((0.5e-3, 1e-3, 0.55e-3, 0.1e-3, 0.1e-3)):
+        groups = random_groups(3, seed=step)
+        for name, gradient in trainer.gradients(groups).items():
+            policy.get_parameter(name).grad = gradient
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.05)
+        assert norm > 0.05, "clipping must act"
+        metrics = trainer.step(groups)
+        assert metrics["learning_rate"] == pytest.approx(rate)
+        assert metrics["grad_norm"] == pytest.approx(norm.item())
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         optimizer.step()
     for ours, plain in zip(trainer._model.parameters(), policy.parameters(), strict=True):
-        assert torch.equal(ours, plain)
+        assert (ours - plain).abs().max() < 1e-6
 
 
 def test_the_order_of_samples_does_not_change_a_bit_of_the_weights(model: str, tmp_path: Path) -> None:
@@ -212,9 +228,9 @@ def test_the_order_of_samples_does_not_change_a_bit_of_the_weights(model: str, t
 def test_the_micro_batch_split_does_not_change_the_gradient(model: str) -> None:
     groups, found = random_groups(12, seed=4), []
     for budget in (64, 300, 8192):
-        trainer = new_trainer(model, budget, max_grad_norm=1e9)
-        metrics = trainer.step(groups)
-        found.append((metrics["micro_batches"], gradients(trainer)))
+        trainer = new_trainer(model, budget)
+        computed = gradients(trainer, groups)
+        found.append((trainer.step(groups)["micro_batches"], computed))
     assert found[0][0] > found[1][0] > found[2][0] == 1
     for _, gradient in found[:2]:
         assert (gradient - found[2][1]).norm() < 1e-6 * found[2][1].norm()
@@ -287,12 +303,13 @@ def test_untrained_weights_export_as_the_checkpoint_they_came_from(tmp_path: Pat
 
 def test_a_bfloat16_job_exports_bfloat16_and_trains_float32(model: str, tmp_path: Path) -> None:
     trainer = new_trainer(model, dtype="bfloat16", learning_rate=1e-6, weight_decay=0.0)
-    before = torch.cat([p.detach().flatten().clone() for p in trainer._model.parameters()])
+    before = torch.cat([local(p).flatten().clone() for p in trainer._model.parameters()])
     trainer.step(random_groups(2, seed=8))
-    after = torch.cat([p.detach().flatten() for p in trainer._model.parameters()])
+    after = torch.cat([local(p).flatten() for p in trainer._model.parameters()])
     assert {t.dtype for t in weights(trainer, tmp_path).values()} == {torch.bfloat16}
     # Of updates this small most are lost in bfloat16.
     assert (after != before).float().mean() > 0.5 > (after.bfloat16() != before.bfloat16()).float().mean()
+    trainer.close()
 
 
 def test_metrics_tell_engine_and_trainer_apart(model: str) -> None:
@@ -351,8 +368,8 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer_and_the
         assert each.step(groups)["skipped"] == 0.0
     first, second = weights(trainer, tmp_path), weights(untouched, tmp_path)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    moments = [list(t._optimizer.state_dict()["state"].values()) for t in (trainer, untouched)]
-    assert all(torch.equal(a[key], b[key]) for a, b in zip(*moments, strict=True) for key in a)
+    moments = [list(t._optimizer.tensors()) for t in (trainer, untouched)]
+    assert all(torch.equal(a, b) for a, b in zip(*moments, strict=True))
 
 
 def test_weights_that_are_not_finite_are_never_saved(model: str, tmp_path: Path) -> None:
@@ -397,6 +414,7 @@ def test_importance_sampling_weighs_tokens_by_the_ratio_of_trainer_to_engine_up_
     groups, cap = random_groups(5, seed=2), 1.5
     correction = {"cap": cap, "beyond": beyond}
     trainer = new_trainer(model, name="dr_grpo", importance_sampling=correction, max_grad_norm=1e9)
+    computed = gradients(trainer, groups)
     metrics = trainer.step(groups)
 
     policy = plain_policy(model)
@@ -410,7 +428,7 @@ def test_importance_sampling_weighs_tokens_by_the_ratio_of_trainer_to_engine_up_
             ratios.append(ratio)
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-    assert (gradients(trainer) - expected).norm() < 1e-5 * expected.norm()
+    assert (computed - expected).norm() < 1e-5 * expected.norm()
     ratio = torch.cat(ratios)
     assert 0 < (ratio > cap).sum() < len(ratio)
     done = {"truncate": "truncated", "mask": "masked"}[beyond]
@@ -455,21 +473,30 @@ def test_an_incomplete_group_is_never_trained(model: str) -> None:
         new_trainer(model).step([groups[0], groups[1][:-1]])
 
 
-def two_ranks(model: str, folder: Path, prompts: int) -> dict[str, float]:
-    """Train two steps on two gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step."""
+LAYOUTS: dict[str, dict[str, int]] = {
+    "dp 2": {"ranks": 2},
+    "tp 2": {"ranks": 2, "tp": 2},
+    "sp 2": {"ranks": 2, "sp": 2},
+    "dp 2 tp 2": {"ranks": 4, "tp": 2},
+}
+
+
+def several_ranks(model: str, folder: Path, prompts: int, layout: str) -> dict[str, float]:
+    """Train two steps on gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step."""
     folder.mkdir()
-    command = [sys.executable, __file__, model, str(folder), str(prompts)]
-    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    command = [sys.executable, __file__, model, str(folder), str(prompts), layout]
+    count = LAYOUTS[layout]["ranks"]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(count)]
     try:
         errors = [rank.communicate(timeout=RANK_DEADLINE_S)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
-    metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(2)]
-    for found in metrics:
-        del found["seconds"]
-    assert metrics[0] == metrics[1], "ranks must agree on every metric"
+    assert [rank.returncode for rank in ranks] == [0] * count, "\n".join(errors)
+    metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(count)]
+    for of_rank in metrics:
+        del of_rank["seconds"]
+    assert all(of_rank == metrics[0] for of_rank in metrics), "ranks must agree on every metric"
     return metrics[0]
 
 
@@ -477,10 +504,12 @@ def one_group() -> list[list[TrainSample]]:
     return random_groups(1, seed=50)
 
 
-def run_rank(model: str, folder: Path, prompts: int, rank: int) -> None:
-    trainer = new_trainer(model, rank=rank, ranks=2, init_method=f"file://{folder}/meeting-point")
-    metrics = [trainer.step(random_groups(prompts, seed=20 + step)) for step in range(2)][-1]
-    # The odd sample is on one rank only; both must leave the step, or their weights part.
+def run_rank(model: str, folder: Path, prompts: int, layout: str, rank: int) -> None:
+    trainer = new_trainer(model, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
+    # Kinds of round differ in these.
+    updates = [UpdateSettings(128), UpdateSettings(256, recompute=True, offload=True)]
+    metrics = [trainer.step(random_groups(prompts, seed=20 + i), update) for i, update in enumerate(updates)][-1]
+    # The odd sample is on one rank only; all must leave the step, or their weights part.
     poisoned = [[dataclasses.replace(s, logprobs=[math.nan] * len(s.logprobs)) for s in g] for g in one_group()]
     assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
     sums = trainer.export_weights(folder / "weights.safetensors")
@@ -490,14 +519,20 @@ def run_rank(model: str, folder: Path, prompts: int, rank: int) -> None:
     trainer.close()
 
 
-@pytest.mark.parametrize("prompts", [1, 8], ids=["a rank without samples", "several micro-batches"])
-def test_two_ranks_train_the_weights_that_one_rank_trains(tmp_path: Path, prompts: int) -> None:
+@pytest.mark.parametrize(
+    ("layout", "prompts"),
+    [("dp 2", 1), ("dp 2", 8), ("tp 2", 5), ("sp 2", 5), ("dp 2 tp 2", 5)],
+    ids=["a rank without samples", "several micro-batches", "tp 2", "sp 2", "dp 2 tp 2"],
+)
+def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(
+    tmp_path: Path, layout: str, prompts: int
+) -> None:
     model = write_model(tmp_path / "model")
-    sharded_metrics = two_ranks(model, tmp_path / "sharded", prompts)
+    sharded_metrics = several_ranks(model, tmp_path / "sharded", prompts, layout)
     single = new_trainer(model)
     metrics = [single.step(random_groups(prompts, seed=20 + step)) for step in range(2)][-1]
-    one, two = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
+    one, several = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
+    assert max((one[name] - several[name]).abs().max().item() for name in one) < 1e-5
     for name in ("loss", "grad_norm", "entropy", "parameter_norm", "tokens", "logprob_max_abs_diff"):
         assert sharded_metrics[name] == pytest.approx(metrics[name], rel=1e-4, abs=1e-6), name
 
@@ -510,4 +545,4 @@ def test_two_ranks_train_the_weights_that_one_rank_trains(tmp_path: Path, prompt
 
 
 if __name__ == "__main__":
-    run_rank(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    run_rank(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5]))

@@ -17,6 +17,7 @@ from rlplan.executor.engines.engine_worker import WeightReceiver
 from rlplan.executor.engines.messages import EngineConfig
 from rlplan.executor.rollout.prompts import load_tokenizer
 from rlplan.executor.weights.checksum import VERSION_KEY, tensor_checksum
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import VOCABULARY
@@ -119,7 +120,9 @@ def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: 
     from ...plans.conftest import JOB
 
     loss = LossPlan(samples=8.0, tokens=80)
-    trainer = Trainer(trainer_config(loads(JOB, Job), str(tiny_model), 64, "cpu", loss))
+    trainer = Trainer(
+        trainer_config(loads(JOB, Job), str(tiny_model), UpdateLayout(dp=1, micro_batch_tokens=64), "cpu", loss)
+    )
     path = tmp_path / "w.safetensors"
     trainer.export_weights(path, "run:7")
     with safe_open(path, framework="pt") as file:

@@ -388,8 +388,50 @@ def test_files_that_are_no_documents_are_found_by_name(solved):
 
 def test_every_rule_of_the_catalogue_has_a_seeded_fault():
     seeded = {fault[0] for table in (FAULTS, UNSIGNED, POLICIES, POLICIES_ON_EDITS, OTHER_DOCUMENTS) for fault in table}
-    seeded |= {"unreadable", "not-yaml", "policy-bounds-kept", "solved-at-unlikely"}  # in tests of their own
+    # in tests of their own
+    seeded |= {"unreadable", "not-yaml", "policy-bounds-kept", "solved-at-unlikely", "not-executable"}
     assert seeded == set(RULES)
+
+
+def test_what_the_executor_cannot_run_is_found_at_its_line_if_it_is_asked_for_and_told_else(solved):
+    folder = solved("laptop")
+    assert check(folder / PLAN).not_executable == () and rules(check(folder / PLAN, for_executor=True)) == set()
+    edit(folder / PLAN, {f"{kind}.train.pp": 2 for kind in (KIND, LONG)} | {"job.reward.synchronous": True})
+    resign(folder)
+    told, asked = check(folder / PLAN), check(folder / PLAN, for_executor=True)
+    assert "not-executable" not in rules(told) and rules(asked) == {*rules(told), "not-executable"}
+    found = [finding for finding in asked.findings if finding.rule == "not-executable"]
+    assert sorted(found, key=lambda f: f.line) == sorted(told.not_executable, key=lambda f: f.line)
+    lines = (folder / PLAN).read_text().splitlines()
+    for finding, key in zip(found, ("pp: 2", "pp: 2", "synchronous: true"), strict=True):
+        assert key in lines[finding.line - 1] and finding.remedy
+    assert {finding.key for finding in found} == {
+        f"{KIND}.train.pp", f"{LONG}.train.pp", "job.reward.synchronous",
+    }  # fmt: skip
+
+
+def test_a_plan_of_groups_is_not_executed_and_no_other_document_is_asked_whether_it_can_be(solved):
+    groups = solved("groups")
+    assert rules(check(groups / PLAN)) == set() and check(groups / PLAN).not_executable is None
+    (found,) = check(groups / PLAN, for_executor=True).findings
+    assert found.rule == "not-executable" and found.key == "groups" and "each job's own plan" in found.remedy
+    assert check(groups / CLUSTER, for_executor=True).findings == ()
+
+
+def test_ranks_that_do_not_share_the_heads_evenly_are_found(solved):
+    folder = solved("laptop")
+    (folder / "model" / "config.json").write_text('{"num_attention_heads": 4, "num_key_value_heads": 2}')
+    for size, key, divides in (("sp", "sp", (2,)), ("tp", "tp", (2, 4))):
+        for ranks in (2, 3, 4):
+            edit(folder / PLAN, {f"{kind}.train.{size}": ranks for kind in (KIND, LONG)})
+            resign(folder)
+            report = check(folder / PLAN)
+            found = {f.key.split(".")[-1] for f in report.findings if f.rule == "heads-not-divided"}
+            assert found == (set() if ranks in divides else {key}), (
+                "tensor ranks elsewhere may hold key-value heads twice"
+            )
+            assert bool(report.not_executable) == (ranks != 2)
+        edit(folder / PLAN, {f"{kind}.train.{size}": 1 for kind in (KIND, LONG)})
 
 
 def test_all_faults_of_a_plan_are_reported_and_not_only_the_first(solved):

@@ -42,21 +42,22 @@ def check(layout: EngineLayout, error: float) -> RoundCheck:
 @cache
 def planned(one_engine_s: float, error: float, mode: str | None = "exact", recompute_s: float = 4e-4) -> Solved:
     """A job on two engines of tp 1, or on one of tp 2 whose decode steps take `one_engine_s` (they take 7 ms), with an
-    update that computes activations again in `recompute_s` a token beside one that does not in 4e-4."""
+    update that computes some activations again, as no executor of ours does, in `recompute_s` a token beside one that
+    computes none again in 4e-4. Solved for any framework."""
     layouts = (EngineLayout(1, 2), EngineLayout(2, 1))
     profile = small_profile(
         rollout=(rollout(1, 2, 7e-3, 3e-5), rollout(2, 1, one_engine_s, 3e-5)),
         checks=tuple(check(layout, error) for layout in layouts),
         train=(
             Train(**UPDATE, step_s_per_token=4e-4, error=error),
-            Train(**UPDATE, step_s_per_token=recompute_s, recompute="full", error=error),
+            Train(**UPDATE, step_s_per_token=recompute_s, recompute="selective", error=error),
         ),
     )
     job = small_job(
         {"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1, 2], "micro_batch_tokens": [4096]}
     )
     inputs = solved_small(mode="sync").plan.inputs
-    return solve(laptop(), job, profile, heavy_trace(), inputs, SolveOptions(passes=QUICK, mode=mode))
+    return solve(laptop(), job, profile, heavy_trace(), inputs, SolveOptions(passes=QUICK, mode=mode, for_any=True))
 
 
 @pytest.mark.parametrize("one_engine_s", [6.8e-3, 7.0e-3])
@@ -108,11 +109,11 @@ def test_what_is_given_up_is_bounded_by_the_error_and_by_five_percent():
 def test_an_update_that_the_executor_runs_goes_before_one_that_it_does_not():
     tied, apart = planned(9e-3, 0.1, recompute_s=3.95e-4), planned(9e-3, 0.1, recompute_s=1e-5)
     assert tied.plan.job.rounds.short.train.recompute == "none"
-    assert apart.plan.job.rounds.short.train.recompute == "full", "40 times as fast is no tie"
+    assert apart.plan.job.rounds.short.train.recompute == "selective", "40 times as fast is no tie"
     for found in (tied, apart):
         trains = [found.search.space.train[found.cycle.train], found.search.space.train[found.cycle.long_train]]
         assert executable(found.cycle, trains) == (found is tied)
-    assert "recompute full" in tied.plan.job.why["ties"] and "faster" in tied.plan.job.why["ties"]
+    assert "recompute selective" in tied.plan.job.why["ties"] and "faster" in tied.plan.job.why["ties"]
 
 
 def test_the_plan_says_what_would_be_faster_and_that_it_is_within_the_error():

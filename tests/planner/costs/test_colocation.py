@@ -2,7 +2,12 @@
 
 import pytest
 
-from rlplan.planner.costs.colocation import host_bytes_per_s, sleep_and_wake_s
+from rlplan.planner.costs.colocation import (
+    HOST_COPY_BYTES_PER_S,
+    host_bytes_per_s,
+    sleep_and_wake_s,
+    staging_s,
+)
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.profiles.hardware import GPUS
@@ -60,3 +65,22 @@ def test_a_plan_on_gpus_pays_for_turns_with_one_layout_and_says_so():
     turns_s = sleep_and_wake_s(documents.profile, tp)
     assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50 + turns_s)
     assert f"engines sleep and wake in {turns_s:.2g} s of each step" in planned.why["colocation"]
+
+
+def test_a_checkpoint_stops_training_for_the_way_of_a_ranks_states_to_host_memory():
+    profile = library_profile("H100", "Qwen2.5-32B")
+    link = host_bytes_per_s(GPUS["H100"])
+    assert staging_s(profile, 32e9, 64, offload=False) == pytest.approx(12 * 0.5e9 / link)
+    # Offloaded moments are in host memory already, and are copied there: the update would change them.
+    assert staging_s(profile, 32e9, 64, offload=True) == pytest.approx(0.5e9 * (4 / link + 8 / HOST_COPY_BYTES_PER_S))
+    assert staging_s(small_profile(), 1e9, 2, offload=False) == pytest.approx(6e9 / HOST_COPY_BYTES_PER_S)
+
+
+def test_a_plan_says_what_a_checkpoint_takes():
+    documents = solved_on_gpus()
+    planned, taken = documents.plan.job, documents.plan.predicted.checkpoint
+    layout, parameters = planned.rounds.short.train, documents.profile.model_parameters
+    assert taken.bytes == pytest.approx(12 * parameters) and taken.rank_bytes == taken.bytes / layout.accelerators
+    assert taken.stood_s == pytest.approx(
+        staging_s(documents.profile, parameters, layout.accelerators, layout.offload), rel=1e-4
+    )

@@ -35,7 +35,8 @@ LAYOUT = EngineLayout(1, 2)
 SHORT = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
 SIZES = {"tp": [1, 2], "micro_batch_tokens": [1024, 2048, 4096, 8192]}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
-QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
+# Levers are simulated only: no plan for the executor has them.
+OPTIONS = SolveOptions(passes=(Pass(5, 2, math.inf), Pass(20, 8, 0.1)), for_any=True)
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def solved(make_cluster, make_profile, make_trace, make_job, inputs):
         slower = [t.model_copy(update={"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train]
         profile = profile.model_copy(update={"train": tuple(slower), "rollout": profile.rollout[:1]})
         job = make_job(SMALL, search={**SIZES, **search})
-        return solve(make_cluster(), job, profile, make_trace(), inputs, SolveOptions(passes=QUICK)), job, profile
+        return solve(make_cluster(), job, profile, make_trace(), inputs, OPTIONS), job, profile
 
     return solve_with
 
@@ -144,7 +145,7 @@ def test_levers_of_long_rounds_are_told_beside_races_that_have_none(
     levers = {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
     job = make_job(SMALL, search={**SIZES, **levers})
     plan = solve(
-        make_cluster(), job, make_profile(), make_trace(), inputs, SolveOptions(passes=QUICK, mode="race")
+        make_cluster(), job, make_profile(), make_trace(), inputs, dataclasses.replace(OPTIONS, mode="race")
     ).plan
     assert plan.job.bias.mode == "race" and "bias.mode" in plan.job.why
 
@@ -191,7 +192,7 @@ def test_no_update_is_left_out_that_is_the_best_for_some_engines_that_are_handed
     pool["accelerators"] = {"kind": "cuda", "name": "H800", "per_node": 8, "memory_bytes": 80 * 10**9}
     sizes = {**SMALL, "max_prompt_tokens": 512, "max_response_tokens": 16384}
     search = {"tp": [2, 4], "micro_batch_tokens": list(budgets), "hand_over": [0.5]}
-    kept = feasible_train(make_cluster(**pool), small_job(sizes, search=search), profile, "main")
+    kept = feasible_train(make_cluster(**pool), small_job(sizes, search=search), profile, "main", for_any=True)
     every = train_costs(profile, 32, budgets)
     assert len(kept) < len(every)
     groups = tuple((10.0 * at, 60_000, 60_000 * 9_000, 8) for at in range(40))

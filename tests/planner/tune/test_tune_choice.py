@@ -69,6 +69,13 @@ def test_a_mode_that_was_forced_stands_in_the_plan_and_is_kept_by_tuning(tmp_pat
     assert tuned(unforced, tmp_path / "free").plan.job.bias.mode == "exact"
 
 
+@pytest.mark.parametrize("for_any", [False, True])
+def test_a_plan_is_tuned_among_the_candidates_that_it_was_solved_from(for_any, tmp_path):
+    documents = solved(mode="sync", for_any=for_any)
+    assert ("for_any: true" in dump(documents.plan)) == for_any
+    assert tuned(documents, tmp_path / "r").plan.solver.for_any == for_any
+
+
 @pytest.mark.parametrize("budget", [None, 0.5])
 def test_a_forced_mode_is_tuned_within_the_bias_budget_that_was_asked_for_and_none_else(budget, tmp_path, monkeypatch):
     documents = solved(mode="race", bias_budget=budget)

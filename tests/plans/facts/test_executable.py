@@ -2,7 +2,15 @@
 
 import pytest
 
-from rlplan.plans.facts.executable import NOT_YET, not_executable, unsupported
+from rlplan.plans.facts.executable import (
+    NOT_HERE,
+    SAME_IN_BOTH_KINDS,
+    UPDATE_VALUES,
+    left_out,
+    not_executable,
+    unsupported,
+)
+from rlplan.plans.schema.job import Search
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 from rlplan.plans.schema.sections.planned_job import PlannedJob
@@ -34,31 +42,59 @@ def planned(short: dict, long: dict) -> PlannedJob:
     )
 
 
-def test_micro_batches_may_differ_by_kind_of_round() -> None:
-    assert list(unsupported(planned({}, {"micro_batch_tokens": 128}))) == []
+@pytest.mark.parametrize(("key", "value"), [("micro_batch_tokens", 128), ("recompute", "full"), ("offload", True)])
+def test_micro_batches_recomputation_and_offload_may_differ_by_kind_of_round(key: str, value: object) -> None:
+    assert list(unsupported(planned({}, {key: value}))) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("tp", 2), ("pp", 2), ("cp", 4), ("ep", 8), ("recompute", "full"), ("offload", True)]
-)
+@pytest.mark.parametrize(("key", "value"), [("pp", 2), ("cp", 4), ("recompute", "selective")])
 def test_layouts_that_no_trainer_here_has_are_named(key: str, value: object) -> None:
     ((loc, fault, remedy),) = unsupported(planned({}, {key: value}))
     assert loc == ("job", "rounds", "long", "train", key) and str(value).lower() in fault
-    assert remedy == NOT_YET and "write" not in fault, "another layout may not fit memory"
+    assert remedy == NOT_HERE and "write" not in fault, "another layout may not fit memory"
 
 
 def test_a_note_names_each_reason_once_with_all_keys_that_have_it() -> None:
     assert not_executable(planned({}, {})) == []
-    assert not_executable(planned({"recompute": "full"}, {"recompute": "full", "offload": True})) == [
-        "job.rounds.short.train.recompute is full, which the executor's trainers do not do (so is "
+    assert not_executable(planned({"recompute": "selective"}, {"recompute": "selective", "pp": 2})) == [
+        "job.rounds.short.train.recompute is selective, and the executor has only none or full (so is "
         "job.rounds.long.train.recompute)",
-        "job.rounds.long.train.offload is true, which the executor's trainers do not do",
+        "job.rounds.long.train.pp is 2, and the executor's trainers have no pipeline",
     ]
 
 
-def test_trainers_are_as_many_in_both_kinds_of_round() -> None:
-    ((loc, _, remedy),) = unsupported(planned({"dp": 2}, {"dp": 1}))
-    assert loc == ("job", "rounds", "long", "train", "dp") and "write 2" in remedy
+@pytest.mark.parametrize("key", ["dp", "tp", "sp", "ep"])
+def test_trainers_are_laid_out_alike_in_both_kinds_of_round(key: str) -> None:
+    assert list(unsupported(planned({key: 2}, {key: 2}))) == []
+    ((loc, _, remedy),) = unsupported(planned({key: 2}, {key: 1}))
+    assert loc == ("job", "rounds", "long", "train", key) and "write 2" in remedy
+
+
+def test_each_key_of_a_layout_is_limited_or_alike_in_both_kinds_or_free_in_each() -> None:
+    named = {*UPDATE_VALUES, *SAME_IN_BOTH_KINDS, "micro_batch_tokens"}
+    assert named == set(UpdateLayout.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "key"),
+    [({"tp": 4}, None), ({"tp": 2, "sp": 2}, None), ({"tp": 8}, "tp"), ({"sp": 8}, "sp"), ({"tp": 4, "sp": 2}, "sp")],
+)
+def test_tensor_and_sequence_ranks_share_attention_and_key_value_heads_evenly(
+    sizes: dict[str, int], key: str | None
+) -> None:
+    plan = planned(sizes, sizes)
+    assert list(unsupported(plan)) == [], "without the model nothing is known of its heads"
+    found = [(loc[2], loc[-1]) for loc, _, _ in unsupported(plan, (32, 4))]
+    assert found == ([] if key is None else [("short", key), ("long", key)])
+
+
+def test_levers_of_a_job_that_are_left_out_are_named_with_the_reason_and_the_option() -> None:
+    sizes = {"tp": (1,), "micro_batch_tokens": (64,)}
+    assert left_out(Search(**sizes)) == []
+    drafts = {"drafts": {"tokens": (2,), "acceptance": 0.5}}
+    lines = left_out(Search.model_validate({**sizes, **drafts, "hand_over": (0.5,)}))
+    assert [line.split(" ")[0] for line in lines] == ["search.drafts", "search.hand_over"]
+    assert all("is left out: the executor" in line and line.endswith("; --for any plans it") for line in lines)
 
 
 @pytest.mark.parametrize("kind", ["short", "long"])

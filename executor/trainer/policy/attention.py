@@ -3,6 +3,10 @@
 Registered with transformers as `rlplan_varlen`. Sequence by sequence it runs torch's fused causal kernel, so there is
 no T x T mask, no padding, and each sequence's result is that of a forward of its own. Lengths travel through the
 model's keyword arguments (`packed_lengths`), not through module state: an interrupted forward leaves nothing behind.
+
+Where several ranks share a row by its tokens (`sequence_group`), they swap tokens for heads before attention and heads
+for tokens after it, so that each computes whole sequences for its share of the heads (DeepSpeed-Ulysses, arXiv
+2309.14509).
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -26,14 +31,16 @@ def varlen_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     packed_lengths: tuple[int, ...] | None = None,
+    sequence_group: dist.ProcessGroup | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each of the packed sequences; transformers' attention interface.
 
     Args:
-        query: [1, query heads, T, head size]; T is the sum of `packed_lengths`.
+        query: [1, query heads, T, head size]; T is the sum of `packed_lengths`, or this rank's share of it.
         key, value: [1, key-value heads, T, head size]; query heads are a multiple of key-value heads.
         packed_lengths: tokens of each sequence, in the order in which they lie in the row.
+        sequence_group: ranks that hold equal, consecutive parts of the row's tokens; None: this rank holds all.
 
     Returns: output of shape [1, T, query heads, head size], and no attention weights.
     Raises ValueError for models that need what this does not compute.
@@ -43,6 +50,8 @@ def varlen_attention(
     unsupported = [name for name in ("softcap", "s_aux", "position_bias") if kwargs.get(name) is not None]
     if unsupported or attention_mask is not None:
         raise ValueError(f"packed attention has no {', '.join(unsupported) or 'mask'}; this model cannot be trained")
+    if sequence_group is not None:
+        query, key, value = (_HeadsForTokens.apply(x, sequence_group) for x in (query, key, value))
     assert query.shape[0] == 1 and query.shape[2] == sum(packed_lengths)
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
@@ -56,7 +65,54 @@ def varlen_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
             )
         )
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    output = torch.cat(outputs, dim=2)
+    if sequence_group is not None:
+        output = _TokensForHeads.apply(output, sequence_group)
+    return output.transpose(1, 2), None
+
+
+def _heads_for_tokens(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """[1, heads, T / sp, size] -> [1, heads / sp, T, size] (collective)."""
+    ranks, (_, heads, tokens, size) = dist.get_world_size(group), x.shape
+    sent = x.reshape(ranks, heads // ranks, tokens, size).contiguous()
+    received = torch.empty_like(sent)  # [source rank, heads / sp, T / sp, size]
+    dist.all_to_all_single(received, sent, group=group)
+    return received.transpose(0, 1).reshape(1, heads // ranks, ranks * tokens, size)
+
+
+def _tokens_for_heads(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """[1, heads / sp, T, size] -> [1, heads, T / sp, size] (collective)."""
+    ranks, (_, heads, tokens, size) = dist.get_world_size(group), x.shape
+    sent = x.reshape(heads, ranks, tokens // ranks, size).transpose(0, 1).contiguous()
+    received = torch.empty_like(sent)  # [source rank, heads / sp, T / sp, size]: heads in their order
+    dist.all_to_all_single(received, sent, group=group)
+    return received.reshape(1, ranks * heads, tokens // ranks, size)
+
+
+class _HeadsForTokens(torch.autograd.Function):
+    """`_heads_for_tokens` with its gradient, which is the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+        ctx.group = group
+        return _heads_for_tokens(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return _tokens_for_heads(gradient, ctx.group), None
+
+
+class _TokensForHeads(torch.autograd.Function):
+    """`_tokens_for_heads` with its gradient, which is the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+        ctx.group = group
+        return _tokens_for_heads(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return _heads_for_tokens(gradient, ctx.group), None
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:

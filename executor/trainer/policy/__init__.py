@@ -1,0 +1,1 @@
+"""The policy in the trainer: how it is sharded and loaded, and log-probabilities of packed rows."""

@@ -1,0 +1,111 @@
+"""Loads a Hugging Face causal LM as the trainer's policy, sharded from its first byte.
+
+The model is built without memory, its parameters are laid out over the ranks, and each rank then reads from the
+safetensors files the slices that it holds: no rank ever has the whole model (`from_pretrained` with a
+`DistributedConfig`; the tensor-parallel plan is the model's own).
+
+Weights are kept in float32 whatever the job's dtype is: at learning rates of RL an update is smaller than bfloat16 can
+add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16 and sums gradients in float32, also on
+one rank; with float16 everything is computed in float32, because float16 gradients would need loss scaling.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import os
+import warnings
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.distributed import DistributedConfig
+from transformers.utils.logging import disable_progress_bar
+
+from .attention import VARLEN
+from .rank_mesh import RankMesh
+from .recompute import transformer_layers
+
+
+def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | None = None) -> torch.nn.Module:
+    """The policy with float32 weights, sharded over the ranks of `mesh`, in evaluation mode: dropout would make the
+    update off-policy.
+
+    Args:
+        path: folder of the model, or hub id.
+        dtype: what the job computes in: float32, bfloat16 or float16.
+        mesh: this rank's place; None: one rank without a process group, which computes in float32.
+
+    Raises ValueError where tp does not divide the model.
+    """
+    mesh = mesh or RankMesh()
+    # Flash attention takes whole rows; with sequence parallelism our attention swaps tokens for heads before.
+    flash = device.type == "cuda" and dtype == "bfloat16" and mesh.sp == 1
+    flash = flash and importlib.util.find_spec("flash_attn") is not None
+    options = {"dtype": torch.float32, "attn_implementation": "flash_attention_2" if flash else VARLEN}
+    _quiet()
+    if device.type == "cuda":
+        os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it
+    model: Any
+    if mesh.ranks == 1:
+        model = AutoModelForCausalLM.from_pretrained(path, **options).to(device)
+        if dtype == "bfloat16":
+            _shard(model, init_device_mesh(device.type, (1,)), dtype)
+    else:
+        layout = DistributedConfig(fsdp_size=mesh.dp * mesh.sp, tp_size=mesh.tp)
+        model = _sharded_class(path, dtype).from_pretrained(path, distributed_config=layout, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _sharded_class(path: str, dtype: str) -> Any:
+    """The class of the model at `path`, with FSDP units of ours in place of transformers'.
+
+    transformers (5.19) gives tied embeddings to two FSDP units. Where a shard is padded, each unit then keeps a copy of
+    its own, and one of them misses the updates.
+    """
+    config = AutoConfig.from_pretrained(path)
+    parent = AutoModelForCausalLM._model_mapping[type(config)]
+
+    def distribute(cls: Any, model: Any, layout: Any, meshes: Any) -> Any:
+        parallel = copy.copy(layout)
+        parallel.fsdp_size = 1  # tensor parallelism is as transformers has it
+        model = super(sharded, cls).maybe_distribute_model(model, parallel, meshes)
+        if layout.fsdp_size > 1 or dtype == "bfloat16":
+            _shard(model, meshes.get_mesh("fsdp"), dtype)
+        return model
+
+    sharded: Any = type(parent.__name__, (parent,), {"maybe_distribute_model": classmethod(distribute)})
+    return sharded
+
+
+def _shard(model: Any, sharding: DeviceMesh, dtype: str) -> None:
+    """Make each layer, and what is left, a unit of FSDP2: sharded over `sharding`, gathered while in use.
+
+    Embedding and head are one unit if they are tied, two otherwise: the head is used last and first, the embedding is
+    not needed in between.
+    """
+    half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    policy = MixedPrecisionPolicy(**half) if dtype == "bfloat16" else MixedPrecisionPolicy()
+    for layer in transformer_layers(model):
+        fully_shard(layer, mesh=sharding, mp_policy=policy)
+    if model.config.tie_word_embeddings:
+        model.tie_weights()  # so that FSDP knows it while there are no weights yet
+    else:
+        fully_shard(model.get_input_embeddings(), mesh=sharding, mp_policy=policy)
+    fully_shard(model, mesh=sharding, mp_policy=policy)
+
+
+def _quiet() -> None:
+    """Keep libraries silent about what is meant here: this is a worker, its terminal is somebody else's."""
+    disable_progress_bar()
+    # Weights that both FSDP and tensor parallelism cut along one dimension are gathered in two steps.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)

@@ -1,0 +1,82 @@
+"""Where a rank stands among dp x sp x tp ranks, and the groups in which it communicates.
+
+Rank = (dp_rank * sp + sp_rank) * tp + tp_rank: the ranks of a tensor-parallel group are neighbours, as they exchange
+most. This is the order of transformers' mesh (fsdp, tp), whose fsdp ranks are our dp x sp ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
+
+
+@dataclass(frozen=True)
+class RankMesh:
+    """A rank's place.
+
+    Attributes:
+        rank: its number.
+        dp, sp, tp: sizes: replicas, ranks that share a replica's tokens, ranks that share its matrices.
+        sequence_group: ranks that share this rank's tokens; None where sp is 1.
+        batch_group: ranks with this rank's share of the matrices: together they hold each token once; None where no
+            process group was joined.
+    """
+
+    rank: int = 0
+    dp: int = 1
+    sp: int = 1
+    tp: int = 1
+    sequence_group: dist.ProcessGroup | None = None
+    batch_group: dist.ProcessGroup | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of all ranks."""
+        return self.dp * self.sp * self.tp
+
+    @property
+    def dp_rank(self) -> int:
+        """Number of this rank's replica."""
+        return self.rank // (self.sp * self.tp)
+
+    @property
+    def sp_rank(self) -> int:
+        """Which part of the replica's tokens this rank holds."""
+        return self.rank // self.tp % self.sp
+
+
+def join(rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method: str | None) -> RankMesh:
+    """Join the process group of all ranks and make the groups within it (collective).
+
+    `init_method`: where ranks meet; None for one rank, which needs a group only for the library's sake.
+    """
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    ranks = dp * sp * tp
+    if init_method is None:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group(
+            backend, init_method=init_method, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE
+        )
+    batch = _group_of(rank, [[first + tp * i for i in range(dp * sp)] for first in range(tp)])
+    sequence = None
+    if sp > 1:
+        blocks = [(replica, first) for replica in range(dp) for first in range(tp)]
+        sequence = _group_of(rank, [[(replica * sp + i) * tp + first for i in range(sp)] for replica, first in blocks])
+    return RankMesh(rank, dp, sp, tp, sequence, batch)
+
+
+def _group_of(rank: int, groups: list[list[int]]) -> dist.ProcessGroup:
+    """The group that holds `rank`; every rank makes all of them, as torch demands."""
+    mine: dist.ProcessGroup | None = None
+    for members in groups:
+        group = dist.new_group(members, timeout=COLLECTIVE_DEADLINE)
+        if rank in members:
+            mine = group
+    assert mine is not None, f"rank {rank} is in none of {groups}"
+    return mine

@@ -1,0 +1,123 @@
+"""Staged states of several ranks: real processes with gloo, tensors divided in one and in two dimensions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from rlplan.executor.weights.checkpoint import State, load_state
+from rlplan.executor.weights.staging import Staging, all_finite
+
+RANK_DEADLINE_S = 120
+SHAPES = {"matrix": (8, 6), "uneven": (3, 4), "norm": (5,)}
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "fsdp 2": {name: [Shard(0)] for name in SHAPES},
+    # FSDP over the first dimension of the mesh, tensor parallel over the second, which leaves norms whole.
+    "fsdp 2 x tp 2": {"matrix": [Shard(0), Shard(1)], "uneven": [Shard(0), Shard(0)], "norm": [Shard(0), Replicate()]},
+    "tp 2": {"matrix": [Shard(1)], "uneven": [Shard(0)], "norm": [Replicate()]},
+}
+
+
+def whole(name: str, kind: int) -> torch.Tensor:
+    dice = torch.Generator().manual_seed(kind)
+    return torch.randn(SHAPES[name], generator=dice)
+
+
+def state(layout: str, factor: float) -> State:
+    """A state whose tensors are `factor` times those of `whole`; "" is one rank, whose tensors are plain."""
+    tensors: State = {"counters": {"version": torch.tensor(3)}}
+    mesh = None
+    if layout:
+        mesh = init_device_mesh("cpu", (2, 2) if " x " in layout else (2,))
+    for number, kind in enumerate(("model", "optimizer.exp_avg")):
+        tensors[kind] = {}
+        for name in SHAPES:
+            value = factor * whole(name, number)
+            tensors[kind][name] = (
+                value if mesh is None else distribute_tensor(value, mesh, PLACEMENTS[layout][name]).detach()
+            )
+    return tensors
+
+
+def holds(found: State, factor: float) -> bool:
+    for number, kind in enumerate(("model", "optimizer.exp_avg")):
+        for name, tensor in found[kind].items():
+            full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+            if not torch.equal(full, factor * whole(name, number)):
+                return False
+    return int(found["counters"]["version"]) == 3
+
+
+def run_rank(layout: str, folder: Path, do: str, rank: int, ranks: int) -> None:
+    """`write` a state, or `load` what is there."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{do}", rank=rank, world_size=ranks)
+    live = state(layout, 1.0)
+    if do == "load":
+        live = state(layout, 0.0)
+        load_state(folder / "first", live)
+        assert holds(live, 1.0)
+    else:
+        staging = Staging(rank)
+        assert staging.stage(live) > 0
+        for kind in ("model", "optimizer.exp_avg"):
+            for tensor in live[kind].values():
+                tensor.mul_(2.0)  # as a training step does, in place
+        staging.write(folder / "first")
+        staging.stage(live)
+        staging.write(folder / "second")
+        if rank == 1:
+            live["model"]["matrix"].to_local().view(-1)[-1] = torch.inf
+        with pytest.raises(RuntimeError, match="of version 3 are not finite"):
+            staging.stage(live)
+        with pytest.raises(AssertionError, match="nothing is staged"):
+            staging.write(folder / "third")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def together(layout: str, folder: Path, do: str) -> None:
+    ranks = 4 if " x " in layout else 2
+    command = [sys.executable, __file__, layout, str(folder), do]
+    started = [
+        subprocess.Popen([*command, str(rank), str(ranks)], stderr=subprocess.PIPE, text=True) for rank in range(ranks)
+    ]
+    try:
+        errors = [rank.communicate(timeout=RANK_DEADLINE_S)[1] for rank in started]
+    finally:
+        for rank in started:
+            rank.kill()
+    assert [rank.returncode for rank in started] == [0] * ranks, "\n".join(errors)
+
+
+@pytest.mark.parametrize(("written", "read"), [("fsdp 2", "tp 2"), ("fsdp 2 x tp 2", "fsdp 2")])
+def test_what_one_layout_staged_loads_on_another_and_on_one_rank(tmp_path: Path, written: str, read: str) -> None:
+    together(written, tmp_path, "write")
+    together(read, tmp_path, "load")
+    for name, factor in (("first", 1.0), ("second", 2.0)):
+        alone = state("", 0.0)
+        load_state(tmp_path / name, alone)
+        assert holds(alone, factor), f"{name} is not the state of its staging"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["first", "second"]
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_one_number_that_is_not_finite_is_found_among_many_and_nothing_is_no_fault(odd: float) -> None:
+    tensors = [torch.randn(1000, 7), torch.empty(0, 7), torch.tensor(3), torch.tensor(0.0)]
+    assert all_finite(tensors)
+    tensors[0][431, 2] = odd
+    assert not all_finite(tensors)
+
+
+if __name__ == "__main__":
+    run_rank(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -1,0 +1,179 @@
+"""Plans for this executor: what it cannot run is no candidate, so that proofs and reasons are of what it can run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+
+from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates import update_layouts
+from rlplan.planner.choose.candidates.update_layouts import feasible_train, sharding_of
+from rlplan.planner.choose.schedules import all_cycles
+from rlplan.planner.choose.ties import executable
+from rlplan.planner.costs.update_costs import TrainCost, is_allowed, least_peak, train_costs
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable
+from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
+from rlplan.profiles.library import library_profile
+from rlplan.profiles.phase_schema import Train
+
+from ..conftest import heavy_trace, laptop, small_job, small_profile
+from ..gpu_run import gpu_cluster, solved_on_gpus
+from ..synthetic_run import solved as solved_small
+
+QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
+SIZES = {"prompts_per_step": 8, "samples_per_prompt": 4}
+DRAFTS = {"tokens": [2], "acceptance": 0.6}
+
+
+def update(seconds_per_token: float, **layout: Any) -> Train:
+    fields = {"dp": 1, "micro_batch_tokens": 4096, "step_s": 0.05, "step_s_per_token_squared": 0.0, "error": 0.03}
+    return Train(**{**fields, **layout}, step_s_per_token=seconds_per_token)
+
+
+def planned(train: tuple[Train, ...], search: dict[str, Any] | None = None, slo_s: float | None = None, **options: Any):
+    """A small job solved with these updates and these levers."""
+    job = small_job(
+        SIZES, search={"tp": [1], "micro_batch_tokens": [4096], **(search or {})}, slo={"step_p95_s": slo_s}
+    )
+    inputs = solved_small(mode="sync").plan.inputs
+    options = {"passes": QUICK, "mode": "exact", **options}
+    return solve(laptop(), job, small_profile(train=train), heavy_trace(), inputs, SolveOptions(**options))
+
+
+def proven(found: Solved) -> None:
+    """The gap is 0, and no schedule of the search costs less than the bound."""
+    assert found.plan.solver.gap <= 1e-6 and found.plan.solver.status == "optimal"
+    limits = found.search.limits
+    full = [c for c in found.search.cycles() if c.short.rounds >= 20 and not c.violations(limits)]
+    assert min(c.cost(limits) for c in full if c.short.deferral.mode == "exact") >= found.solution.bound * (1 - 1e-6)
+
+
+def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_ten_times_as_fast():
+    both = update(4e-4), update(4e-5, recompute="selective")
+    here, anywhere = planned(both), planned(both, for_any=True)
+    assert here.plan.job.rounds.short.train.recompute == "none" and not_executable(here.plan.job) == []
+    assert [cost.layout.recompute for cost in here.search.space.train] == ["none"]
+    assert not any("selective" in text for text in here.plan.job.why.values()), "it is no next best choice either"
+    assert anywhere.plan.job.rounds.short.train.recompute == "selective"
+    assert here.plan.predicted.seconds_per_sample > anywhere.plan.predicted.seconds_per_sample
+    for found in (here, anywhere):
+        proven(found)
+    assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
+    assert (is_for_any(here.plan), is_for_any(anywhere.plan)) == (False, True)
+    unsaid = anywhere.plan.solver.model_copy(update={"for_any": False})
+    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid})), "an earlier version solved it"
+
+
+def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
+    train = (update(4e-4),)
+    levers = {"drafts": DRAFTS, "hand_over": [0.5]}
+    here, anywhere = planned(train, levers), planned(train, levers, for_any=True)
+    keys = [*here.search.space.short, *here.search.space.long]
+    assert not any(key.draft_tokens or getattr(key, "hand_over", 0) for key in keys)
+    refused = [text for key, text in here.plan.job.why.items() if key.startswith("refused.")]
+    assert [text.split(" ")[0] for text in refused if "--for any" in text] == ["search.drafts", "search.hand_over"]
+    keys = [*anywhere.search.space.short, *anywhere.search.space.long]
+    assert {key.draft_tokens for key in keys} == {0, 2}
+    assert not any("left out" in text for text in anywhere.plan.job.why.values())
+    plain = planned(train)
+    assert here.plan.job.rounds == plain.plan.job.rounds, "as if the job named none"
+
+
+def test_without_a_plan_that_can_run_here_the_error_says_whether_others_could_run_one():
+    with pytest.raises(Infeasible) as caught:
+        planned((update(4e-4, pp=2),))
+    assert "none of its measured updates can be run by rlplan execute (pp is 2, and" in str(caught.value)
+    assert str(caught.value).endswith("; other frameworks could run a plan: rlplan solve --for any")
+    assert planned((update(4e-4, pp=2),), for_any=True).plan.job.rounds.short.train.pp == 2
+
+
+def test_a_limit_that_only_other_frameworks_keep_is_told_so_and_one_that_none_keeps_is_not():
+    both = update(4e-2), update(4e-5, recompute="selective")
+    fast = planned(both, for_any=True)
+    limit = 1.5 * fast.plan.predicted.step_s.p95
+    assert limit < planned(both).plan.predicted.step_s.p50
+    with pytest.raises(Infeasible, match=r"slo\.step_p95_s.*other frameworks could run a plan"):
+        planned(both, slo_s=limit)
+    assert planned(both, slo_s=limit, for_any=True).plan.predicted.step_s.p95 <= limit
+    with pytest.raises(Infeasible) as caught:
+        planned(both, slo_s=1e-3)
+    assert "slo.step_p95_s" in str(caught.value) and "other frameworks" not in str(caught.value)
+
+
+@pytest.mark.parametrize("objective", ["seconds", "usd"])
+def test_on_gpus_both_kinds_of_round_share_one_layout_that_the_executor_runs(objective):
+    found = solved_on_gpus("exact", objective=objective)
+    rounds = found.plan.job.rounds
+    assert not_executable(found.plan.job) == [] and rounds.long is not None
+    for key in SAME_IN_BOTH_KINDS:
+        assert getattr(rounds.short.train, key) == getattr(rounds.long.train, key)
+
+
+def test_every_schedule_of_a_search_for_the_executor_can_run_here():
+    both = update(4e-4, dp=1), update(3e-4, dp=2), update(2e-4, dp=2, micro_batch_tokens=8192)
+    found = planned(both, {"micro_batch_tokens": [4096, 8192]})
+    allowed = [c for c in found.search.cycles() if not c.violations(found.search.limits)]
+    assert len({(c.train, c.long_train) for c in allowed}) > 1
+    for cycle in allowed:
+        trains = [found.search.space.train[m] for m in (cycle.train, cycle.long_train)]
+        assert executable(cycle, trains)
+    search = found.search
+    choices = all_cycles(*search.columns(), search.needs_long, search.limits, every_train=True)
+    counted = [c for c in choices if "sharding" not in c.violations(search.limits)]
+    assert found.plan.solver.candidates == len(counted) < len(choices)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_update_is_left_out_that_is_part_of_a_best_pair_of_one_sharding(seed):
+    draw = random.Random(seed)
+    sizes = [(8, 1, 1), (4, 2, 1), (4, 1, 2), (2, 4, 1), (2, 2, 2)]
+    every = [
+        TrainCost(
+            UpdateLayout(dp=dp, tp=tp, sp=sp, micro_batch_tokens=tokens),
+            step_s=draw.choice((1.0, 2.0, 3.0)),
+            per_token_s=draw.choice((1.0, 2.0, 3.0)),
+            per_token_squared_s=draw.choice((1.0, 2.0)),
+        )
+        for dp, tp, sp in sizes
+        for tokens in (1024, 2048, 4096)
+    ]
+    kept = update_layouts._unbeaten_shardings(every)
+    assert len(kept) < len(every)
+
+    def best(costs: list[TrainCost], short: tuple[float, float], long: tuple[float, float]) -> float:
+        return min(
+            a.update_s(*short) + b.update_s(*long)
+            for a, b in itertools.product(costs, repeat=2)
+            if sharding_of(a.layout) == sharding_of(b.layout)
+        )
+
+    for _ in range(50):
+        short, long = ((draw.choice((0.0, 0.3, 1.0, 5.0)), draw.choice((0.0, 0.5, 4.0))) for _ in range(2))
+        assert best(kept, short, long) == pytest.approx(best(every, short, long))
+
+
+def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
+    profile, job = library_profile("H800", "Qwen2.5-14B"), small_job(SIZES)
+    here = feasible_train(gpu_cluster(), job, profile, "main")
+    assert here and all(is_allowed(t.layout, UPDATE_VALUES) for t in here)
+    every = {t.layout for t in train_costs(profile, 8, [4096], {})}
+    runnable = {t.layout for t in train_costs(profile, 8, [4096], UPDATE_VALUES)}
+    assert runnable and all(is_allowed(layout, UPDATE_VALUES) for layout in runnable)
+    assert max(layout.pp for layout in every) > 1 and max(layout.cp for layout in every) > 1
+
+
+@pytest.mark.parametrize("allowed", [{}, UPDATE_VALUES])
+def test_the_least_memory_of_any_layout_is_that_of_the_allowed_ones(allowed):
+    law = library_profile("H800", "Qwen2.5-14B").train_law
+    least = least_peak(law, 8, [4096], allowed)
+    fitting = [peak_bytes(physics_of(law), t, law.memory_factors) for t in train_layouts(law, 8, [4096], **allowed)]
+    assert least is not None and fitting and least <= min(fitting)
+    assert least_peak(law, 8, [4096], {}) <= least
