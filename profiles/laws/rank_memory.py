@@ -23,6 +23,11 @@ STATE_BYTES = MASTER_BYTES + MOMENT_BYTES  # what an update starts from and leav
 CHECKPOINT_BYTES = STATE_BYTES  # of a parameter in the copy that a checkpoint is written from while training goes on
 RUNTIME_BYTES = 2.5e9  # on a GPU: context, communication buffers, workspaces
 LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
+LOGIT_BYTES = {4: (13.0, 8.0), 2: (15.0, 10.0)}
+"""By bytes of a value that is computed: bytes of a logit in a chunk, forward and backward (executor/trainer/policy/
+chunked_head.py). Forward: the logits, in float32, probabilities, a copy that is summed for the entropy, and a mask.
+Backward: the logits and their gradient, the latter in float32 before it is rounded."""
+BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy_model.py)
 
 UTILISATION = 0.9  # vLLM's default gpu_memory_utilization
@@ -103,7 +108,8 @@ def train_memory(
     Args:
         sharded: as TrainerKind has it; without, a replica keeps weights and gradients as Megatron does.
         compute_bytes: of a value of activations, 2 (bfloat16) or 4.
-        on_gpu: with a GPU's context and communication buffers.
+        on_gpu: with a GPU's context and communication buffers, and moments that come for a moment if offloaded; on a
+            CPU the host is the device.
         tokens: of a replica's micro-batch; None: the layout's budget.
         micro_batches: in a step; gradients stay from one to the next, so that in the first of them there are none yet.
     """
@@ -111,52 +117,32 @@ def train_memory(
     if not sharded:
         return _megatron_memory(a, layout, row)
     c, shards = compute_bytes, layout.accelerators // (layout.tp * layout.pp)
-    share, layer, vocabulary = rank_parameters(a, layout), layer_parameters(a), vocabulary_parameters(a, layout)
-    layer /= max(layout.tp, layout.ep if a.experts else 1)
-    head = a.vocab * a.hidden / (1 if a.tied else layout.tp)
-    mine = row / (layout.cp * layout.sp)
+    share, mine = rank_parameters(a, layout), row / (layout.cp * layout.sp)
     token = token_bytes(a, layout.tp, c)
     # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
     output = c * a.head_dim * a.heads / layout.tp
     after_forward, in_backward = held_by_layers(token, a.layers, layout.recompute, output)
     rows = min(float(LOGIT_CHUNK_TOKENS), mine)
+    forward, backward = LOGIT_BYTES[c]
+    if mine > rows:  # chunks but the last are computed again in the backward pass
+        backward = forward
+    moments: dict[str, dict[str, float]] = {
+        "loss": {
+            "trainer_activations": mine * (after_forward + token.end),
+            "trainer_logits": rows * a.vocab * forward,
+        },
+        "loss_backward": {
+            "trainer_activations": mine * (after_forward + token.end),
+            "trainer_logits": rows * a.vocab * backward,
+        },
+        "backward": {"trainer_activations": mine * in_backward},
+        "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
+        "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
+    }
+    for moment, held in _gathered(a, layout, c, shards, mine > rows).items():
+        moments[moment] |= held
     gradients = share * GRADIENT_BYTES
     steady = gradients if micro_batches > 1 else 0.0
-    after_forward = mine * (after_forward + token.end)
-    # Forward: float32 logits, and of 1,024 rows at a time three copies for the entropy. Backward: log-probabilities,
-    # two gradients (of softmax and of cross entropy), and the logits' own in the dtype that is computed in.
-    forward_bytes, backward_bytes = 4 + 12 * min(1.0, 1024 / rows), 12.0 + (0 if c == 4 else c)
-    logits = rows * a.vocab
-    loss = {"trainer_activations": after_forward, "trainer_logits": logits * forward_bytes}
-    loss_backward = {
-        "trainer_activations": after_forward,
-        "trainer_logits": logits * backward_bytes,
-        # Of the output matrix: the sum over chunks, and that of a further chunk.
-        "trainer_unsharded_gradients": head * c * (2 if mine > rows else 1),
-    }
-    backward = {"trainer_activations": mine * in_backward}
-    embedding = {"trainer_activations": mine * (token.layer_input + token.end_step)}
-    if shards == 1 and c == 4:  # nothing is gathered; a matrix's gradient is computed beside the sum it is added to
-        backward["trainer_unsharded_gradients"] = 4 * max(a.intermediate, a.head_dim * a.heads) * a.hidden / layout.tp
-        embedding["trainer_unsharded_gradients"] = 4.0 * a.vocab * a.hidden
-    else:
-        # Beside the vocabulary's matrices the layer in use is gathered, and the next one. A layer's gradients are
-        # summed over shards in float32, in a copy.
-        loss["trainer_gathered_weights"] = loss_backward["trainer_gathered_weights"] = c * (vocabulary + layer)
-        backward["trainer_gathered_weights"] = c * (vocabulary + 2 * layer)
-        backward["trainer_unsharded_gradients"] = c * head + (c + GRADIENT_BYTES) * layer
-        embedding["trainer_gathered_weights"] = c * vocabulary
-        embedding["trainer_unsharded_gradients"] = (c + GRADIENT_BYTES) * vocabulary
-    moments = {
-        "loss": loss,
-        "loss_backward": loss_backward,
-        "backward": backward,
-        "embedding": embedding,
-        "optimizer": {"trainer_optimizer_step": 0.0},
-    }
-    if layout.offload:  # one parameter's moments at a time
-        largest = max(float(a.vocab * a.hidden), max(a.intermediate, a.expert_intermediate) * a.hidden / layout.tp)
-        moments["optimizer"] = {"trainer_optimizer_step": MOMENT_BYTES * largest / shards}
     if micro_batches == 1:  # layers come last to first: the largest sum is at either end
         for moment in ("embedding", "optimizer"):
             moments[moment]["trainer_gradients"] = gradients
@@ -169,6 +155,52 @@ def train_memory(
         },
         moments=moments,
     )
+
+
+def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunked: bool) -> dict[str, dict[str, float]]:
+    """By moment: bytes of gathered weights and of gradients that are not sharded yet.
+
+    FSDP2 gathers a unit in the dtype that is computed in, and sums its gradients in float32, in a copy that stays until
+    the next unit's. Units are the layers, each gathered ahead of its use; the embedding; and the output matrix with the
+    last norm, which stay gathered from the loss to its backward pass. Tied, both are one unit that is always gathered,
+    and so they are where one rank computes in another dtype than float32 (executor/trainer/policy/load_policy.py).
+
+    Args:
+        c: bytes of a value that is computed.
+        shards: ranks that share each weight.
+        chunked: whether the loss has several chunks.
+    """
+    embedding = float(a.vocab * a.hidden)
+    head = embedding if a.tied else embedding / layout.tp
+    layer = layer_parameters(a) / max(layout.tp, layout.ep if a.experts else 1)
+    of_loss = head * c * (2 if chunked else 1)  # the sum over chunks, and that of a further chunk
+    weights, gradients = "trainer_gathered_weights", "trainer_unsharded_gradients"
+    if shards == 1 and c == 4:  # nothing is gathered; a matrix's gradient is computed beside the sum it is added to
+        matrix = float(max(a.intermediate, a.expert_intermediate, a.head_dim * a.heads) * a.hidden / layout.tp)
+        return {
+            "loss_backward": {gradients: of_loss},
+            "backward": {gradients: c * matrix},
+            "embedding": {gradients: c * embedding},
+        }
+    together = a.tied or shards == 1
+    always = c * vocabulary_parameters(a, layout) if together else 0.0
+    head_gathered = 0.0 if together else c * head
+    last = vocabulary_parameters(a, layout) if together else embedding
+    return {
+        "loss": {weights: always + head_gathered + c * layer},
+        "loss_backward": {weights: always + head_gathered + c * layer, gradients: of_loss},
+        "backward": {
+            weights: always + 2 * c * layer,
+            gradients: c * layer
+            + (c * head + GRADIENT_BYTES * layer if together else GRADIENT_BYTES * max(head, layer)),
+        },
+        "embedding": {weights: c * last, gradients: (c + GRADIENT_BYTES) * last},
+    }
+
+
+def _moments_at_once(share: float) -> float:
+    """Bytes of offloaded moments that are on a GPU while its rank's optimizer steps on `share` parameters."""
+    return MOMENT_BYTES * min(share, BUCKET_PARAMETERS)
 
 
 def rank_peak_bytes(

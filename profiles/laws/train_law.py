@@ -67,7 +67,7 @@ class TrainerKind:
         sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
             and only optimizer states are sharded (Megatron). With sharded weights tensor parallel ranks each compute
             norms and residuals, gather the logits, and step the optimizer on the accelerator, where offloaded moments
-            come one by one; in Megatron they divide all of it, and the host steps where states are offloaded.
+            come a bucket at a time; in Megatron they divide all of it, and the host steps where states are offloaded.
         packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
     """
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
@@ -83,23 +82,36 @@ class Policy:
 
     def loss(self) -> torch.Tensor:
         states = self.hidden()[torch.arange(self.tokens)]
-        chunks = zip(states.split(LOGIT_CHUNK_TOKENS), self.ids[0].split(LOGIT_CHUNK_TOKENS), strict=True)
-        weight = self.model.lm_head.weight
-        return sum(checkpoint(_chunk, rows, weight, targets, use_reentrant=False) for rows, targets in chunks)  # type: ignore[return-value]
+        chunks = list(zip(states.split(LOGIT_CHUNK_TOKENS), self.ids[0].split(LOGIT_CHUNK_TOKENS), strict=True))
+        logprobs = [checkpoint(self._chunk, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
+        return torch.stack([each.sum() for each in [*logprobs, self._chunk(*chunks[-1])]]).sum()
+
+    def _chunk(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logprobs: torch.Tensor = _Logprobs.apply(self.model.lm_head(rows), targets)
+        return logprobs
 
 
 def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given, **named: checkpoint(forward, *given, use_reentrant=False, **named)
 
 
-def _chunk(rows: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    logits = functional.linear(rows, weight).float()
-    loss = functional.cross_entropy(logits, targets, reduction="sum")
-    with torch.no_grad():
-        for part in logits.split(1024):
-            logs = part.log_softmax(-1)
-            (logs.exp() * logs).sum(-1)
-    return loss
+class _Logprobs(torch.autograd.Function):
+    """Log-probabilities of targets with the logits alone kept, and the entropy's copies made: as the executor's."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        total = logits.float().logsumexp(-1)
+        probabilities = (logits.float() - total[:, None]).exp_()
+        torch.where(probabilities > 0, logits.float(), torch.zeros_like(total)[:, None]).mul_(probabilities)
+        ctx.save_for_backward(logits, targets, total)
+        return logits.float().gather(1, targets[:, None])[:, 0] - total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        logits, targets, total = ctx.saved_tensors
+        slope = (logits.float() - total[:, None]).exp_().mul_(-gradient[:, None])
+        slope.scatter_add_(1, targets[:, None], gradient[:, None])
+        return slope.to(logits.dtype), None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
