@@ -181,7 +181,7 @@ class TrainPhysics:
     def rank_parameters(self, layout: UpdateLayout) -> float:
         """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
         a = self.architecture
-        divided = a.parameters - a.expert_parameters
+        divided = float(a.parameters - a.expert_parameters)
         if self.trainer.sharded:  # of embedding and output matrix every rank has more
             whole = vocabulary_parameters(a, UpdateLayout(dp=1, micro_batch_tokens=1))
             divided += vocabulary_parameters(a, layout) * layout.tp - whole

@@ -79,17 +79,6 @@ def train_layouts(
         yield from itertools.islice(fitting, 1)
 
 
-def least_peak_bytes(law: TrainLaw, accelerators: int, micro_batch_tokens: Sequence[int]) -> int | None:
-    """The least memory of a rank that any layout on exactly `accelerators` takes; None if none divides the model."""
-    physics = physics_of(law)
-    sizes = itertools.product(
-        SIZES, SIZES, SIZES, SIZES, SIZES if physics.architecture.experts else (1,), sorted(micro_batch_tokens)
-    )
-    ways = (_ways(law, physics, accelerators, size, (False, True), RECOMPUTES) for size in sizes)
-    peaks = (peak_bytes(physics, layout, law.memory_factors) for layout in itertools.chain.from_iterable(ways))
-    return min(peaks, default=None)
-
-
 def _ways(
     law: TrainLaw,
     physics: TrainPhysics,

@@ -24,7 +24,7 @@ from ...executor.rollout.round_runner import RoundRunner
 from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.cluster import Pool
-from ...plans.schema.job import Job, JobPaths
+from ...plans.schema.job import Job, JobPaths, model_heads
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.planned_job import LossPlan
 from ..laws.measured_fit import TrainPoint, fit_train
@@ -33,6 +33,8 @@ from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
 from .measure_rollout import RolloutCosts, measure_layout, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .measure_updates import Bench, measure_updates, step_groups
+from .measured_layouts import updates_to_measure
 
 REWARD_BURST = 200
 
@@ -89,9 +91,12 @@ async def _measure(
     most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
     frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0})})
-    layout = UpdateLayout(dp=1, micro_batch_tokens=budgets[0])
-    config = trainer_config(frozen, paths.model, layout, pool.accelerators.kind, most)
-    trainer = TrainerGroup("profile", replace(config, threads=pool.cores), supervisor)
+
+    def trainer_of(update: UpdateLayout) -> TrainerGroup:
+        config = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)
+        return TrainerGroup("profile", replace(config, threads=max(1, pool.cores // config.ranks)), supervisor)
+
+    trainer = trainer_of(UpdateLayout(dp=1, micro_batch_tokens=budgets[0]))
 
     with tempfile.TemporaryDirectory(prefix="rlplan-profile-") as folder:
         weights = Path(folder) / "weights.safetensors"
@@ -123,6 +128,12 @@ async def _measure(
             notify("reward workers")
             reward = await _measure_reward(rewards, prompts, tokenizer, sampled, job)
             parameters = parameter_count(paths.model)
+            train = _train(sampled.updates)
+            heads = model_heads(paths.model_folder) if paths.model_folder else None
+            if further := updates_to_measure(pool, heads, budgets[-1]):
+                steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
+                bench = Bench(steps, job.model.dtype, trainer_of)
+                train += await measure_updates(bench, trainer, train, further, notify)
         finally:
             notify("stopping")
             await trainer.close()
@@ -130,7 +141,7 @@ async def _measure(
             await fleet.close()
     return Measurements(
         rollout=tuple(costs),
-        train=_train(sampled.updates),
+        train=train,
         reward=reward,
         sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),

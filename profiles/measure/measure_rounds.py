@@ -18,17 +18,16 @@ from ...executor.engines.fleet import Fleet
 from ...executor.rollout.round_runner import RoundRunner
 from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
-from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
-from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
 from ..laws.measured_fit import TrainPoint
 from ..laws.reward_fit import ScoredSample
 from ..length_trace import LengthRow
+from .measure_updates import timed_update
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024
@@ -202,11 +201,7 @@ class RoundSampler:
         self._budgets.append(self._budgets.pop(0))
         budget = self._budgets[0]
         lengths = [sample.tokens for group in groups for sample in group]
-        began = time.perf_counter()
-        metrics = await self._trainer.step(groups, UpdateSettings(budget))
-        seconds = time.perf_counter() - began
-        if refused := refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype]):
-            raise RunFailed(f"an update was refused, so its seconds say nothing: {refused.text}")
+        seconds = await timed_update(self._trainer, groups, UpdateSettings(budget), self._job.model.dtype)
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
 
