@@ -16,6 +16,9 @@ from torch.utils.checkpoint import checkpoint
 CHUNK_ROWS = 2048
 """Rows of logits that exist at once; profiles/laws/rank_memory.py counts with it."""
 
+BLOCK_ELEMENTS = {"cpu": 2**18, "cuda": 2**25}
+"""Logits whose log-probabilities are computed at once: on a CPU they stay in its cache, on a GPU they fill it."""
+
 
 class ChunkedHead:
     """The head of a model, which returns log-probabilities and entropies in place of logits.
@@ -37,7 +40,12 @@ class ChunkedHead:
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[1, N, hidden size] -> [1, N, 2] float32: log-probability of each target at the sampling temperature, and
         entropy of its distribution in nats, without gradient."""
-        chunks = list(zip(hidden[0].split(self._rows), self._targets.split(self._rows), strict=True))
+        # The smaller chunk comes first: it is one of those that are computed again.
+        count = self._targets.shape[0]
+        sizes = [count % self._rows or self._rows]
+        sizes += [self._rows] * ((count - sizes[0]) // self._rows)
+        # squeeze rather than [0], here and below: the backward of an index fills a tensor with zeros.
+        chunks = list(zip(hidden.squeeze(0).split(sizes), self._targets.split(sizes), strict=True))
         results = []
         for number, (rows, targets) in enumerate(chunks):
             if torch.is_grad_enabled() and number < len(chunks) - 1:
@@ -48,7 +56,7 @@ class ChunkedHead:
         return torch.cat(results)[None]
 
     def _chunk(self, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self._logits(rows[None])[0]
+        logits = self._logits(rows[None]).squeeze(0)
         logprobs, entropies = _Logprobs.apply(logits, targets, self._temperature)
         return logprobs, entropies
 
@@ -56,35 +64,46 @@ class ChunkedHead:
 class _Logprobs(torch.autograd.Function):
     """[N, vocabulary] logits of any type, [N] targets -> [N] log-probabilities and [N] entropies, float32.
 
-    With p = softmax(x / T) and H its entropy: log p_t = x_t / T - logsumexp(x / T); H = logsumexp - sum(p x / T);
-    d log p_t / dx = (1_t - p) / T. What is kept for the backward is the logits in their own type and the logsumexp.
+    With y = x / T less its maximum m, s = sum(exp y), p = exp(y) / s = softmax(x / T) and H its entropy:
+    log p_t = x_t / T - (m + log s); H = log s - sum(p y); d log p_t / dx = (1_t - p) / T. What is kept for the backward
+    is the logits in their own type and m + log s. Both passes take few rows at a time (BLOCK_ELEMENTS), so that what
+    they compute in between is small.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        scaled = logits.float()
-        scaled = scaled / temperature if temperature != 1.0 else scaled
-        total = scaled.logsumexp(-1)
-        logprobs = scaled.gather(1, targets[:, None])[:, 0] - total
-        probabilities = (scaled - total[:, None]).exp_()
-        # 0 log 0 is 0: a logit of minus infinity has no part in the sum.
-        entropies = total - torch.where(probabilities > 0, scaled, torch.zeros_like(total)[:, None]).mul_(
-            probabilities
-        ).sum(-1)
+        totals, entropies = [], []
+        for block in logits.split(_block_rows(logits)):
+            shifted = block.float() / temperature
+            greatest = shifted.amax(-1, keepdim=True)
+            powers = shifted.sub_(greatest).exp()
+            mass = powers.sum(-1)
+            # 0 log 0 is 0: a logit of minus infinity has no part in the sum.
+            mean = shifted.clamp_(min=torch.finfo(torch.float32).min).mul_(powers).sum(-1) / mass
+            totals.append(greatest[:, 0] + mass.log())
+            entropies.append(mass.log() - mean)
+        total, entropy = torch.cat(totals), torch.cat(entropies)
+        logprobs = logits.gather(1, targets[:, None])[:, 0].float() / temperature - total
         ctx.save_for_backward(logits, targets, total)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropies)
-        return logprobs, entropies
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
 
     @staticmethod
     def backward(  # type: ignore[override]
         ctx: Any, gradient: torch.Tensor, _entropies: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:
         logits, targets, total = ctx.saved_tensors
-        scale = -gradient / ctx.temperature
-        slope = logits.float()  # of the logits' type itself in float32
-        slope = (slope / ctx.temperature).sub_(total[:, None]).exp_().mul_(scale[:, None])
-        slope.scatter_add_(1, targets[:, None], -scale[:, None])
-        return slope.to(logits.dtype), None, None
+        scale = gradient[:, None] / ctx.temperature
+        slope = torch.empty_like(logits)
+        blocks = (x.split(_block_rows(logits)) for x in (logits, targets[:, None], total[:, None], scale, slope))
+        for block, target, norm, times, out in zip(*blocks, strict=True):
+            part = (block.float() / ctx.temperature).sub_(norm).exp_().mul_(-times)
+            out.copy_(part.scatter_add_(1, target, times))
+        return slope, None, None
+
+
+def _block_rows(logits: torch.Tensor) -> int:
+    return max(1, BLOCK_ELEMENTS[logits.device.type] // logits.shape[1])

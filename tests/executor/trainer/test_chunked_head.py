@@ -1,0 +1,78 @@
+"""Log-probabilities at the head, against torch's own over all rows at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlplan.executor.trainer.policy import chunked_head
+from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
+
+VOCABULARY, WIDTH = 13, 8
+
+
+class Policy(torch.nn.Module):
+    """What a head needs of a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = torch.nn.Linear(WIDTH, VOCABULARY)
+
+    def get_output_embeddings(self) -> torch.nn.Linear:
+        return self.head
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 14], ids=lambda count: f"{count} rows")
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_chunks_and_blocks_of_rows_give_what_all_rows_at_once_give(
+    monkeypatch: pytest.MonkeyPatch, count: int, temperature: float
+) -> None:
+    monkeypatch.setitem(chunked_head.BLOCK_ELEMENTS, "cpu", 2 * VOCABULARY)  # two rows
+    plain, chunked = Policy(), Policy()
+    head = ChunkedHead(chunked, temperature, rows=5)
+    hidden = 3.0 * torch.randn(1, count, WIDTH)
+    targets, weights = torch.randint(0, VOCABULARY, (count,)), torch.randn(count)
+    ours, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
+
+    head.expect(targets)
+    found = chunked.head(ours)[0]
+    (found[:, 0] * weights).sum().backward()
+    logs = (plain.head(theirs)[0] / temperature).log_softmax(-1)
+    logprobs = logs.gather(1, targets[:, None])[:, 0]
+    (logprobs * weights).sum().backward()
+
+    torch.testing.assert_close(found[:, 0], logprobs)
+    torch.testing.assert_close(found[:, 1], -(logs.exp() * logs).sum(-1))
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    torch.testing.assert_close(chunked.head.weight.grad, plain.head.weight.grad)
+
+
+def test_rows_of_the_smaller_chunk_alone_are_computed_again() -> None:
+    policy, computed = Policy(), []
+    forward = policy.head.forward
+    policy.head.forward = lambda rows: computed.append(rows.shape[1]) or forward(rows)  # type: ignore[method-assign]
+    head = ChunkedHead(policy, 1.0, rows=5)
+    head.expect(torch.zeros(6, dtype=torch.long))
+    policy.head(torch.randn(1, 6, WIDTH, requires_grad=True))[0, :, 0].sum().backward()
+    assert computed == [1, 5, 1]
+
+
+def test_a_token_that_cannot_be_drawn_has_no_part_in_the_entropy() -> None:
+    policy = Policy()
+    with torch.no_grad():
+        policy.head.weight.zero_()
+        policy.head.bias.copy_(torch.tensor([0.0, 0.0] + [-torch.inf] * (VOCABULARY - 2)))
+    head = ChunkedHead(policy, 1.0)
+    head.expect(torch.tensor([1]))
+    found = policy.head(torch.randn(1, 1, WIDTH))
+    torch.testing.assert_close(found.flatten().detach(), torch.tensor([-1.0, 1.0]) * torch.tensor(2.0).log())
+
+
+def test_logits_that_are_not_finite_give_log_probabilities_that_are_not() -> None:
+    policy = Policy()
+    with torch.no_grad():
+        policy.head.bias[3] = torch.inf
+    head = ChunkedHead(policy, 1.0)
+    head.expect(torch.tensor([1]))
+    assert not policy.head(torch.randn(1, 1, WIDTH))[0, 0, 0].isfinite()
