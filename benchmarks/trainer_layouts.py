@@ -4,10 +4,10 @@
 
 Each layout is a set of processes that hold the real trainer. `gradient_max_diff`: largest difference of a gradient's
 element from one rank's without recomputation and offload, over the largest element of that gradient, in float32.
-`peak_bytes`: the most that torch's allocator held on a rank while it took a step, weights and moments included (the
-fullest rank); moments that are offloaded lie in host memory, which on a CPU is the same, so their bytes are taken off.
+`peak_bytes`: weights and moments, and the most memory that a rank held beyond them while it took a step, by the
+kernel's count (the fullest rank); moments that are offloaded lie in host memory, which on a CPU is the same, so their bytes are taken off.
 `predicted_bytes`: the same by profiles/laws/rank_memory.py. `chunked`: a loss whose logits come in chunks beside one
-whose logits are whole. `loading`: the most private memory that each of two ranks took while it loaded a model of 300
+whose logits are whole. `loading`: the most memory that each of two ranks took while it loaded a model of 300
 million parameters, in shares of the whole model in float32 plus one layer.
 
     {"layouts": {"1 rank": {"gradient_max_diff": …, "peak_bytes": …, "predicted_bytes": …}, …},
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -54,9 +55,12 @@ def ranks(count: int, arguments: list[str], folder: Path) -> list[dict[str, Any]
     """What each of `count` processes of trainer_rank_process wrote. Raises RuntimeError with the errors of those that
     failed."""
     command = [sys.executable, "-m", "benchmarks.trainer_rank_process", *arguments, str(count), str(folder)]
+    # Memory of tensors goes back to the kernel when they are freed, so that what is held is what is needed.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
     root = Path(__file__).resolve().parents[1]
     started = [
-        subprocess.Popen([*command, str(rank)], cwd=root, stderr=subprocess.PIPE, text=True) for rank in range(count)
+        subprocess.Popen([*command, str(rank)], cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(count)
     ]
     try:
         errors = [each.communicate(timeout=DEADLINE_S)[1] for each in started]

@@ -5,20 +5,20 @@ python -m benchmarks.trainer_rank_process step|load MODEL TP SP MICRO_BATCH_TOKE
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import json
 import random
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.profiler import ProfilerActivity, profile
 
+from rlplan.executor.trainer.optimizer.gradient_norm import local
 from rlplan.executor.trainer.packing import pack
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
@@ -126,31 +126,27 @@ def difference(gradients: dict[str, Any], reference: dict[str, Any]) -> float:
     )
 
 
-def allocated(work: Callable[[], Any]) -> tuple[int, int, Any]:
-    """(peak, end) of the bytes that torch's allocator holds while `work` runs, beyond those at its start; its result.
+def peak_beyond_start(work: Callable[[], Any]) -> tuple[int, Any]:
+    """The most memory that this process held in RAM while `work` ran, beyond what it held at its start; its result.
 
-    From the profiler's memory events, which tell of each allocation and release on a CPU.
+    From the kernel's high-water mark (Linux). torch's profiler would not do: it does not see what gloo's threads free.
     """
     gc.collect()
-    gc.disable()  # a tensor of before that went meanwhile would be counted as freed
-    try:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            result = work()
-    finally:
-        gc.enable()
-    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak, held, result
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the mark to what is held now
+    result = work()
+    return status_bytes("VmHWM") - before, result
 
 
 def step(model: Path, tp: int, sp: int, micro_batch_tokens: int, ranks: int, folder: Path, rank: int) -> dict[str, Any]:
     """Gradients and memory of this rank's steps, in all settings."""
     method = f"file://{folder}/meeting-point" if ranks > 1 else None
     config = config_of(model, micro_batch_tokens, ranks, tp, sp)
-    _, held, trainer = allocated(lambda: Trainer(config, rank, method))
+    trainer = Trainer(config, rank, method)
+    kept = [local(p.detach()) for p in trainer._model.parameters()] + list(trainer._optimizer.tensors())
+    held = sum(tensor.nbytes for tensor in kept)
+    del kept
     batch, reference = groups(SMALL["vocab_size"]), load_file(model / REFERENCE)
     ways = [UpdateSettings(micro_batch_tokens, *way) for way in itertools.product((False, True), repeat=2)]
     # Before any step: all gradients are of the same weights.
@@ -161,7 +157,7 @@ def step(model: Path, tp: int, sp: int, micro_batch_tokens: int, ranks: int, fol
     figures = []
     for update, far in zip(ways, differences, strict=True):
         trainer.step(batch, update)  # what is made at a first step stays
-        peak, _, metrics = allocated(lambda u=update: trainer.step(batch, u))  # type: ignore[misc]
+        peak, metrics = peak_beyond_start(lambda u=update: trainer.step(batch, u))  # type: ignore[misc]
         figures.append(
             {
                 "gradient_max_diff": far,
@@ -180,28 +176,18 @@ def load(model: Path, ranks: int, folder: Path, rank: int) -> dict[str, Any]:
     mesh = join(rank, ranks, 1, 1, torch.device("cpu"), f"file://{folder}/meeting-point")
     import transformers  # noqa: F401 (its own memory is not the model's)
 
-    gc.collect()
-    before, peak, done = private_bytes(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            peak[0] = max(peak[0], private_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    policy = load_policy(str(model), "float32", torch.device("cpu"), mesh)
-    done.set()
-    watcher.join()
-    assert sum(p.numel() for p in policy.parameters()) > 0
-    return {"peak_bytes": max(peak[0], private_bytes()) - before}
+    peak, policy = peak_beyond_start(lambda: load_policy(str(model), "float32", torch.device("cpu"), mesh))
+    held = sum(local(p.detach()).nbytes for p in policy.parameters())
+    # Pages of the model's files that are mapped are the kernel's to keep or drop.
+    return {"peak_bytes": peak, "held_bytes": held}
 
 
-def private_bytes() -> int:
-    """Anonymous memory of this process that is in RAM (Linux)."""
+def status_bytes(key: str) -> int:
+    """A figure of this process's memory, from /proc/self/status."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
+        if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no RssAnon")
+    raise RuntimeError(f"/proc/self/status has no {key}")
 
 
 def main() -> None:
