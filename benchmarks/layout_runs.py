@@ -1,6 +1,6 @@
 """The demo's job by trainers of several layouts: whether all train the same prompts to the same weights.
 
-    python -m benchmarks.layout_runs [--steps 20] [--layouts "dp 2,tp 2,dp 2 tp 2,sp 2"] [--killed "dp 2 tp 2"] [--json]
+    python -m benchmarks.layout_runs [--steps 20] [--layouts "dp 2,tp 2"] [--killed "dp 2 tp 2"] [--json]
 
 One plan of synchronous rounds is run once by one rank (`dp 1`) and once by each layout, in turns on the same engine. A
 further run, of the layout `--killed`, loses one rank by SIGKILL in the middle of a step and goes on from its last
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -55,7 +56,8 @@ from .faults.verdict import weights
 console = Console(stderr=True)
 
 ONE_RANK = "dp 1"
-LAYOUTS = "dp 2,tp 2,dp 2 tp 2,sp 2"
+LAYOUTS = "dp 1 micro_batch_tokens 512,dp 2,tp 2,dp 2 tp 2,sp 2"
+"""The first is for comparison: what one rank's own rounding comes to where it adds its micro-batches in another way."""
 PROMPTS_PER_STEP, MAX_RESPONSE_TOKENS, MICRO_BATCH_TOKENS = 8, 128, 1024
 """Of the shortened job: a step takes about a second; several micro-batches for each replica."""
 CHECKPOINT_EVERY = 5
@@ -67,13 +69,14 @@ Sample = tuple[str, int, int, float]
 
 
 def ranks_of(layout: str) -> dict[str, int]:
-    """The keys of a layout: {"dp": 2, "tp": 2, "sp": 1} of `dp 2 tp 2`. Raises InputError for any other text."""
+    """The keys of a plan's `train` section that a layout as `dp 2 tp 2` names. Raises InputError for any other text."""
     words = layout.split()
     keys = dict(zip(words[::2], words[1::2], strict=False))
-    known = all(key in ("dp", "tp", "sp") and keys[key].isdecimal() and int(keys[key]) for key in keys)
+    usual = {"dp": 1, "tp": 1, "sp": 1, "micro_batch_tokens": MICRO_BATCH_TOKENS}
+    known = all(key in usual and value.isdecimal() and int(value) for key, value in keys.items())
     if not words or 2 * len(keys) != len(words) or not known:
-        raise InputError(f"layout {layout!r}: write dp, tp and sp, each with its number of ranks, as in 'dp 2 tp 2'")
-    return {key: int(keys.get(key, "1")) for key in ("dp", "tp", "sp")}
+        raise InputError(f"layout {layout!r}: write {', '.join(usual)}, each with its number, as in 'dp 2 tp 2'")
+    return usual | {key: int(value) for key, value in keys.items()}
 
 
 def file_name(layout: str) -> str:
@@ -97,7 +100,7 @@ def write_plans(folder: Path, ranks: dict[str, dict[str, int]]) -> list[Path]:
     short["rollout"] |= {"engines": 1, "tp": 1}
     paths = []
     for name, keys in ranks.items():
-        short["train"] |= keys | {"micro_batch_tokens": MICRO_BATCH_TOKENS}
+        short["train"] |= keys
         paths.append(folder / f"{file_name(name)}.yaml")
         dump(Plan.model_validate(document), paths[-1])
     return paths
@@ -109,8 +112,8 @@ class Kill:
     def __init__(self, trainer: str, update: int) -> None:
         self.trainer, self.update = trainer, update
         self.updates = 0
-        self.step_s = 0.0
-        """Seconds of the update before."""
+        self.quickest_s = math.inf
+        """Seconds of the quickest update so far."""
         self.struck = False
         """The rank was killed, and the update that it was in had not ended."""
 
@@ -128,11 +131,11 @@ class Kill:
             if kill.updates != kill.update:
                 began = time.monotonic()
                 metrics = await step(group, groups, update)
-                kill.step_s = time.monotonic() - began
+                kill.quickest_s = min(kill.quickest_s, time.monotonic() - began)
                 return metrics
             pid = (await group.pids())[-1]
             training = asyncio.ensure_future(step(group, groups, update))
-            await asyncio.sleep(kill.step_s / 2)
+            await asyncio.sleep(kill.quickest_s / 3)
             kill.struck = not training.done()
             os.kill(pid, signal.SIGKILL)
             return await training
@@ -254,9 +257,7 @@ def wrong(document: dict[str, Any]) -> list[str]:
 @click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Optimizer steps of each run.")
 @click.option("--layouts", default=LAYOUTS, show_default=True, help="Layouts beside one rank, between commas.")
 @click.option("--killed", default="dp 2 tp 2", show_default=True, help="The layout that loses a rank; '' for none.")
-@click.option(
-    "--example", type=click.Path(exists=True, path_type=Path), help="A folder of `rlplan init`, to be copied."
-)
+@click.option("--example", type=click.Path(exists=True, path_type=Path), help="Copy this folder of `rlplan init`.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep plans and runs in this folder, which must be new.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path | None, as_json: bool) -> None:

@@ -32,9 +32,9 @@ def log_of(*steps):
 
 
 def test_a_layout_is_its_keys_with_numbers_and_anything_else_is_refused():
-    assert ranks_of("dp 2 tp 2") == {"dp": 2, "tp": 2, "sp": 1}
+    assert ranks_of("dp 2 tp 2") == {"dp": 2, "tp": 2, "sp": 1, "micro_batch_tokens": 1024}
     for text in ("", "dp", "dp two", "dp 0", "pp 2", "dp 2 dp 4", "dp 2 tp"):
-        with pytest.raises(InputError, match="write dp, tp and sp"):
+        with pytest.raises(InputError, match="write dp, tp, sp, micro_batch_tokens, each"):
             ranks_of(text)
 
 
