@@ -35,7 +35,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from rlplan.executor.example.write import write_example
+from rlplan.executor.example.write import new_folder, write_example
 from rlplan.executor.execute import execute
 from rlplan.executor.prepare import Options, prepare
 from rlplan.executor.records.checkpoints import checkpoints
@@ -112,8 +112,7 @@ class Kill:
     def __init__(self, trainer: str, update: int) -> None:
         self.trainer, self.update = trainer, update
         self.updates = 0
-        self.quickest_s = math.inf
-        """Seconds of the quickest update so far."""
+        self.quickest_s = math.inf  # seconds of the quickest update so far
         self.struck = False
         """The rank was killed, and the update that it was in had not ended."""
 
@@ -140,7 +139,7 @@ class Kill:
             os.kill(pid, signal.SIGKILL)
             return await training
 
-        TrainerGroup.step = struck  # type: ignore[method-assign]
+        TrainerGroup.step = struck  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:
@@ -271,7 +270,8 @@ def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path
         if killed:
             ranks[f"{killed} killed"] = ranks[killed]
         if example:
-            shutil.copytree(example, home / "example")
+            with new_folder(home / "example") as building:
+                shutil.copytree(example, building, dirs_exist_ok=True)
         else:
             console.print("writing the demo's example")
             write_example(home / "example")
