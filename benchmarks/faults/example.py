@@ -6,20 +6,21 @@ hold for this machine, and nothing here reads them.
 
 from __future__ import annotations
 
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import rlplan.plans
 from rlplan.executor.example.write import write_example
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
-from rlplan.profiles.length_trace import read_lengths
+from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
 
 SHIPPED = Path(rlplan.plans.__file__).parent / "examples" / "cpu-demo"
@@ -29,9 +30,20 @@ ENGINES, RANKS = 2, 2
 def write_plan(folder: Path) -> Path:
     """Write the demo's example and its plan into `folder`, which must be new; returns the plan's path."""
     write_example(folder)
+    dump(with_layout(shipped_plan(folder, "exact")), folder / "plan.yaml")
+    return folder / "plan.yaml"
+
+
+def shipped_plan(folder: Path, mode: Mode) -> Plan:
+    """A plan of the example in `folder` from the shipped profile and lengths, which are copied there as if measured of
+    its job: lengths beyond the job's cap are cut to it."""
     job = load_job(folder / "job.yaml")
-    lengths = folder / "profile.lengths.jsonl"
-    shutil.copyfile(SHIPPED / lengths.name, lengths)
+    lengths, cap = folder / "profile.lengths.jsonl", job.rollout.max_response_tokens
+    rows = read_lengths(SHIPPED / lengths.name).rows
+    write_lengths(
+        lengths,
+        [replace(row, tokens=min(row.tokens, cap), truncated=row.truncated or row.tokens > cap) for row in rows],
+    )
     profile = load(SHIPPED / "profile.yaml", Profile).model_copy(
         update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml"))}
     )
@@ -46,10 +58,8 @@ def write_plan(folder: Path) -> Path:
         profile=ProfileFile(path="profile.yaml", sha256=sha256_file(folder / "profile.yaml"), provenance="measured"),
         lengths=named(lengths.name),
     )
-    trace = read_lengths(lengths, cap_tokens=job.rollout.max_response_tokens)
-    plan = solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, SolveOptions(mode="exact")).plan
-    dump(with_layout(plan), folder / "plan.yaml")
-    return folder / "plan.yaml"
+    trace = read_lengths(lengths, cap_tokens=cap)
+    return solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, SolveOptions(mode=mode)).plan
 
 
 def with_layout(plan: Plan) -> Plan:

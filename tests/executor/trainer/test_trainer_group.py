@@ -34,21 +34,19 @@ def groups(count):
     ]
 
 
+def config(model, **layout):
+    from rlplan.executor.configuration import trainer_config
+
+    train = UpdateLayout(micro_batch_tokens=128, **layout)
+    return trainer_config(loads(JOB, Job), str(model), train, "cpu", LossPlan(samples=8.0, tokens=80))
+
+
 @pytest.mark.timeout(300)
 def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_is_its_silence(
     tiny_model, loop, tmp_path
 ):
-    from rlplan.executor.configuration import trainer_config
-
     start_ray()
-    config = trainer_config(
-        loads(JOB, Job),
-        str(tiny_model),
-        UpdateLayout(dp=1, micro_batch_tokens=128),
-        "cpu",
-        LossPlan(samples=8.0, tokens=80),
-    )
-    group = TrainerGroup("two", replace(config, ranks=2), Supervisor(Patience(stall_s=6.0)))
+    group = TrainerGroup("two", config(tiny_model, dp=2), Supervisor(Patience(stall_s=6.0)))
 
     async def die_in_step(number):
         """Send a signal to rank 1 in the middle of a long step; returns (error, seconds until it was known)."""
@@ -87,3 +85,39 @@ def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_
     assert "no sign of life of rank 1 of 2" in stopped.reason and stopped_s < 20.0
     assert metrics["samples"] == 4
     assert not isinstance(fault, TrainerDied), "what all ranks refuse is a fault of the run"
+
+
+@pytest.mark.timeout(300)
+def test_tensor_ranks_that_lose_one_in_a_step_go_on_from_their_checkpoint_as_if_nothing_had_been(
+    tiny_model, loop, tmp_path
+):
+    start_ray()
+    layout = replace(config(tiny_model, dp=2, tp=2), logprob_limits=None)  # the log-probs of this test are made up
+    group = TrainerGroup("four", layout, Supervisor(Patience()))
+
+    async def body():
+        try:
+            await group.start()
+            await group.step(groups(3))
+            await group.stage()
+            await group.write(tmp_path / "of-1")
+            start = await group.export(tmp_path / "weights")
+            await group.step(groups(5))
+            wanted = await group.export(tmp_path / "weights")
+            step = asyncio.create_task(group.step(groups(400)))
+            await asyncio.sleep(0.5)
+            assert not step.done(), "the step is too short for this test"
+            os.kill((await group.pids())[-1], signal.SIGKILL)
+            with pytest.raises(TrainerDied) as death:
+                await step
+            await group.restart(death.value.reason)
+            await group.load(tmp_path / "of-1")
+            loaded = await group.export(tmp_path / "weights")
+            await group.step(groups(5))
+            return start, loaded, wanted, await group.export(tmp_path / "weights")
+        finally:
+            await group.close()
+
+    start, loaded, wanted, end = loop.run_until_complete(body())
+    assert loaded == start, "the checksums of the checkpoint's weights"
+    assert end == wanted != start, "the moments too are those of the checkpoint, else the step would be another"

@@ -32,6 +32,7 @@ from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights import staging
 from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.planned_job import LossPlan, PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
@@ -63,8 +64,9 @@ async def start_held(group: TrainerGroup, gate: Path) -> None:
 def config(model, ranks):
     from rlplan.executor.configuration import trainer_config
 
-    found = trainer_config(loads(JOB, Job), str(model), 64, "cpu", LossPlan(samples=6.0, tokens=36))
-    return replace(found, ranks=ranks, logprob_limits=None)  # the log-probs of these tests are made up
+    layout = UpdateLayout(dp=ranks, micro_batch_tokens=64)
+    found = trainer_config(loads(JOB, Job), str(model), layout, "cpu", LossPlan(samples=6.0, tokens=36))
+    return replace(found, logprob_limits=None)  # the log-probs of these tests are made up
 
 
 def some_groups(seed):
