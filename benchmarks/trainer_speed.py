@@ -71,7 +71,9 @@ class Measured(NamedTuple):
 def write_model(folder: Path, settings: dict[str, Any]) -> str:
     """Save a Qwen2 with random weights; returns its path."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     torch.manual_seed(0)
     Qwen2ForCausalLM(Qwen2Config(**settings)).save_pretrained(folder)
     return str(folder)
