@@ -5,10 +5,10 @@
 Each layout is a set of processes that hold the real trainer. `gradient_max_diff`: largest difference of a gradient's
 element from one rank's without recomputation and offload, over the largest element of that gradient, in float32.
 `peak_bytes`: weights and moments, and the most memory that a rank held beyond them while it took a step, by the
-kernel's count (the fullest rank); moments that are offloaded lie in host memory, which on a CPU is the same, so their bytes are taken off.
-`predicted_bytes`: the same by profiles/laws/rank_memory.py. `chunked`: a loss whose logits come in chunks beside one
-whose logits are whole. `loading`: the most memory that each of two ranks took while it loaded a model of 300
-million parameters, in shares of the whole model in float32 plus one layer.
+kernel's count (the fullest rank); moments that are offloaded lie in host memory, which on a CPU is the same, so their
+bytes are taken off. `predicted_bytes`: the same by profiles/laws/rank_memory.py. `chunked`: a loss whose logits come in
+chunks beside one whose logits are whole. `loading`: the most memory that each of two ranks took while it loaded a
+bfloat16 model of 300 million parameters, in shares of the whole model in float32 plus one layer.
 
     {"layouts": {"1 rank": {"gradient_max_diff": …, "peak_bytes": …, "predicted_bytes": …}, …},
      "chunked": {"loss_difference": …, "gradient_max_diff": …},
@@ -108,7 +108,7 @@ def measured(model: Path, layout: str, sizes: dict[str, int], folder: Path) -> d
 def loading(folder: Path) -> dict[str, Any]:
     """Memory of two ranks that load a large model."""
     model = folder / "large"
-    parameters, layer = process.write_model("llama", model, process.LARGE)
+    parameters, layer = process.write_model("llama", model, process.LARGE, "bfloat16")
     written = ranks(2, ["load", str(model), "1", "1", "0"], folder)
     peaks = [each["peak_bytes"] for each in written]
     whole = 4 * (parameters + layer)

@@ -57,14 +57,14 @@ TEMPERATURE = 0.9
 REFERENCE = "reference.safetensors"
 
 
-def write_model(family: str, folder: Path, sizes: dict[str, Any]) -> tuple[int, int]:
+def write_model(family: str, folder: Path, sizes: dict[str, Any], dtype: str = "float32") -> tuple[int, int]:
     """Write a model with random weights; (its parameters, those of a layer)."""
     import transformers
 
     torch.manual_seed(3)
     name, more = FAMILIES[family]
     config = getattr(transformers, name)(**sizes, **more)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     model.save_pretrained(folder, max_shard_size="200MB")
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
     return count(model), count(model.model.layers[0])
@@ -176,9 +176,13 @@ def load(model: Path, ranks: int, folder: Path, rank: int) -> dict[str, Any]:
     mesh = join(rank, ranks, 1, 1, torch.device("cpu"), f"file://{folder}/meeting-point")
     import transformers  # noqa: F401 (its own memory is not the model's)
 
-    peak, policy = peak_beyond_start(lambda: load_policy(str(model), "float32", torch.device("cpu"), mesh))
-    held = sum(local(p.detach()).nbytes for p in policy.parameters())
-    # Pages of the model's files that are mapped are the kernel's to keep or drop.
+    def loaded() -> int:
+        policy = load_policy(str(model), "float32", torch.device("cpu"), mesh)
+        parts = [local(p.detach()) for p in policy.parameters()]
+        assert all(bool(torch.isfinite(part).all()) for part in parts)  # read all, so that all is in memory
+        return sum(part.nbytes for part in parts)
+
+    peak, held = peak_beyond_start(loaded)
     return {"peak_bytes": peak, "held_bytes": held}
 
 

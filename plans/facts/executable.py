@@ -46,6 +46,7 @@ NOT_HERE = "solve again without --for any, or run the plan with another framewor
 _WHY_NOT = {
     "pp": "and the executor's trainers have no pipeline",
     "cp": "and the executor's trainers share sequences by sp",
+    "ep": "and transformers (5.19) shares experts out over tensor-parallel ranks only, where tp splits them already",
 }
 
 

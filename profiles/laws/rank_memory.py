@@ -23,10 +23,8 @@ STATE_BYTES = MASTER_BYTES + MOMENT_BYTES  # what an update starts from and leav
 CHECKPOINT_BYTES = STATE_BYTES  # of a parameter in the copy that a checkpoint is written from while training goes on
 RUNTIME_BYTES = 2.5e9  # on a GPU: context, communication buffers, workspaces
 LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
-LOGIT_BYTES = {4: (13.0, 8.0), 2: (15.0, 10.0)}
-"""By bytes of a value that is computed: bytes of a logit in a chunk, forward and backward (executor/trainer/policy/
-chunked_head.py). Forward: the logits, in float32, probabilities, a copy that is summed for the entropy, and a mask.
-Backward: the logits and their gradient, the latter in float32 before it is rounded."""
+LOGIT_BLOCK = {"cpu": 2**18, "cuda": 2**25}  # logits of a chunk that are computed with at once, in float32
+LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trainer/policy/chunked_head.py)
 BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy_model.py)
 
@@ -123,17 +121,15 @@ def train_memory(
     output = c * a.head_dim * a.heads / layout.tp
     after_forward, in_backward = held_by_layers(token, a.layers, layout.recompute, output)
     rows = min(float(LOGIT_CHUNK_TOKENS), mine)
-    forward, backward = LOGIT_BYTES[c]
-    if mine > rows:  # chunks but the last are computed again in the backward pass
-        backward = forward
+    block = LOGIT_BLOCK_BYTES * min(rows * a.vocab, LOGIT_BLOCK["cuda" if on_gpu else "cpu"])
     moments: dict[str, dict[str, float]] = {
         "loss": {
             "trainer_activations": mine * (after_forward + token.end),
-            "trainer_logits": rows * a.vocab * forward,
+            "trainer_logits": c * rows * a.vocab + block,
         },
         "loss_backward": {
             "trainer_activations": mine * (after_forward + token.end),
-            "trainer_logits": rows * a.vocab * backward,
+            "trainer_logits": 2 * c * rows * a.vocab + block,  # and their gradient
         },
         "backward": {"trainer_activations": mine * in_backward},
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},

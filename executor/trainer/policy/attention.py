@@ -51,7 +51,7 @@ def varlen_attention(
     if unsupported or attention_mask is not None:
         raise ValueError(f"packed attention has no {', '.join(unsupported) or 'mask'}; this model cannot be trained")
     if sequence_group is not None:
-        query, key, value = (_HeadsForTokens.apply(x, sequence_group) for x in (query, key, value))
+        query, key, value = (_HeadsForTokens.apply(x, sequence_group) for x in (query, key, value))  # type: ignore[no-untyped-call]
     assert query.shape[0] == 1 and query.shape[2] == sum(packed_lengths)
     repeats = query.shape[1] // key.shape[1]
     if repeats > 1:
@@ -67,7 +67,7 @@ def varlen_attention(
         )
     output = torch.cat(outputs, dim=2)
     if sequence_group is not None:
-        output = _TokensForHeads.apply(output, sequence_group)
+        output = _TokensForHeads.apply(output, sequence_group)  # type: ignore[no-untyped-call]
     return output.transpose(1, 2), None
 
 
@@ -93,12 +93,12 @@ class _HeadsForTokens(torch.autograd.Function):
     """`_heads_for_tokens` with its gradient, which is the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return _heads_for_tokens(x, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _tokens_for_heads(gradient, ctx.group), None
 
 
@@ -106,12 +106,12 @@ class _TokensForHeads(torch.autograd.Function):
     """`_tokens_for_heads` with its gradient, which is the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return _tokens_for_heads(x, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _heads_for_tokens(gradient, ctx.group), None
 
 

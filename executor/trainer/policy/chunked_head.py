@@ -57,7 +57,7 @@ class ChunkedHead:
 
     def _chunk(self, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self._logits(rows[None]).squeeze(0)
-        logprobs, entropies = _Logprobs.apply(logits, targets, self._temperature)
+        logprobs, entropies = _Logprobs.apply(logits, targets, self._temperature)  # type: ignore[no-untyped-call]
         return logprobs, entropies
 
 
@@ -71,7 +71,7 @@ class _Logprobs(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         totals, entropies = [], []
@@ -92,9 +92,7 @@ class _Logprobs(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, gradient: torch.Tensor, _entropies: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor, _entropies: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, targets, total = ctx.saved_tensors
         scale = gradient[:, None] / ctx.temperature
         slope = torch.empty_like(logits)

@@ -22,7 +22,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.distributed import DistributedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.logging import disable_progress_bar
 
 from .attention import VARLEN
@@ -51,7 +51,8 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
         os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it
     model: Any
     if mesh.ranks == 1:
-        model = AutoModelForCausalLM.from_pretrained(path, **options).to(device)
+        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        model.to(device)
         if dtype == "bfloat16":
             _shard(model, init_device_mesh(device.type, (1,)), dtype)
     else:
@@ -72,7 +73,7 @@ def _sharded_class(path: str, dtype: str) -> Any:
     its own, and one of them misses the updates.
     """
     config = AutoConfig.from_pretrained(path)
-    parent = AutoModelForCausalLM._model_mapping[type(config)]
+    parent: Any = AutoModelForCausalLM._model_mapping[type(config)]
 
     def distribute(cls: Any, model: Any, layout: Any, meshes: Any) -> Any:
         parallel = copy.copy(layout)
@@ -92,8 +93,9 @@ def _shard(model: Any, sharding: DeviceMesh, dtype: str) -> None:
     Embedding and head are one unit if they are tied, two otherwise: the head is used last and first, the embedding is
     not needed in between.
     """
-    half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
-    policy = MixedPrecisionPolicy(**half) if dtype == "bfloat16" else MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy()
+    if dtype == "bfloat16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in transformer_layers(model):
         fully_shard(layer, mesh=sharding, mp_policy=policy)
     if model.config.tie_word_embeddings:

@@ -58,7 +58,8 @@ def join(rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     ranks = dp * sp * tp
     if init_method is None:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
     else:
         dist.init_process_group(
             backend, init_method=init_method, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE

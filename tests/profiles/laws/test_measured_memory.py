@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from rlplan.executor.trainer.attention import VARLEN
+from rlplan.executor.trainer.policy.attention import VARLEN
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
