@@ -7,7 +7,7 @@ element from one rank's without recomputation and offload, over the largest elem
 `peak_bytes`: weights and moments, and the most memory that a rank held beyond them while it took a step, by the
 kernel's count (the fullest rank); moments that are offloaded lie in host memory, which on a CPU is the same, so their
 bytes are taken off. `predicted_bytes`: the same by profiles/laws/rank_memory.py. `chunked`: a loss whose logits come in
-chunks beside one whose logits are whole. `loading`: the most memory that each of two ranks took while it loaded a
+chunks beside one whose logits are whole. `loading`: the most private memory that each of two ranks took as it loaded a
 bfloat16 model of 300 million parameters, in shares of the whole model in float32 plus one layer.
 
     {"layouts": {"1 rank": {"gradient_max_diff": …, "peak_bytes": …, "predicted_bytes": …}, …},

@@ -11,6 +11,7 @@ import itertools
 import json
 import random
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,14 +177,22 @@ def load(model: Path, ranks: int, folder: Path, rank: int) -> dict[str, Any]:
     mesh = join(rank, ranks, 1, 1, torch.device("cpu"), f"file://{folder}/meeting-point")
     import transformers  # noqa: F401 (its own memory is not the model's)
 
-    def loaded() -> int:
-        policy = load_policy(str(model), "float32", torch.device("cpu"), mesh)
-        parts = [local(p.detach()) for p in policy.parameters()]
-        assert all(bool(torch.isfinite(part).all()) for part in parts)  # read all, so that all is in memory
-        return sum(part.nbytes for part in parts)
+    gc.collect()
+    before, peak, done = status_bytes("RssAnon"), [0], threading.Event()
 
-    peak, held = peak_beyond_start(loaded)
-    return {"peak_bytes": peak, "held_bytes": held}
+    def watch() -> None:
+        while not done.wait(0.002):
+            peak[0] = max(peak[0], status_bytes("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    policy = load_policy(str(model), "float32", torch.device("cpu"), mesh)
+    parts = [local(p.detach()) for p in policy.parameters()]
+    assert all(bool(torch.isfinite(part).all()) for part in parts)  # read all, so that all is in memory
+    done.set()
+    watcher.join()
+    # Private memory: pages of the model's files that are mapped are the kernel's to keep or drop.
+    return {"peak_bytes": peak[0] - before, "held_bytes": sum(part.nbytes for part in parts)}
 
 
 def status_bytes(key: str) -> int:
