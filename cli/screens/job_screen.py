@@ -42,6 +42,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
         *_held_by(plan),
+        *_checkpoint(plan),
         _lengths(plan, wide),
         *_length_basis(plan),
         *_errors(plan),
@@ -178,6 +179,22 @@ def _held_by(plan: Plan) -> list[Text]:
             largest = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
             texts.append(f"{name}: " + ", ".join(f"{holder.replace('_', ' ')} {gb(size)}" for holder, size in largest))
     return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
+
+
+def _checkpoint(plan: Plan) -> list[Text]:
+    """What a checkpoint of the trainer takes, and how long training stands still for it."""
+    from ...planner.costs.memory_bars import gb
+
+    checkpoint = plan.predicted.checkpoint
+    if checkpoint is None:
+        return []
+    return [
+        Text.assemble(
+            ("checkpoint ", "bold"),
+            f"{gb(checkpoint.bytes)} on disk; training stands still for {seconds(checkpoint.stood_s)} (not in the "
+            f"step), while each rank copies {gb(checkpoint.rank_bytes)} to host memory and then writes",
+        )
+    ]
 
 
 def _errors(plan: Plan) -> list[Text]:

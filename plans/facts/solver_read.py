@@ -33,6 +33,7 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "rollout.seed_per_sample",
         "algorithm.name",
         "algorithm.learning_rate",
+        "algorithm.schedule",
         "algorithm.weight_decay",
         "algorithm.betas",
         "algorithm.max_grad_norm",

@@ -26,7 +26,7 @@ LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
 LOGIT_BLOCK = {"cpu": 2**18, "cuda": 2**25}  # logits of a chunk that are computed with at once, in float32
 LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trainer/policy/chunked_head.py)
 BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
-COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy_model.py)
+COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (executor/trainer/policy/load_policy.py)
 
 UTILISATION = 0.9  # vLLM's default gpu_memory_utilization
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
@@ -131,6 +131,10 @@ def train_memory(
             "trainer_activations": mine * (after_forward + token.end),
             "trainer_logits": 2 * c * rows * a.vocab + block,  # and their gradient
         },
+        "head_backward": {
+            "trainer_activations": mine * (after_forward + token.end),
+            "trainer_logits": c * rows * a.vocab,  # the gradient alone
+        },
         "backward": {"trainer_activations": mine * in_backward},
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
         "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
@@ -169,12 +173,14 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
     embedding = float(a.vocab * a.hidden)
     head = embedding if a.tied else embedding / layout.tp
     layer = layer_parameters(a) / max(layout.tp, layout.ep if a.experts else 1)
-    of_loss = head * c * (2 if chunked else 1)  # the sum over chunks, and that of a further chunk
+    of_loss = head * c * chunked  # the sum over chunks
+    of_head = of_loss + head * c  # and that of a further chunk
     weights, gradients = "trainer_gathered_weights", "trainer_unsharded_gradients"
     if shards == 1 and c == 4:  # nothing is gathered; a matrix's gradient is computed beside the sum it is added to
         matrix = float(max(a.intermediate, a.expert_intermediate, a.head_dim * a.heads) * a.hidden / layout.tp)
         return {
             "loss_backward": {gradients: of_loss},
+            "head_backward": {gradients: of_head},
             "backward": {gradients: c * matrix},
             "embedding": {gradients: c * embedding},
         }
@@ -185,6 +191,7 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
     return {
         "loss": {weights: always + head_gathered + c * layer},
         "loss_backward": {weights: always + head_gathered + c * layer, gradients: of_loss},
+        "head_backward": {weights: always + head_gathered + c * layer, gradients: of_head},
         "backward": {
             weights: always + 2 * c * layer,
             gradients: c * layer

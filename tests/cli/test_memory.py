@@ -35,7 +35,7 @@ def impossible(tmp_path):
 def pipeline(impossible):
     """The shipped plan with trainers that have a pipeline: memory holds them, and only other frameworks run them."""
     shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
-    sizes = {"dp": 1, "tp": 8, "pp": 8, "recompute": "none", "micro_batch_tokens": 16896}
+    sizes = {"dp": 1, "tp": 8, "pp": 8, "recompute": "full", "micro_batch_tokens": 16896}
     edit(impossible, {f"{kind}.train": lambda t: {**t, **sizes} for kind in KINDS})
     resign(impossible.parent)
     return impossible
@@ -155,7 +155,7 @@ def test_simulate_judges_the_values_that_were_set_and_not_those_of_the_file(impo
     settings = [
         option
         for kind in KINDS
-        for key, value in (("dp", 8), ("tp", 8))
+        for key, value in (("dp", 8), ("tp", 8), ("recompute", "full"))
         for option in ("--set", f"plan.{kind}.train.{key}={value}")
     ]
     sound = rlplan("simulate", impossible, "--steps", 3, *settings)

@@ -33,6 +33,10 @@ FULL = {
 }  # fmt: skip
 
 
+SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule")
+"""Sections of a job that decide nothing as a whole."""
+
+
 def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted path, name of the model that has it, key) of each key below a model that is no section itself."""
     for name, field in model.model_fields.items():
@@ -75,8 +79,8 @@ def read(inputs, monkeypatch):
 
 def test_the_solver_reads_each_key_of_a_job_that_makes_a_plan_stale_and_none_that_does_not(read):
     found = {path: (model, key) for path, model, key in leaves(Job) if path != "rlplan_job"}
-    assert set(UNREAD["job"]) | set(MEASURED_WITH) <= {*found, "algorithm.importance_sampling"}, "keys that are no more"
-    within = {path for path in found if path.startswith("algorithm.importance_sampling.")}
+    assert set(UNREAD["job"]) | set(MEASURED_WITH) <= {*found, *SECTIONS}, "keys that are no more"
+    within = {path for path in found if path.startswith(tuple(f"{section}." for section in SECTIONS))}
     unread = {path for path in found if path in UNREAD["job"]} | within
     assert not {path for path in unread if found[path] in read}, "the solver reads what is said to decide nothing"
     rest = set(found) - unread - set(MEASURED_WITH)
@@ -102,7 +106,8 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
         small_job(),
         {
             "data.seed": 7, "reward.retries": 9, "reward.memory_bytes": 2 << 30, "rollout.seed_per_sample": True,
-            "algorithm.name": "rloo", "algorithm.learning_rate": 0.5, "algorithm.weight_decay": 0.1,
+            "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
+            "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50}, "algorithm.weight_decay": 0.1,
             "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0, "algorithm.clip_low": 0.1,
             "algorithm.clip_high": 0.28, "algorithm.loss_aggregation": "token-mean",
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,

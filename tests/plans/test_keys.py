@@ -38,7 +38,7 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     S + "rollout.engines": ({}, 1),
     S + "rollout.tp": ({}, 2),
     S + "rollout.max_num_seqs": ({}, 100),
-    **{f"{S}train.{key}": ({}, 2) for key in ("dp", "tp", "sp", "ep")},
+    **{f"{S}train.{key}": ({}, 2) for key in ("dp", "tp", "sp")},
     **{
         f"{kind}train.{key}": ({}, value)
         for kind in (S, L)
@@ -80,11 +80,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     **{f"{L}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
     **{f"{S}hand_over.{key}": ({}, value) for key, value in HAND_OVER.items()},
     **{f"{L}hand_over.{key}": ({L + "rollout.engines": 2, L + "rollout.tp": 1}, v) for key, v in HAND_OVER.items()},
-    **{f"{kind}train.{key}": ({}, 2) for kind in (S, L) for key in ("pp", "cp")},
+    **{f"{kind}train.{key}": ({}, 2) for kind in (S, L) for key in ("pp", "cp", "ep")},
     L + "issue.prompts": ({}, 15),
     L + "issue.samples": ({}, 7),
     L + "rollout.pool": ({}, "other"),
-    **{f"{L}train.{key}": ({}, 2) for key in ("dp", "tp", "sp", "ep")},
+    **{f"{L}train.{key}": ({}, 2) for key in ("dp", "tp", "sp")},
     **{f"job.reward.judge.{key}": ({}, value) for key, value in JUDGE.items()},
     "job.reward.synchronous": ({}, True),
 }

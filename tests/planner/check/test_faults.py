@@ -104,7 +104,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
         CLUSTER: {"pools.main.host_memory_bytes": 5_000_000_000}, PROFILE: {"machine.host_memory_bytes": 5_000_000_000}
     }, set()),
     ("kv-preempts", "gpus", {PROFILE: {f"rollout.{i}.kv_capacity_tokens": 10_000 for i in range(2)}},
-        {"capacity-contradicts-inputs", "train-memory"}),
+        {"capacity-contradicts-inputs"}),
     ("capacity-contradicts-inputs", "laptop", {
         PLAN: {f"{PREDICTED}.memory.kv.capacity_bytes": more, "predicted.host_memory.capacity_bytes": more}
     }, set()),

@@ -29,7 +29,7 @@ from .runs import write_run
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright keeps an event loop running in this thread meanwhile
 def browser():
     path = os.environ.get("RLPLAN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:

@@ -13,10 +13,17 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from rlplan.executor.trainer.policy.attention import VARLEN
+from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
-from rlplan.profiles.laws.rank_memory import LOGIT_CHUNK_TOKENS, MOMENT_BYTES, rank_parameters, rank_peak_bytes
+from rlplan.profiles.laws.rank_memory import (
+    LOGIT_BLOCK,
+    LOGIT_CHUNK_TOKENS,
+    MOMENT_BYTES,
+    rank_parameters,
+    rank_peak_bytes,
+)
 
 FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
@@ -43,11 +50,11 @@ def allocated(work: Callable[[], object]) -> tuple[int, int]:
     gc.collect()
     gc.disable()  # a tensor of before that goes meanwhile would be counted as freed
     try:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             work()
     finally:
         gc.enable()
-    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         held += event.nbytes()
@@ -56,12 +63,13 @@ def allocated(work: Callable[[], object]) -> tuple[int, int]:
 
 
 class Policy:
-    """A model with packed rows, a loss in chunks that are computed again, and perhaps layers that are, too."""
+    """A model with packed rows, the executor's head, and perhaps layers that are computed again."""
 
     def __init__(self, family: str, tokens: int, recompute: bool = False, dtype: Any = torch.float32, **changes: int):
         torch.manual_seed(0)
         self.config = config(family, **changes)
         self.model: Any = AutoModelForCausalLM.from_config(self.config, dtype=dtype).eval()
+        self.head = ChunkedHead(self.model, temperature=1.0)
         self.recompute, self.tokens = recompute, tokens
         self.ids = torch.randint(0, self.config.vocab_size, (1, tokens))
         self.lengths = (tokens // 2, tokens // 4, tokens - tokens // 2 - tokens // 4)
@@ -81,37 +89,12 @@ class Policy:
         return states
 
     def loss(self) -> torch.Tensor:
-        states = self.hidden()[torch.arange(self.tokens)]
-        chunks = list(zip(states.split(LOGIT_CHUNK_TOKENS), self.ids[0].split(LOGIT_CHUNK_TOKENS), strict=True))
-        logprobs = [checkpoint(self._chunk, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
-        return torch.stack([each.sum() for each in [*logprobs, self._chunk(*chunks[-1])]]).sum()
-
-    def _chunk(self, rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logprobs: torch.Tensor = _Logprobs.apply(self.model.lm_head(rows), targets)
-        return logprobs
+        self.head.expect(self.ids[0])
+        return -self.model.lm_head(self.hidden()[None])[0, :, 0].sum()
 
 
 def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given, **named: checkpoint(forward, *given, use_reentrant=False, **named)
-
-
-class _Logprobs(torch.autograd.Function):
-    """Log-probabilities of targets with the logits alone kept, and the entropy's copies made: as the executor's."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        total = logits.float().logsumexp(-1)
-        probabilities = (logits.float() - total[:, None]).exp_()
-        torch.where(probabilities > 0, logits.float(), torch.zeros_like(total)[:, None]).mul_(probabilities)
-        ctx.save_for_backward(logits, targets, total)
-        return logits.float().gather(1, targets[:, None])[:, 0] - total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        logits, targets, total = ctx.saved_tensors
-        slope = (logits.float() - total[:, None]).exp_().mul_(-gradient[:, None])
-        slope.scatter_add_(1, targets[:, None], gradient[:, None])
-        return slope.to(logits.dtype), None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,6 +147,10 @@ def test_the_peak_of_an_update_is_predicted_within_a_tenth(
         measured - 8 * parameters, rel=0.1
     )
     assert MOMENT_BYTES * rank_parameters(policy.architecture, layout) == pytest.approx(8 * parameters, rel=2e-3)
+
+
+def test_the_logits_that_are_counted_are_those_that_the_executor_computes_at_once() -> None:
+    assert (LOGIT_CHUNK_TOKENS, LOGIT_BLOCK) == (CHUNK_ROWS, BLOCK_ELEMENTS)
 
 
 def test_a_configuration_that_states_no_width_is_refused_by_name() -> None:
