@@ -1,9 +1,9 @@
 """Bytes of activations in the executor's trainer, counted tensor by tensor: what a layer keeps for its backward pass.
 
 Counted in the modules of transformers 5.19 (Qwen2, Qwen3, Llama) with the executor's packed attention
-(executor/trainer/policy/attention.py) and torch's fused attention, and equal to what autograd held of such models on a CPU to
-0.1 % (tests/profiles/laws/test_measured_memory.py). With h the model's width, D the width of all query heads, I of the
-feed-forward, and c bytes of a value in the dtype that is computed in, a token keeps in a layer
+(executor/trainer/policy/attention.py) and torch's fused attention, and equal to what autograd held of such models on a
+CPU to 0.1 % (tests/profiles/laws/test_measured_memory.py). With h the model's width, D the width of all query heads, I
+of the feed-forward, and c bytes of a value in the dtype that is computed in, a token keeps in a layer
 
     each of two norms     input and scale in float32, normalised and output in c      (4 + 2c) h + 4
     norms of heads        of queries and keys, where the model has them               (4 + c) (D + K) + 4 heads

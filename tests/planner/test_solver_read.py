@@ -107,8 +107,8 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
         {
             "data.seed": 7, "reward.retries": 9, "reward.memory_bytes": 2 << 30, "rollout.seed_per_sample": True,
             "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
-            "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50}, "algorithm.weight_decay": 0.1,
-            "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0, "algorithm.clip_low": 0.1,
+            "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50},
+            "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0, "algorithm.clip_low": 0.1,
             "algorithm.clip_high": 0.28, "algorithm.loss_aggregation": "token-mean",
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
         },
