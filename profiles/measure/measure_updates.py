@@ -22,9 +22,10 @@ from ...plans.yaml.errors import RunFailed
 from ..phase_schema import Train
 
 UPDATES = 3
-"""Measured updates of a layout, after one whose calls are the first of their kind; with recomputation `AGAIN` more."""
+"""Measured updates of a layout, after one that is not counted: its calls are the first of their kind."""
 
-AGAIN = 2
+RECOMPUTED_UPDATES = 2
+"""Measured updates of a layout with recomputation."""
 
 Groups = list[list[TrainSample]]
 Notify = Callable[[str], None]
@@ -79,27 +80,27 @@ async def measure_updates(
 
     A layout that the trainer cannot have for this model is left out, and `notify` says why.
     """
-    found: list[Train] = []
+    entries: list[Train] = []
     fit = next(entry for entry in fits if entry.micro_batch_tokens == layouts[0].micro_batch_tokens)
     notify("updates of one rank")
-    base, again = await _seconds(bench, alone, fit.layout)
-    fastest, recomputed = statistics.median(base), scaled(fit, _recomputed(fit.layout), _ratios(again, base))
+    base, recomputing = await _seconds(bench, alone, fit.layout)
+    fastest, recomputed = statistics.median(base), scaled(fit, _recomputed(fit.layout), _ratios(recomputing, base))
     for layout in layouts:
         notify(f"updates with {_name(layout)}")
         trainer = bench.started(layout)
         try:
             await trainer.start()
-            seconds, again = await _seconds(bench, trainer, layout)
+            seconds, recomputing = await _seconds(bench, trainer, layout)
         except RunFailed as error:
             notify(f"updates with {_name(layout)} are left out: {error}")
             continue
         finally:
             await trainer.close()
-        found.append(scaled(fit, layout, _ratios(seconds, base)))
+        entries.append(scaled(fit, layout, _ratios(seconds, base)))
         if statistics.median(seconds) < fastest:
             fastest = statistics.median(seconds)
-            recomputed = scaled(fit, _recomputed(layout), _ratios(again, base))
-    return (*found, recomputed)
+            recomputed = scaled(fit, _recomputed(layout), _ratios(recomputing, base))
+    return (*entries, recomputed)
 
 
 def scaled(fit: Train, layout: UpdateLayout, ratios: Sequence[float]) -> Train:
@@ -119,17 +120,19 @@ def scaled(fit: Train, layout: UpdateLayout, ratios: Sequence[float]) -> Train:
 
 
 async def _seconds(bench: Bench, trainer: TrainerGroup, layout: UpdateLayout) -> tuple[list[float], list[float]]:
-    """Seconds of each step but the first, and of the first `AGAIN` of those with recomputation."""
+    """Seconds of each step but the first, and of the first `RECOMPUTED_UPDATES` of those with recomputation."""
     plain = UpdateSettings(layout.micro_batch_tokens)
     measured = bench.steps[1:] or bench.steps
     await timed_update(trainer, bench.steps[0], plain, bench.dtype)
     seconds = [await timed_update(trainer, step, plain, bench.dtype) for step in measured]
-    again = plain._replace(recompute=True)
-    return seconds, [await timed_update(trainer, step, again, bench.dtype) for step in measured[:AGAIN]]
+    recompute = plain._replace(recompute=True)
+    return seconds, [
+        await timed_update(trainer, step, recompute, bench.dtype) for step in measured[:RECOMPUTED_UPDATES]
+    ]
 
 
 def _ratios(seconds: Sequence[float], base: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(seconds, base, strict=False)]
+    return [layout_s / base_s for layout_s, base_s in zip(seconds, base, strict=False)]
 
 
 def _recomputed(layout: UpdateLayout) -> UpdateLayout:
