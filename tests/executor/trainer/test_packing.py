@@ -42,9 +42,9 @@ def test_there_are_at_most_twice_as_many_micro_batches_as_the_tokens_need(length
 
 def test_two_ranks_share_a_heavy_tail_evenly() -> None:
     lengths = [1100, 700, 400, *[100] * 60]
-    first, second = (sum(lengths[i] for batch in rank for i in batch) for rank in pack(lengths, 8192, ranks=2))
+    first, second = (sum(lengths[i] for batch in rank for i in batch) for rank in pack(lengths, 8192, replicas=2))
     assert abs(first - second) <= 100
 
 
 def test_more_ranks_than_sequences_get_empty_micro_batches() -> None:
-    assert pack([5, 9], 10, ranks=3) == [[[1]], [[0]], [[]]]
+    assert pack([5, 9], 10, replicas=3) == [[[1]], [[0]], [[]]]
