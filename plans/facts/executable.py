@@ -198,7 +198,9 @@ def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bo
 
     values: Iterable[object] = UPDATE_VALUES.get(key, ())
     if not values and model is not None:
-        values = [size for size in range(1, max(train.dp if key == "dp" else model.heads, 1) + 1) if runs(size)]
+        most = train.dp if key == "dp" else model.heads
+        values = [size for size in range(1, most + 1) if runs(size)]
+        values = values[-1:] if key == "dp" else values  # the most replicas that run, of many
     return f"write {_listed(map(_text, values), 'or')}, or solve again" if values else "solve again"
 
 
