@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
+from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
@@ -38,8 +39,8 @@ def feasible_train(
             if for_any:
                 fits += _unbeaten(costs, any(job.search.hand_over))
             else:
-                heads = _heads(profile)
-                fits += _unbeaten_shardings([t for t in costs if not any(update_faults(t.layout, heads))])
+                model = _shape(profile)
+                fits += _unbeaten_shardings([t for t in costs if not any(update_faults(t.layout, model))])
     if not fits:
         raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed)}")
 
@@ -116,12 +117,11 @@ def _complexity(layout: UpdateLayout) -> int:
     return int(max(layout.tp, layout.ep) > 1)
 
 
-def _heads(profile: Profile) -> tuple[int, int] | None:
-    """(attention, key-value) heads of the model that the profile's law is of; None without a law."""
+def _shape(profile: Profile) -> ModelShape | None:
+    """The shape of the model that the profile's law is of; None without a law."""
     if profile.train_law is None:
         return None
-    shape = physics_of(profile.train_law).architecture
-    return shape.heads, shape.kv_heads
+    return shape_from_architecture(physics_of(profile.train_law).architecture)
 
 
 def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed) -> str:
@@ -161,7 +161,7 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], al
     fitting = [e.layout for e in profile.train if e.micro_batch_tokens in budgets]
     least = min((layout.accelerators for layout in fitting if is_allowed(layout, allowed)), default=None)
     if least is None:
-        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout)]
+        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout, None)]
         return f"none of its measured updates can be run by rlplan execute ({faults[0]}); profile another layout"
     return (
         f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"

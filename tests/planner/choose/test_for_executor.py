@@ -59,7 +59,7 @@ def proven(found: Solved) -> None:
 def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_ten_times_as_fast():
     both = update(4e-4), update(4e-5, recompute="selective")
     here, anywhere = planned(both), planned(both, for_any=True)
-    assert here.plan.job.rounds.short.train.recompute == "none" and not_executable(here.plan.job) == []
+    assert here.plan.job.rounds.short.train.recompute == "none" and not_executable(here.plan, None) == []
     assert [cost.layout.recompute for cost in here.search.space.train] == ["none"]
     assert not any("selective" in text for text in here.plan.job.why.values()), "it is no next best choice either"
     assert anywhere.plan.job.rounds.short.train.recompute == "selective"
@@ -67,9 +67,9 @@ def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_
     for found in (here, anywhere):
         proven(found)
     assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
-    assert (is_for_any(here.plan), is_for_any(anywhere.plan)) == (False, True)
+    assert (is_for_any(here.plan, None), is_for_any(anywhere.plan, None)) == (False, True)
     unsaid = anywhere.plan.solver.model_copy(update={"for_any": False})
-    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid})), "an earlier version solved it"
+    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid}), None), "an earlier version solved it"
 
 
 def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
@@ -112,7 +112,7 @@ def test_a_limit_that_only_other_frameworks_keep_is_told_so_and_one_that_none_ke
 def test_on_gpus_both_kinds_of_round_share_one_layout_that_the_executor_runs(objective):
     found = solved_on_gpus("exact", objective=objective)
     rounds = found.plan.job.rounds
-    assert not_executable(found.plan.job) == [] and rounds.long is not None
+    assert not_executable(found.plan, None) == [] and rounds.long is not None
     for key in SAME_IN_BOTH_KINDS:
         assert getattr(rounds.short.train, key) == getattr(rounds.long.train, key)
 
