@@ -125,7 +125,7 @@ def compare(
 
     `inputs`: stands in the plans, which are not written. `options`: of each solve; `prompts` None: as many as
     `job.data.prompts` says at each point. `progress`: called with a text and the share that is done. The same arguments
-    give the same points.
+    give the same points. `options.model`: of the job as its file has it.
     """
     for index, point in enumerate(points):
 
@@ -152,7 +152,9 @@ def _solved(
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step
                 raise InputError(f"the data has {prompts} prompts, and a step trains {needed} different ones")
-            plan = solve(point.cluster, job, profile, trace, inputs, replace(options, prompts=prompts), progress).plan
+            model = options.model if job.model.path == point.base.model.path else None
+            of_point = replace(options, prompts=prompts, model=model)
+            plan = solve(point.cluster, job, profile, trace, inputs, of_point, progress).plan
         except (Infeasible, InputError) as error:
             return ComparedPoint(point.values, None, reason=str(error), notes=tuple(notes))
     notes += [str(warning.message) for warning in caught]

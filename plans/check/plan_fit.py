@@ -89,7 +89,8 @@ def heads_fault(location: Loc, tp: int, model: ModelShape) -> Fault | None:
         message = f"{tp} does not divide the model's {attention} attention heads"
         return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, divisors))}")
     message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
-    return Fault("heads-not-divided", (*location, "tp"), message, "write another")
+    sizes = [size for size in range(1, min(attention, 1024) + 1) if tp_divides(size, model)]
+    return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, sizes))}")
 
 
 def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: ModelShape | None) -> Iterator[Fault]:

@@ -94,6 +94,22 @@ def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
             yield Fault("pool-too-large", ("pools", name, "nodes"), message, remedy)
 
 
+def _unshared_heads(location: Loc, train: UpdateLayout, model: ModelShape) -> Fault | None:
+    """The fault of sequence-parallel ranks of the trainers at `location` that do not share the heads evenly."""
+
+    def shared(sp: int) -> bool:
+        return sp == 1 or not (model.heads % (train.tp * sp) or model.kv_heads % (train.tp * sp))
+
+    if shared(train.sp):
+        return None
+    message = (
+        f"tp x sp {train.tp * train.sp} does not divide the model's {model.heads} attention and {model.kv_heads} "
+        "key-value heads, which sequence-parallel ranks share out"
+    )
+    sizes = ", ".join(str(sp) for sp in range(1, model.kv_heads + 1) if shared(sp))
+    return Fault("heads-not-divided", (*location, "sp"), message, f"write one of {sizes}")
+
+
 def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
     """Faults of too many reward workers, kinds of round on two pools, trainers that split the model's heads unevenly,
     and a predicted p95 above the job's limit."""
@@ -113,15 +129,9 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
             "name the same pool in both",
         )
     for location, train in _trainers(plan) if model is not None else ():
-        fault, ranks = heads_fault(location, train.tp, model), train.tp * train.sp
+        fault = heads_fault(location, train.tp, model) or _unshared_heads(location, train, model)
         if fault is not None:
             yield fault
-        elif train.sp > 1 and (model.heads % ranks or model.kv_heads % ranks):
-            message = (
-                f"tp x sp {ranks} does not divide the model's {model.heads} attention and {model.kv_heads} key-value "
-                "heads, which sequence-parallel ranks share out"
-            )
-            yield Fault("heads-not-divided", (*location, "sp"), message, "write another")
     limit = job.slo.step_p95_s
     if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
         yield Fault(
