@@ -21,10 +21,10 @@ from typing import Any
 
 import click
 
-from rlplan.cli.screens.rounds_table import trainers_text
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.executable import not_executable
+from rlplan.plans.phrases.update_text import update_text
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import load_job
 from rlplan.plans.schema.plan import load_plan
@@ -64,7 +64,7 @@ def price(name: str) -> dict[str, Any]:
         "proven_ratio": found["executor"].solution.objective / found["any"].solution.objective,
         "error": plans["executor"].predicted.error.total,
         "seconds_per_sample": seconds,
-        "train": {key: trainers_text(plan.job.rounds.short.train) for key, plan in plans.items()},
+        "train": {key: update_text(plan.job.rounds.short.train) for key, plan in plans.items()},
         "reasons": not_executable(plans["any"].job),
         "solve_s": {key: plan.volatile.solve_s for key, plan in plans.items()},
     }

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from ..plans.facts.compared_plans import ComparedPoint, setting_text
 from ..plans.facts.executable import left_out
+from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.origin import Inputs
@@ -25,7 +26,7 @@ from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
-from .assignments import assign, assignment, validated, whole
+from .assignments import assign, assignment, validated
 from .choose.candidate_search import Progress
 from .point_profile import profile_of_point
 from .solve import solve
