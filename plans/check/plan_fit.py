@@ -137,7 +137,8 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         yield Fault(
             "judge-without-room",
             ("job", "reward", "judge", "instances"),
-            f"{count(judge.instances, 'judge')} of tp {judge.tp} need {judging} accelerators, {room_text}",
+            f"{count(judge.instances, 'judge')} of tp {judge.tp} {_need(judge.instances)} "
+            f"{count(judging, 'accelerator')}, {room_text}",
             f"write at most {room // judge.tp}" if room >= judge.tp else "take fewer engines, or write place: beside",
         )
 
@@ -162,7 +163,12 @@ def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: C
         yield Fault(
             "too-many-trainers",
             (*location, "dp"),
-            f"{train.dp} trainers need {train.accelerators} {unit}, pool '{rollout.pool}' has "
+            f"{count(train.dp, 'trainer')} {_need(train.dp)} {train.accelerators} {unit}, pool "
+            f"'{rollout.pool}' has "
             f"{pool.accelerators_total}",
             remedy,
         )
+
+
+def _need(number: int) -> str:
+    return "needs" if number == 1 else "need"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.model_shape import ModelShape
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.limits import MOST_ACCELERATORS
@@ -73,7 +74,7 @@ def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
     cores = pool.nodes * pool.cores
     if workers <= cores:
         return None
-    return f"{workers} reward workers, and pool '{name}' has {cores} host cores; write at most {cores}"
+    return f"{workers} reward workers, and pool '{name}' has {count(cores, 'host core')}; write at most {cores}"
 
 
 def too_many_accelerators(pool: Pool) -> str | None:
