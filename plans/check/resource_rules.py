@@ -129,7 +129,9 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
             "both kinds take turns on the nodes of one",
             "name the same pool in both",
         )
-    for location, train in _trainers(plan) if model is not None else ():
+    for location, train in _trainers(plan):
+        if model is None:
+            break
         fault = heads_fault(location, train.tp, model) or _unshared_heads(location, train, model)
         if fault is not None:
             yield fault
