@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..facts.executable import unsupported
 from ..facts.model_shape import ModelShape, tp_divides
@@ -87,10 +87,15 @@ def heads_fault(location: Loc, tp: int, model: ModelShape) -> Fault | None:
     if attention % tp:
         divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
         message = f"{tp} does not divide the model's {attention} attention heads"
-        return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, divisors))}")
+        return Fault("heads-not-divided", (*location, "tp"), message, one_of(divisors))
     message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
     sizes = [size for size in range(1, min(attention, 1024) + 1) if tp_divides(size, model)]
-    return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, sizes))}")
+    return Fault("heads-not-divided", (*location, "tp"), message, one_of(sizes))
+
+
+def one_of(sizes: Sequence[int]) -> str:
+    """The remedy that names the sizes which can be written."""
+    return f"write {'one of ' if len(sizes) > 1 else ''}{', '.join(map(str, sizes))}"
 
 
 def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: ModelShape | None) -> Iterator[Fault]:

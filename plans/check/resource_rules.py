@@ -13,7 +13,7 @@ from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
-from .plan_fit import heads_fault
+from .plan_fit import heads_fault, one_of
 
 SLACK = 1e-4
 """Relative difference that rounding explains: figures in a plan have six digits."""
@@ -107,8 +107,8 @@ def _unshared_heads(location: Loc, train: UpdateLayout, model: ModelShape) -> Fa
         f"tp x sp {train.tp * train.sp} does not divide the model's {model.heads} attention and {model.kv_heads} "
         "key-value heads, which sequence-parallel ranks share out"
     )
-    sizes = ", ".join(str(sp) for sp in range(1, model.kv_heads + 1) if shared(sp))
-    return Fault("heads-not-divided", (*location, "sp"), message, f"write one of {sizes}")
+    sizes = [sp for sp in range(1, model.kv_heads + 1) if shared(sp)]
+    return Fault("heads-not-divided", (*location, "sp"), message, one_of(sizes))
 
 
 def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
