@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from ..planner.check.checker import FileReport
 
+GROUPS_RUN_ON = "nothing: it says where jobs run, and each job's own plan is executed"
+"""What is said of a plan of groups in place of an executor."""
+
 
 class Days(click.FloatRange):
     """A finite number of days: click's range alone lets infinity and NaN pass."""
@@ -148,6 +151,8 @@ def _runs_on(report: FileReport) -> str | None:
     """Which executor a plan fits; None for another document."""
     if report.not_executable is None:
         return None
+    if report.kind == "groups":
+        return GROUPS_RUN_ON
     return OTHERS_ONLY if report.not_executable else "rlplan execute"
 
 

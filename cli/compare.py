@@ -85,6 +85,7 @@ def compare_command(
     """
     from ..planner.compare import compare, points_of
     from ..planner.solve_options import SolveOptions
+    from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
@@ -140,7 +141,15 @@ def compare_command(
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=lengths,
     )
-    options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows, for_any=made_for == "any")
+    options = SolveOptions(
+        mode,
+        bias_budget,
+        objective,
+        seed,
+        prompts=rows,
+        for_any=made_for == "any",
+        model=shape_of_job(job, job_path),
+    )
     with share("compare") as update:
         points = list(compare(wanted, trace, inputs, options, update))
     result = _data(job.name, vary, points)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import digits, percent, seconds, times
-from .screens.rounds_table import trainers_text
+from ..plans.phrases.update_text import update_text
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
         )
     for t in profile.train:
         lines.append(
-            f"train by {trainers_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
+            f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
             f"1k tokens, left-out error {percent(t.error)}"
         )
     for c in profile.checks:

@@ -113,6 +113,7 @@ def solve_command(
     from ..planner.solve import solve
     from ..planner.solve_options import SolveOptions
     from ..plans.facts.executable import left_out
+    from ..plans.facts.model_shape import shape_of_job
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.job import job_paths
@@ -173,6 +174,7 @@ def solve_command(
         max_nodes=MAX_NODES if max_nodes is None else max_nodes,
         prompts=prompts,
         for_any=made_for == "any",
+        model=shape_of_job(job, job_path),
     )
     with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(cluster, job, profile, trace, inputs, options, update).plan

@@ -19,15 +19,6 @@ from ..plans.yaml.yaml_doc import Document, Loc, parse
 M = TypeVar("M", bound=BaseModel)
 
 
-def whole(value: Any) -> Any:
-    """A document as plain data with all keys that it may have, also those that its file leaves out while null."""
-    if isinstance(value, BaseModel):
-        return {name: whole(getattr(value, name)) for name in type(value).model_fields}
-    if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
-    return [whole(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
 def assignment(text: str, option: str, example: str) -> tuple[list[str], Any]:
     """(parts of the path, value) of `path=value`.
 

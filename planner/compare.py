@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from ..plans.facts.compared_plans import ComparedPoint, setting_text
 from ..plans.facts.executable import left_out
+from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.origin import Inputs
@@ -25,7 +26,7 @@ from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
-from .assignments import assign, assignment, validated, whole
+from .assignments import assign, assignment, validated
 from .choose.candidate_search import Progress
 from .point_profile import profile_of_point
 from .solve import solve
@@ -125,7 +126,7 @@ def compare(
 
     `inputs`: stands in the plans, which are not written. `options`: of each solve; `prompts` None: as many as
     `job.data.prompts` says at each point. `progress`: called with a text and the share that is done. The same arguments
-    give the same points.
+    give the same points. `options.model`: of the job as its file has it.
     """
     for index, point in enumerate(points):
 
@@ -152,7 +153,9 @@ def _solved(
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step
                 raise InputError(f"the data has {prompts} prompts, and a step trains {needed} different ones")
-            plan = solve(point.cluster, job, profile, trace, inputs, replace(options, prompts=prompts), progress).plan
+            model = options.model if job.model.path == point.base.model.path else None
+            of_point = replace(options, prompts=prompts, model=model)
+            plan = solve(point.cluster, job, profile, trace, inputs, of_point, progress).plan
         except (Infeasible, InputError) as error:
             return ComparedPoint(point.values, None, reason=str(error), notes=tuple(notes))
     notes += [str(warning.message) for warning in caught]

@@ -6,6 +6,8 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 
+from ..plans.facts.executable import family_fault
+from ..plans.facts.model_shape import shape_of_public
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
@@ -15,6 +17,7 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Progress, Search
+from .choose.candidates.job_limits import Unplannable
 from .choose.cycle_cost import Cycle
 from .choose.round_program import Solution
 from .choose.schedule_choice import decide
@@ -59,9 +62,12 @@ def solve(
         progress: called with a text and the share that is done.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when no schedule keeps the limits (it
-    says so if one that only other frameworks can run would), and InputError when the trace does not fit the job.
+    says so if one that only other frameworks can run would), and InputError when the trace does not fit the job, or the
+    executor does not train its model's family.
     """
     began = time.perf_counter()
+    if not options.for_any:
+        _must_train_family(job, options)
     profile, reward_table = with_reward_times(profile, job.reward.kind)
     search: Search | None = None
     try:
@@ -81,6 +87,15 @@ def solve(
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)
     progress("done", 1.0)
     return Solved(plan, search, decided.solution, decided.cycle, decided.baseline)
+
+
+def _must_train_family(job: Job, options: SolveOptions) -> None:
+    """Raise Unplannable if the executor does not train models of the family of the job's."""
+    model = options.model or shape_of_public(job.model.path)
+    fault = None if model is None else family_fault(model)
+    if fault is not None:
+        remedy = "plan it for other frameworks: rlplan solve --for any"
+        raise Unplannable("job", ("model", "path"), f"{fault}; {remedy}")
 
 
 def _others_could(

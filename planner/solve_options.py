@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.base import Mode
 from .choose.candidate_search import PASSES, Pass
 from .choose.plan_limits import Objective
@@ -24,6 +25,7 @@ class SolveOptions:
         max_nodes: limit of the integer program's branch and bound.
         prompts: how many the job's data holds; None: as many as any round wants.
         for_any: also consider layouts and levers that `rlplan execute` cannot run (plans/facts/executable.py).
+        model: the shape of the job's model (plans/facts/model_shape.py); None: as the table of public models has it.
         passes: how many rounds are simulated of which candidates.
     """
 
@@ -34,6 +36,7 @@ class SolveOptions:
     max_nodes: int = MAX_NODES
     prompts: int | None = None
     for_any: bool = False
+    model: ModelShape | None = None
     passes: Sequence[Pass] = PASSES
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from ..plans.check.plan_check import check_digests, input_path, model_of_plan
 from ..plans.check.plan_fit import misfits
 from ..plans.facts.model_shape import ModelShape, shape_of
+from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster, load_cluster
 from ..plans.schema.job import Job, load_job
 from ..plans.schema.plan import Plan, load_plan
@@ -28,7 +29,7 @@ from ..plans.yaml.yaml_io import load
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from .assignments import assign, assignment, named, validated, whole
+from .assignments import assign, assignment, named, validated
 from .lengths.table_lengths import changed_table, open_lengths
 
 OPTION, EXAMPLE = "--set", "plan.job.rounds.short.cutoff_tokens=512"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from ...plans.phrases.numbers import digits, percent
+from ...plans.phrases.update_text import trainers_text
 from .bars import table
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
     from ...plans.schema.predicted import PredictedRound, Quantiles
-    from ...plans.schema.sections.layouts import UpdateLayout
     from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
 
 
@@ -38,7 +38,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
         ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
         ("kept", [_kept(decided) for _, decided, _ in kinds]),
-        ("<trainers", [trainers_text(decided.train) for _, decided, _ in kinds]),
+        ("<trainers", [_update(decided) for _, decided, _ in kinds]),
         ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
     ]
     if not wide:
@@ -76,12 +76,8 @@ def _hand_over(decided: ShortRound | LongRound) -> str:
     return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
 
 
-def trainers_text(train: UpdateLayout) -> str:
-    """An update layout: sizes above 1, options, and tokens of a micro-batch."""
-    sizes = ((name, getattr(train, name)) for name in ("dp", "tp", "pp", "cp", "sp", "ep"))
-    entries = [f"{name} {size}" for name, size in sizes if size > 1] or ["dp 1"]
-    entries += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
-    return f"{' '.join(entries)}, {train.micro_batch_tokens}"
+def _update(decided: ShortRound | LongRound) -> str:
+    return f"{trainers_text(decided.train)}, {decided.train.micro_batch_tokens}"
 
 
 def seconds_table(plan: Plan, wide: bool) -> Table:

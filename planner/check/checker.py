@@ -53,8 +53,8 @@ class FileReport:
         broken_site_rules: path of the site rules that it should be checked against and that cannot be read; None
             without any.
         notes: what a reviewer should know though nothing is wrong with it, a line each.
-        not_executable: why `rlplan execute` cannot run a job's plan, a finding each; empty if it can. None: not a job's
-            plan. They are among `findings` only if the checker asks for what it can run.
+        not_executable: why `rlplan execute` cannot run a plan, a finding each; empty if it can. None: no plan, or a
+            plan of groups that was not asked. They are among `findings` only if the checker asks for what it can run.
     """
 
     file: str
@@ -112,7 +112,8 @@ class Checker:
         findings = [*located(kept, path, read.document), *(cannot if self.for_executor else ())]
         findings.sort(key=lambda finding: finding.line or 0)
         held = rules_file.path if rules_file else None
-        others_only = cannot if isinstance(read.value, Plan) else None
+        asked = isinstance(read.value, Plan) or (self.for_executor and isinstance(read.value, GroupsPlan))
+        others_only = cannot if asked else None
         return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), others_only)
 
     def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:

@@ -107,7 +107,7 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> 
 _RULES = {"kv": "kv-preempts", "train": "train-memory", "host_memory": "host-memory"}
 _REMEDIES = {
     "kv": "decode fewer at once (max_num_seqs), or take more accelerators per engine",
-    "train": "shard further (tp, pp), recompute activations, offload, or take smaller micro-batches",
+    "train": "shard further (dp, tp, sp), recompute activations, offload, or take smaller micro-batches",
     "host_memory": (
         "take fewer engines, one layout for both kinds of round, no offload, more nodes, or such with more host memory"
     ),

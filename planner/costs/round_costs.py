@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...plans.phrases.numbers import count
+from ...plans.phrases.update_text import update_text
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
@@ -158,11 +159,8 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
             return train_cost_in(profile.train_law, layout)
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
-    profiled = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
-    sizes = "".join(
-        f", {name} {size}" for name in ("tp", "pp", "cp", "sp", "ep") if (size := getattr(layout, name)) > 1
-    )
+    profiled = ", ".join(f"({update_text(t.layout)})" for t in profile.train)
     raise InputError(
-        f"the plan trains with dp {layout.dp}{sizes} and micro-batches of {layout.micro_batch_tokens} tokens, and the "
-        f"profile has only {profiled}; profile again or take one of these"
+        f"the plan trains with {update_text(layout)}, and the profile has only {profiled}; profile again or take one "
+        "of these"
     )

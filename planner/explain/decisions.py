@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.phrases.update_text import update_text
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
@@ -70,14 +70,14 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             "rounds.short.train",
             (
                 lambda c: c.train,
-                lambda c: f"short rounds train by {_update(trains[c.train].layout)}",
+                lambda c: f"short rounds train by {update_text(trains[c.train].layout)}",
             ),
         ),
         (deferring, "rounds.long.rollout", of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}")),
         (
             deferring,
             "rounds.long.train",
-            (lambda c: c.long_train, lambda c: f"long rounds train by {_update(trains[c.long_train].layout)}"),
+            (lambda c: c.long_train, lambda c: f"long rounds train by {update_text(trains[c.long_train].layout)}"),
         ),
         (
             deferring and drafted,
@@ -106,11 +106,3 @@ def _hand_over(key: LongKey) -> str:
     if not key.hand_over:
         return "keep all engines to their end"
     return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
-
-
-def _update(layout: UpdateLayout) -> str:
-    """Text on an update layout, without its sizes of 1."""
-    sizes = ((name, getattr(layout, name)) for name in ("dp", "tp", "pp", "cp", "sp", "ep"))
-    sizes_text = [f"{name} {size}" for name, size in sizes if size > 1]
-    sizes_text += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
-    return ", ".join([*sizes_text, f"micro-batches of {layout.micro_batch_tokens} tokens"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...plans.phrases.update_text import update_text
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ...profiles.profile_schema import Profile
@@ -75,7 +76,7 @@ def not_run(refitted: Refit, *plans: Plan) -> tuple[str, ...]:
     layouts = [r.rollout.layout for r in rounds if r.rollout.layout not in refitted.rollout]
     updates = [r.train for r in rounds if r.train not in updated]
     names = [str(layout) for layout in layouts]
-    names += [f"dp {t.dp} x tp {t.tp} with micro-batches of {t.micro_batch_tokens} tokens" for t in updates]
+    names += [update_text(t) for t in updates]
     return tuple(dict.fromkeys(names))
 
 

@@ -118,6 +118,7 @@ def tune(
         seed=seed,
         prompts=prompts,
         for_any=is_for_any(force.plan, force.model),
+        model=force.model,
         passes=passes,
     )
     plan = solve(

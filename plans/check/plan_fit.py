@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..facts.executable import unsupported
 from ..facts.model_shape import ModelShape, tp_divides
@@ -87,9 +87,15 @@ def heads_fault(location: Loc, tp: int, model: ModelShape) -> Fault | None:
     if attention % tp:
         divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
         message = f"{tp} does not divide the model's {attention} attention heads"
-        return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, divisors))}")
+        return Fault("heads-not-divided", (*location, "tp"), message, one_of(divisors))
     message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
-    return Fault("heads-not-divided", (*location, "tp"), message, "write another")
+    sizes = [size for size in range(1, min(attention, 1024) + 1) if tp_divides(size, model)]
+    return Fault("heads-not-divided", (*location, "tp"), message, one_of(sizes))
+
+
+def one_of(sizes: Sequence[int]) -> str:
+    """The remedy that names the sizes which can be written."""
+    return f"write {'one of ' if len(sizes) > 1 else ''}{', '.join(map(str, sizes))}"
 
 
 def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: ModelShape | None) -> Iterator[Fault]:
@@ -136,7 +142,8 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         yield Fault(
             "judge-without-room",
             ("job", "reward", "judge", "instances"),
-            f"{count(judge.instances, 'judge')} of tp {judge.tp} need {judging} accelerators, {room_text}",
+            f"{count(judge.instances, 'judge')} of tp {judge.tp} {_need(judge.instances)} "
+            f"{count(judging, 'accelerator')}, {room_text}",
             f"write at most {room // judge.tp}" if room >= judge.tp else "take fewer engines, or write place: beside",
         )
 
@@ -161,7 +168,12 @@ def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: C
         yield Fault(
             "too-many-trainers",
             (*location, "dp"),
-            f"{train.dp} trainers need {train.accelerators} {unit}, pool '{rollout.pool}' has "
+            f"{count(train.dp, 'trainer')} {_need(train.dp)} {train.accelerators} {unit}, pool "
+            f"'{rollout.pool}' has "
             f"{pool.accelerators_total}",
             remedy,
         )
+
+
+def _need(number: int) -> str:
+    return "needs" if number == 1 else "need"

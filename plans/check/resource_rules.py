@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.model_shape import ModelShape
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.limits import MOST_ACCELERATORS
@@ -12,7 +13,7 @@ from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
-from .plan_fit import heads_fault
+from .plan_fit import heads_fault, one_of
 
 SLACK = 1e-4
 """Relative difference that rounding explains: figures in a plan have six digits."""
@@ -73,7 +74,7 @@ def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
     cores = pool.nodes * pool.cores
     if workers <= cores:
         return None
-    return f"{workers} reward workers, and pool '{name}' has {cores} host cores; write at most {cores}"
+    return f"{workers} reward workers, and pool '{name}' has {count(cores, 'host core')}; write at most {cores}"
 
 
 def too_many_accelerators(pool: Pool) -> str | None:
@@ -94,6 +95,22 @@ def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
             yield Fault("pool-too-large", ("pools", name, "nodes"), message, remedy)
 
 
+def _unshared_heads(location: Loc, train: UpdateLayout, model: ModelShape) -> Fault | None:
+    """The fault of sequence-parallel ranks of the trainers at `location` that do not share the heads evenly."""
+
+    def shared(sp: int) -> bool:
+        return sp == 1 or not (model.heads % (train.tp * sp) or model.kv_heads % (train.tp * sp))
+
+    if shared(train.sp):
+        return None
+    message = (
+        f"tp x sp {train.tp * train.sp} does not divide the model's {model.heads} attention and {model.kv_heads} "
+        "key-value heads, which sequence-parallel ranks share out"
+    )
+    sizes = [sp for sp in range(1, model.kv_heads + 1) if shared(sp)]
+    return Fault("heads-not-divided", (*location, "sp"), message, one_of(sizes))
+
+
 def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
     """Faults of too many reward workers, kinds of round on two pools, trainers that split the model's heads unevenly,
     and a predicted p95 above the job's limit."""
@@ -112,16 +129,12 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
             "both kinds take turns on the nodes of one",
             "name the same pool in both",
         )
-    for location, train in _trainers(plan) if model is not None else ():
-        fault, ranks = heads_fault(location, train.tp, model), train.tp * train.sp
+    for location, train in _trainers(plan):
+        if model is None:
+            break
+        fault = heads_fault(location, train.tp, model) or _unshared_heads(location, train, model)
         if fault is not None:
             yield fault
-        elif train.sp > 1 and (model.heads % ranks or model.kv_heads % ranks):
-            message = (
-                f"tp x sp {ranks} does not divide the model's {model.heads} attention and {model.kv_heads} key-value "
-                "heads, which sequence-parallel ranks share out"
-            )
-            yield Fault("heads-not-divided", (*location, "sp"), message, "write another")
     limit = job.slo.step_p95_s
     if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
         yield Fault(

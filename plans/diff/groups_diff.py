@@ -14,6 +14,7 @@ from typing import Any, Literal
 import networkx as nx
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
+from ..schema.base import whole
 from ..schema.groups_plan import GroupsPlan, Move
 from ..schema.sections.planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
@@ -69,7 +70,7 @@ class JobChange:
         """Whether anything of the job changed."""
         if self.status != "stays" or self.old is None or self.new is None:
             return True
-        return any(changes(self.old.model_dump(mode="json"), self.new.model_dump(mode="json")))
+        return any(changes(whole(self.old), whole(self.new)))
 
     def _slowdown(self, figure: str) -> Quantity:
         sides = [None if side is None else float(getattr(side.slowdown, figure)) for side in (self.old, self.new)]
@@ -180,7 +181,7 @@ def diff_groups(
         effects=_effects(old, new),
         jobs=_jobs(old, new, matched, moved={move.job: move for move in new.moves if from_old is not False}),
         matched=matched,
-        rules=tuple(changes(old.rules.model_dump(mode="json"), new.rules.model_dump(mode="json"))),
+        rules=tuple(changes(whole(old.rules), whole(new.rules))),
         inputs=inputs,
         stale=stale,
         solver=solver,

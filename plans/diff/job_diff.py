@@ -13,6 +13,7 @@ from typing import Any
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.phase_names import PHASE_NAMES
+from ..schema.base import whole
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar, Predicted
@@ -110,7 +111,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
     solver = solver_changes(old, new) + tuple(
         changes(old.inputs.profile.provenance, new.inputs.profile.provenance, prefix="inputs.profile.provenance")
     )
-    predictions = tuple(changes(_dump(old.predicted), _dump(new.predicted)))
+    predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     return PlanDiff(
         old=old,
@@ -136,24 +137,25 @@ def sides_of(old: bool, new: bool) -> tuple[str, ...]:
 
 def solver_changes(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyChange, ...]:
     """Keys of `solver` that differ, dotted from the top of the plan."""
-    return tuple(changes(_dump(old.solver), _dump(new.solver), prefix="solver"))
-
-
-def _dump(model: Any, **options: Any) -> Any:
-    return model.model_dump(mode="json", **options)
+    return tuple(changes(whole(old.solver), whole(new.solver), prefix="solver"))
 
 
 _BLOCKS = {"rounds.short": "short round", "rounds.long": "long round"}
 
 
 def _decisions(old: Plan, new: Plan, stale: bool) -> tuple[Decision, ...]:
-    key_changes = changes(_dump(old.job, exclude={"why"}), _dump(new.job, exclude={"why"}))
+    key_changes = changes(_decided(old), _decided(new))
     decisions = [
         Decision(change, _block_of(change.key), "" if stale else why_of(change.key, new.job.why))
         for change in key_changes
     ]
     order = ["job", *_BLOCKS.values()]
     return tuple(sorted(decisions, key=lambda decision: order.index(decision.block)))
+
+
+def _decided(plan: Plan) -> dict[str, Any]:
+    """The decisions of a plan without their reasons, with the keys that its file leaves out."""
+    return {key: value for key, value in whole(plan.job).items() if key != "why"}
 
 
 def _block_of(key: str) -> str:

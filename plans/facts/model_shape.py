@@ -41,7 +41,12 @@ def shape_of(model_path: str | Path) -> ModelShape | None:
     """
     if os.path.isdir(model_path):  # noqa: PTH112 (pathlib raises for what can be no path)
         return shape_from_config(model_config(Path(model_path)))
-    known = public_model(str(model_path))
+    return shape_of_public(str(model_path))
+
+
+def shape_of_public(name: str) -> ModelShape | None:
+    """The shape of a model of the table by its hub id or path; None for another one. Reads no file."""
+    known = public_model(name)
     return None if known is None else shape_from_architecture(known)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ..phrases.numbers import NONE, percent, seconds
 from ..phrases.sentences import sentence
+from ..phrases.update_text import trainers_text, update_text
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.origin import InputFile, Volatile
@@ -30,7 +31,7 @@ def settings(plan: Plan) -> Table:
         ["engines", *(_engines(r.rollout) for r in kinds)],
         ["drafts", *(NONE if r.rollout.drafts is None else value_text(r.rollout.drafts) for r in kinds)],
         ["samples of a prompt", *(_prefix(r.rollout) for r in kinds)],
-        ["trainers", *(_trainers(r.train) for r in kinds)],
+        ["trainers", *(trainers_text(r.train) for r in kinds)],
         ["micro-batch", *(f"{r.train.micro_batch_tokens:,} tokens" for r in kinds)],
         ["hand-over", *(NONE if r.hand_over is None else value_text(r.hand_over) for r in kinds)],
     ]
@@ -52,23 +53,12 @@ def _prefix(rollout: RoundRollout) -> str:
     return NONE if prefix is None else f"together, one ahead per {prefix.tokens_per_sample:,} shared tokens"
 
 
-def _trainers(train: UpdateLayout) -> str:
-    sizes = [f"DP {train.dp}"] + [
-        f"{name} {value}"
-        for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("SP", train.sp), ("EP", train.ep))
-        if value > 1
-    ]
-    if train.recompute != "none":
-        sizes.append(f"recompute {train.recompute}")
-    return ", ".join(sizes + (["optimizer on host"] if train.offload else []))
-
-
 def value_text(value: Any) -> str:
     """Return a decided value in a few words; a model as `key value, …`, without keys that are null or false."""
     if isinstance(value, RoundRollout):
         return _engines(value)
     if isinstance(value, UpdateLayout):
-        return f"{_trainers(value)}, micro-batches of {value.micro_batch_tokens:,} tokens"
+        return update_text(value)
     if isinstance(value, BaseModel):
         values = {key: getattr(value, key) for key in type(value).model_fields}
         return ", ".join(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
@@ -58,6 +58,15 @@ def is_one(value: object) -> bool:
 def is_zero(value: object) -> bool:
     """For `exclude_if`: a 0 is not written."""
     return value == 0
+
+
+def whole(value: Any) -> Any:
+    """A document as plain data with all keys that it may have, also those that its file leaves out at their default."""
+    if isinstance(value, BaseModel):
+        return {name: whole(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    return [whole(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 N = TypeVar("N", int, float)

@@ -42,6 +42,15 @@ def check(*arguments):
     return result.return_value, result.stdout
 
 
+def test_what_a_plan_of_groups_runs_on_is_told_with_the_finding_when_asked(solved):
+    plain = json.loads(check(solved / "groups.yaml", "--json")[1])["files"][0]
+    assert (plain["runs_on"], plain["not_executable"]) == (None, [])
+    code, out = check(solved / "groups.yaml", "--executor", "--json")
+    (file,) = json.loads(out)["files"]
+    assert code == 1 and [finding["rule"] for finding in file["findings"]] == ["not-executable"]
+    assert file["not_executable"] == file["findings"] and "each job's own plan" in file["runs_on"]
+
+
 def test_good_documents_exit_with_0_and_a_line_each(solved):
     result = rlplan("check", *sorted(solved.glob("*.yaml")))
     assert result.returncode == 0, result.stdout + result.stderr

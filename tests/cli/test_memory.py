@@ -52,6 +52,9 @@ def test_a_dry_run_finds_what_check_finds_and_a_run_is_not_started(impossible, t
     assert check.returncode == dry.returncode == 1
     assert len(told(check, "train-memory")) == 2 and told(dry, "train-memory") == told(check, "train-memory")
     assert "while trainers train, an accelerator holds" in dry.stdout and "trainer activations" in dry.stdout
+    assert all("; shard further (dp, tp, sp), recompute" in line for line in told(dry, "train-memory")), (
+        "what is advised is what execute runs"
+    )
     as_data = json.loads(rlplan("execute", impossible, "--dry-run", "--json").stdout)
     assert not as_data["ok"] and "train-memory" in {finding["rule"] for finding in as_data["findings"]}
     run = rlplan("execute", impossible, "--out", tmp_path / "run")
@@ -98,14 +101,14 @@ def test_a_dry_run_tells_all_that_check_tells_and_what_cannot_run_each_once(pipe
 
 def test_check_says_once_that_only_other_frameworks_run_a_plan(pipeline):
     fault = "is 8, and the executor's trainers have no pipeline"
-    why = f"job.rounds.short.train.pp {fault} (so is job.rounds.long.train.pp)"
+    why = f"job.rounds.short.train.pp {fault} (likewise job.rounds.long.train.pp)"
     result = rlplan("check", pipeline)
     assert result.returncode == 0 and result.stdout.count(f"{pipeline}: runs on: other frameworks only: {why}\n") == 1
     (file,) = json.loads(rlplan("check", pipeline, "--json").stdout)["files"]
     assert file["runs_on"] == "other frameworks only" and file["findings"] == []
     lines = pipeline.read_text().splitlines()
     assert [(f["key"], f["message"]) for f in file["not_executable"]] == [(f"{k}.train.pp", fault) for k in KINDS]
-    assert all("pp: 8" in lines[f["line"] - 1] and "--for any" in f["remedy"] for f in file["not_executable"])
+    assert all("pp: 8" in lines[f["line"] - 1] and f["remedy"].startswith("write 1") for f in file["not_executable"])
     plan = load_plan(pipeline)  # what solve prints of a plan that it has written
     assert plan_text(plan, pipeline).count(f"note: other frameworks only: {why}\n") == 1
     assert plan_summary(plan, pipeline)["not_executable"] == [why]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
+import rlplan as package
+from rlplan.plans.facts.executable import FAMILIES
+from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import load_plan
+from rlplan.profiles.fitness import subject_digest
 
+from ..planner.check.edits import edit as edit_keys
+from ..planner.check.edits import resign
 from .command_line import refused, rlplan
 from .solved_folder import edit, write_profiled
+
+EXAMPLES = Path(package.__file__).parent / "plans" / "examples"
 
 LEVERS = "hand_over: [0.5], drafts: {tokens: [2], acceptance: 0.9}"
 
@@ -73,3 +82,55 @@ def test_compare_takes_the_option_as_solve_does(levers):
 def test_a_workload_is_not_solved_for_anyone(levers):
     (levers / "workload.yaml").write_text("rlplan_workload: 1\n")
     refused(rlplan("solve", levers / "workload.yaml", "--for", "any"), "--for does not apply to a workload")
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "reasons"),
+    [
+        ("Qwen/Qwen2.5-32B-Instruct", {}, []),
+        ("Qwen/Qwen2.5-32B-Instruct", {"dp": 2, "tp": 4, "sp": 2}, []),
+        (
+            "Qwen/Qwen2.5-32B-Instruct",
+            {"dp": 1, "tp": 16},
+            ["train.tp is 16, which does not divide 40"],
+        ),
+        ("Qwen/Qwen3-30B-A3B", {"dp": 2, "tp": 8}, ["train.tp is 8, and the model is a mixture of experts"]),
+        ("openai/gpt-oss-20b", {}, ["inputs.job: the model is of the family gpt_oss, and the executor trains only"]),
+    ],
+)
+def test_check_dry_run_and_show_give_one_answer_of_a_model_that_is_not_here(tmp_path, model, layout, reasons):
+    shutil.copytree(EXAMPLES / "math-32b", tmp_path / "math-32b")
+    shutil.copy(EXAMPLES / "math-32b.yaml", tmp_path / "plan.yaml")
+    edit_keys(tmp_path / "math-32b" / "job.yaml", {"model.path": model})
+    for kind in ("short", "long"):
+        keys = {"dp": 16, "tp": 1, "sp": 1, "recompute": "full", **layout}
+        edit_keys(tmp_path / "plan.yaml", {f"job.rounds.{kind}.train": lambda old, new=keys: {**old, **new}})
+    resign(tmp_path)
+    check = rlplan("check", tmp_path / "plan.yaml", "--executor", "--json")
+    cannot = json.loads(check.stdout)["files"][0]["not_executable"]
+    shown = json.loads(rlplan("show", tmp_path / "plan.yaml", "--json").stdout)["not_executable"]
+    dry = rlplan("execute", tmp_path / "plan.yaml", "--dry-run")
+    assert (dry.returncode == 2, bool(cannot), len(shown)) == (bool(reasons), bool(reasons), len(reasons)), dry.stderr
+    for reason in reasons:
+        assert any(reason in text for text in shown)
+        key, text = reason.split(" ", 1)
+        assert any(key.rstrip(":") in each["key"] and text in each["message"] for each in cannot)
+        assert text in dry.stderr
+
+
+def test_a_model_of_a_family_that_is_not_trained_here_is_planned_for_others_only(tmp_path):
+    write_profiled(tmp_path)
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt_oss", "num_attention_heads": 3}')
+    job = load_job(tmp_path / "job.yaml")
+    subject = subject_digest(job, job_paths(job, tmp_path / "job.yaml"))
+    edit_keys(tmp_path / "profile.yaml", {"measured": subject})
+    line = (tmp_path / "job.yaml").read_text().split("model: {path:")[0].count("\n") + 1
+    told = rlplan("solve", tmp_path, "--mode", "sync")
+    refused(told, f"job.yaml:{line}: model.path: the model is of the family gpt_oss, and", *FAMILIES, "solve --for any")
+    others = rlplan("solve", tmp_path, "--mode", "sync", "--for", "any", "--json")
+    assert others.returncode == 0, others.stderr
+    assert any("family gpt_oss" in reason for reason in json.loads(others.stdout)["not_executable"])
+    asked = rlplan("check", tmp_path / "plan.yaml", "--executor")
+    assert asked.returncode == 1 and "[not-executable] inputs.job: the model is of the family gpt_oss" in asked.stdout
+    refused(rlplan("execute", tmp_path / "plan.yaml", "--dry-run"), "plan.yaml:", "family gpt_oss", *FAMILIES)
+    assert rlplan("refresh", tmp_path / "plan.yaml").returncode == 0, "it is solved again for others"

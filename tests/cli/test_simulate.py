@@ -105,7 +105,7 @@ FAULTS = {
     "a layout that was not profiled": (("--set", "plan.job.rounds.short.rollout.engines=1"), ("no layout", "2 x tp 1")),
     "no such micro-batch": (
         ("--set", "plan.job.rounds.short.train.micro_batch_tokens=256"),
-        ("micro-batches of 256 tokens, and the profile has only", "128 (dp 1)"),
+        ("dp 1, micro-batches of 256 tokens, and the profile has only (dp 1, micro-batches of 128 tokens)",),
     ),
     "no such trace": (("--trace", "/nowhere.jsonl"), ("/nowhere.jsonl", "no such file")),
     "no such profile": (("--profile", "/nowhere.yaml"), ("/nowhere.yaml", "no such file")),

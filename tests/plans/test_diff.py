@@ -60,6 +60,21 @@ def rescaled(plan: Plan, factor: float, **predicted: Any) -> Plan:
     return plan.model_copy(update={"predicted": changed})
 
 
+def test_a_key_that_a_file_leaves_out_at_its_default_changes_from_that_default(plan: Plan) -> None:
+    rounds = plan.job.rounds
+    short = rounds.short.model_copy(update={"train": rounds.short.train.model_copy(update={"sp": 2})})
+    job = plan.job.model_copy(update={"rounds": rounds.model_copy(update={"short": short})})
+    solver = plan.solver.model_copy(update={"for_any": True})
+    other = plan.model_copy(update={"job": job, "solver": solver, "decisions_sha256": job_decisions(job)})
+    there, back = diff_jobs(plan, other), diff_jobs(other, plan)
+    changed = {d.change.key: (d.change.old, d.change.new) for d in there.decisions}
+    assert changed == {"rounds.short.train.sp": (1, 2)}
+    assert {c.key: (c.old, c.new) for c in there.solver} == {"solver.for_any": (False, True)}
+    assert [(d.change.old, d.change.new) for d in back.decisions] == [(2, 1)]
+    (line,) = [line for line in shown(there).splitlines() if "train.sp" in line]
+    assert "1" in line and "none" not in line
+
+
 SPELLINGS = {
     "a number spelt otherwise": ("p50: 6.1,", "p50: 61e-1,"),
     "another wording of why": ("at 200 they cost 0.41 x 27 s", "nothing else is known"),

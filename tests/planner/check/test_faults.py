@@ -413,7 +413,9 @@ def test_what_the_executor_cannot_run_is_found_at_its_line_if_it_is_asked_for_an
 def test_a_plan_of_groups_is_not_executed_and_no_other_document_is_asked_whether_it_can_be(solved):
     groups = solved("groups")
     assert rules(check(groups / PLAN)) == set() and check(groups / PLAN).not_executable is None
-    (found,) = check(groups / PLAN, for_executor=True).findings
+    asked = check(groups / PLAN, for_executor=True)
+    (found,) = asked.findings
+    assert asked.not_executable == (found,), "what is a finding is also why it cannot be run"
     assert found.rule == "not-executable" and found.key == "groups" and "each job's own plan" in found.remedy
     assert check(groups / CLUSTER, for_executor=True).findings == ()
 
@@ -430,6 +432,8 @@ def test_ranks_that_do_not_share_the_heads_evenly_are_found(solved):
             assert found == (set() if ranks in divides else {key}), (
                 "tensor ranks elsewhere may hold key-value heads twice"
             )
+            remedies = {f.remedy for f in report.findings if f.rule == "heads-not-divided"}
+            assert remedies == (set() if ranks in divides else {f"write one of 1, {', '.join(map(str, divides))}"})
             assert bool(report.not_executable) == (ranks != 2)
         edit(folder / PLAN, {f"{kind}.train.{size}": 1 for kind in (KIND, LONG)})
 

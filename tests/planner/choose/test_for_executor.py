@@ -11,6 +11,7 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import update_layouts
+from rlplan.planner.choose.candidates.job_limits import Unplannable
 from rlplan.planner.choose.candidates.update_layouts import feasible_train, sharding_of
 from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.choose.ties import executable
@@ -18,6 +19,7 @@ from rlplan.planner.costs.update_costs import TrainCost, is_allowed, least_peak,
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable
+from rlplan.plans.facts.model_shape import shape_of_public
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
@@ -93,6 +95,20 @@ def test_without_a_plan_that_can_run_here_the_error_says_whether_others_could_ru
     assert "none of its measured updates can be run by rlplan execute (pp is 2, and" in str(caught.value)
     assert str(caught.value).endswith("; other frameworks could run a plan: rlplan solve --for any")
     assert planned((update(4e-4, pp=2),), for_any=True).plan.job.rounds.short.train.pp == 2
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_family_that_the_executor_does_not_train_is_planned_on_request_only(folder):
+    """By the shape that a caller read from the model's folder, else by the model's name."""
+    shape = shape_of_public("mistralai/Mixtral-8x7B")
+    path = "model" if folder else "mistralai/Mixtral-8x7B"
+    job = small_job(SIZES, model={"path": path, "dtype": "bfloat16"})
+    inputs, options = solved_small(mode="sync").plan.inputs, {"passes": QUICK, "model": shape if folder else None}
+    given = laptop(), job, small_profile(), heavy_trace(), inputs
+    with pytest.raises(Unplannable, match=r"model\.path: .*family mixtral, .*qwen3_moe; .*--for any") as caught:
+        solve(*given, SolveOptions(**options))
+    assert (caught.value.document, caught.value.loc) == ("job", ("model", "path"))
+    assert solve(*given, SolveOptions(**options, for_any=True)).plan.solver.for_any
 
 
 def test_a_limit_that_only_other_frameworks_keep_is_told_so_and_one_that_none_keeps_is_not():

@@ -50,10 +50,12 @@ def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) ->
     assert round_costs(planned(2, 1), profile)[0].train.layout.micro_batch_tokens == 8192
     with pytest.raises(InputError, match="no layout of 3 engines with tp 1, it has 2 x tp 1, 1 x tp 2"):
         round_costs(planned(3, 1), profile)
-    with pytest.raises(InputError, match="trains with dp 1 and micro-batches of 999 tokens, and the profile has only "):
+    with pytest.raises(InputError, match=r"trains with dp 1, micro-batches of 999 tokens, and the profile has only \("):
         round_costs(planned(2, 1, micro_batch_tokens=999), profile)
-    with pytest.raises(InputError, match="trains with dp 1, tp 2 and micro-batches"):
+    with pytest.raises(InputError, match="trains with tp 2, micro-batches"):
         round_costs(planned(2, 1, tp=2), profile)
+    with pytest.raises(InputError, match=r"with dp 1, recompute full, micro-batches of 8192 .* only \(dp 1, m"):
+        round_costs(planned(2, 1, recompute="full"), profile)
 
 
 def test_an_update_that_cannot_be_is_one_line() -> None:

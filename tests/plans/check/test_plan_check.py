@@ -53,10 +53,12 @@ PLAN_CASES = {
     "micro-batch below the longest sequence": ("micro_batch_tokens: 4096", "micro_batch_tokens: 1024",
         ["at least 1120"]),
     "more trainers than cores": ("dp: 2", "dp: 3", ["3 trainers need 3 cores", "at most 2"]),
+    "a trainer of more cores than there are": ("dp: 2, tp: 1", "dp: 1, tp: 3",
+        ["1 trainer needs 3 cores", "alone takes 3"]),
     "cutoff at the cap": ("cutoff_tokens: 288", "cutoff_tokens: 1024", ["write less than 1024"]),
     "a judge of its own where engines leave no room": (
         "deadline_s: 2.0}", "deadline_s: 2.0, judge: {place: own, instances: 1}}",
-        ["need 1 accelerators", "leave 0 of pool 'main' free", "write place: beside"]),
+        ["needs 1 accelerator,", "leave 0 of pool 'main' free", "write place: beside"]),
     "more judges than engines to stand beside": (
         "deadline_s: 2.0}", "deadline_s: 2.0, judge: {place: beside, instances: 3, tp: 1}}",
         ["need 3 accelerators", "engines have 2", "write at most 2"]),
