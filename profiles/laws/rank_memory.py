@@ -3,8 +3,9 @@ engines sleep while a trainer trains.
 
 A trainer of the executor (and others that shard weights over replicas) is counted from its modules: layer_memory.py has
 the activations. Weights, gradients and AdamW's moments are in float32 and sharded (FSDP2); a layer is gathered in the
-dtype that is computed in while it is used, embedding and head all the time. Tensor parallel ranks have all of the
-embedding; the vocabulary's logits are gathered whole on each. An engine keeps weights and graphs; what is left is KV.
+dtype that is computed in while it is used, and so are the embedding and the output matrix; a matrix that is both stays
+gathered. Tensor parallel ranks divide the output matrix, and have all of an embedding that is not the output matrix;
+the vocabulary's logits are gathered whole on each. An engine keeps weights and graphs; what is left is KV.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class TrainMemory:
 def rank_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters whose float32 weights a rank of a trainer with sharded weights keeps.
 
-    Layers and the output matrix are divided by tensor parallel ranks, the embedding is not, and a matrix that is both
-    is not; all are sharded over the ranks that train on different tokens.
+    Tensor parallel ranks divide layers and the output matrix, and the embedding only if it is the output matrix (tied);
+    all are sharded over the ranks that train on different tokens.
     """
     shards = layout.accelerators / (layout.tp * layout.pp)
     layers = layer_parameters(a) * a.layers / layout.tp / layout.pp
@@ -89,7 +90,7 @@ def layer_parameters(a: Architecture) -> float:
 
 def vocabulary_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters of embedding and output matrix on a tensor parallel rank, before they are sharded."""
-    return a.vocab * a.hidden * (1.0 if a.tied else 1.0 + 1.0 / layout.tp)
+    return a.vocab * a.hidden * (1.0 / layout.tp if a.tied else 1.0 + 1.0 / layout.tp)
 
 
 def train_memory(
@@ -170,8 +171,8 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
         shards: ranks that share each weight.
         chunked: whether the loss has several chunks.
     """
-    embedding = float(a.vocab * a.hidden)
-    head = embedding if a.tied else embedding / layout.tp
+    head = a.vocab * a.hidden / layout.tp
+    embedding = head if a.tied else float(a.vocab * a.hidden)
     layer = layer_parameters(a) / max(layout.tp, layout.ep if a.experts else 1)
     of_loss = head * c * chunked  # the sum over chunks
     of_head = of_loss + head * c  # and that of a further chunk

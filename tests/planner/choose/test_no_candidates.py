@@ -31,6 +31,17 @@ def test_a_model_too_large_for_the_nodes_is_told_the_memory_that_lacks():
     assert "more nodes" in text and "micro-batch" not in text
 
 
+def test_a_pool_of_one_accelerator_is_told_so_in_the_singular():
+    accelerators = {"kind": "cuda", "name": "H100", "per_node": 1, "memory_bytes": 80 * 10**9}
+    cluster = laptop(accelerators=accelerators, host_memory_bytes=2 * 10**12)
+    text = said(
+        library_profile("H100", "Qwen2.5-7B"),
+        small_job(search={"tp": [1], "micro_batch_tokens": [4096]}),
+        cluster=cluster,
+    )
+    assert "of the ways to train on 1 accelerator, the one that takes least memory needs" in text
+
+
 def test_a_tensor_parallelism_that_nobody_measured_is_named_once_beside_those_that_are_there():
     text = said(small_profile(), small_job(search={"tp": [16], "micro_batch_tokens": [4096]}))
     assert text.count("search.tp") == 2 and "search.tp [16] has none of the profile's 1, 2; add" in text

@@ -12,12 +12,14 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from rlplan.executor.trainer.optimizer.sharded_adamw import BUCKET_ELEMENTS
 from rlplan.executor.trainer.policy.attention import VARLEN
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.rank_memory import (
+    BUCKET_PARAMETERS,
     LOGIT_BLOCK,
     LOGIT_CHUNK_TOKENS,
     MOMENT_BYTES,
@@ -151,6 +153,10 @@ def test_the_peak_of_an_update_is_predicted_within_a_tenth(
 
 def test_the_logits_that_are_counted_are_those_that_the_executor_computes_at_once() -> None:
     assert (LOGIT_CHUNK_TOKENS, LOGIT_BLOCK) == (CHUNK_ROWS, BLOCK_ELEMENTS)
+
+
+def test_the_moments_that_are_counted_are_those_of_the_executors_bucket() -> None:
+    assert BUCKET_PARAMETERS == BUCKET_ELEMENTS
 
 
 def test_a_configuration_that_states_no_width_is_refused_by_name() -> None:
