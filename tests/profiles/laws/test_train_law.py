@@ -216,7 +216,7 @@ def test_tensor_ranks_divide_a_tied_embedding_and_the_output_matrix_and_copy_an_
     assert vocabulary_parameters(a, update_layout(4, tp=2)) == pytest.approx((embedding + head) * matrix)
     whole, divided = (rank_parameters(a, update_layout(1, tp=tp)) for tp in (1, 2))
     assert divided == pytest.approx(whole / 2 + (0 if tied else matrix / 2))
-    gathered = train_memory(a, update_layout(4, tp=2)).moments["embedding"]["trainer_gathered_weights"]
+    pass
     assert gathered == pytest.approx(2 * embedding * matrix)
 
 
