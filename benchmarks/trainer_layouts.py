@@ -1,6 +1,6 @@
 """Gradients and memory of the trainer in every layout on CPU ranks, against one rank and against the law of the plan.
 
-    python -m benchmarks.trainer_layouts [--family qwen2] [--json]
+    python -m benchmarks.trainer_layouts [--family qwen2] [--tied] [--json]
 
 Each layout is a set of processes that hold the real trainer. `gradient_max_diff`: largest difference of a gradient's
 element from one rank's without recomputation and offload, over the largest element of that gradient, in float32.
@@ -122,10 +122,11 @@ def loading(folder: Path) -> dict[str, Any]:
 
 @click.command()
 @click.option("--family", type=click.Choice(sorted(process.FAMILIES)), default="qwen2", help="Family of the model.")
+@click.option("--tied", is_flag=True, help="One matrix is embedding and head.")
 @click.option("--layouts", default=",".join(LAYOUTS), help="Which layouts, by name, with commas.")
 @click.option("--loading/--no-loading", "with_loading", default=True, help="Whether to measure loading.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def main(family: str, layouts: str, with_loading: bool, as_json: bool) -> None:
+def main(family: str, tied: bool, layouts: str, with_loading: bool, as_json: bool) -> None:
     """Gradients and memory of the trainer in every layout, on CPU ranks."""
     chosen = [name.strip() for name in layouts.split(",")]
     unknown = [name for name in chosen if name not in LAYOUTS]
@@ -134,7 +135,7 @@ def main(family: str, layouts: str, with_loading: bool, as_json: bool) -> None:
     figures: dict[str, Any] = {"layouts": {}}
     with tempfile.TemporaryDirectory(prefix="rlplan-layouts-") as home:
         model = Path(home) / "model"
-        process.write_model(family, model, process.SMALL)
+        process.write_model(family, model, process.SMALL | {"tie_word_embeddings": tied})
         process.write_reference(model, MICRO_BATCH_TOKENS)
         figures["chunked"] = process.chunked(model, MICRO_BATCH_TOKENS)
         for number, name in enumerate(chosen):

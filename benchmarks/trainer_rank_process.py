@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlplan.executor.trainer.optimizer.gradient_norm import local
+from rlplan.executor.trainer.local_tensors import local
 from rlplan.executor.trainer.packing import pack
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy

@@ -49,9 +49,10 @@ def profile_command(
     JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs;
     solve then needs a --trace of response lengths.
     """
+    from ..plans.facts.model_shape import shape_of
     from ..plans.files.prompt_rows import data_file
     from ..plans.schema.cluster import load_cluster
-    from ..plans.schema.job import job_paths, load_job, model_heads
+    from ..plans.schema.job import job_paths, load_job
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
@@ -77,7 +78,7 @@ def profile_command(
     job, cluster = load_job(job_path), load_cluster(cluster_path)
     accelerators_must_be_known(cluster, cluster_path)
     paths = job_paths(job, job_path)
-    heads = model_heads(paths.model_folder) if paths.model_folder else None
+    model = shape_of(paths.model)
     name = pool or sorted(cluster.pools)[0]
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
@@ -93,7 +94,7 @@ def profile_command(
         return _take_shipped(job, job_path, cluster.pools[name], shipped, out, as_json)
     data_file(job, job_path)  # decoding is measured on the job's own prompts
     try:
-        layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
+        layouts = layouts_to_measure(job.search.tp, cluster.pools[name], model)
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 

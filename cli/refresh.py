@@ -74,6 +74,7 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
                 documents.profile,
                 documents.trace,
                 _inputs(plan, plan_path, out),
+                documents.model,
                 seed=seed,
                 progress=update,
                 prompts=data_prompts(documents, plan_path),

@@ -14,7 +14,6 @@ from ..plans.check.plan_check import CheckedPlan, open_plan
 from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts
 from ..plans.schema.cluster import Pool
-from ..plans.schema.job import model_heads
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
@@ -98,8 +97,8 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
     plan = faults.try_read(lambda: load_plan(path))
     checked = faults.try_read(lambda: open_plan(path)) if plan is not None else None
     faults.try_read(lambda: check_folder(run_dir, path, resume))
-    heads = model_heads(checked.paths.model_folder) if checked is not None and checked.paths.model_folder else None
-    for loc, fault, remedy in unsupported(plan.job, heads) if plan is not None else ():
+    model = None if checked is None else checked.model
+    for loc, fault, remedy in unsupported(plan, model) if plan is not None else ():
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     return None if checked is None else Execution(path.stem, path, run_dir, checked)
 

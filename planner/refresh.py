@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ..plans.facts.digest import job_decisions
 from ..plans.facts.executable import is_for_any
+from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
@@ -44,6 +45,7 @@ def refresh(
     profile: Profile,
     trace: LengthTrace,
     inputs: Inputs,
+    model: ModelShape | None,
     *,
     seed: int = 0,
     progress: Progress = lambda text, share: None,
@@ -55,6 +57,7 @@ def refresh(
     Args:
         plan: fits `cluster` and `job` (plans/check/plan_fit.py).
         inputs: the files that the arguments were read from; goes into the plan as it is.
+        model: the shape of the job's model; None: unknown.
         seed: that of the solve; the same one makes the same predictions.
         passes: how much of the solver's candidates is simulated.
         prompts: how many the job's data holds; None: as many as any round wants.
@@ -64,7 +67,9 @@ def refresh(
     """
     began = time.perf_counter()
     profile, reward_table = with_reward_times(profile, job.reward.kind)
-    search, written = search_with_plan(plan, cluster, job, profile, trace, seed=seed, passes=passes, prompts=prompts)
+    search, written = search_with_plan(
+        plan, cluster, job, profile, trace, model, seed=seed, passes=passes, prompts=prompts
+    )
     search.run_passes(progress)
     last = search.passes[-1]
     solution = _proven(search)
@@ -88,7 +93,7 @@ def refresh(
     pool = cluster.pools[search.space.pool]
     predicted, assumed = predict(search, decided, pool, job, profile, trace, reward_table, seed)
     why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
-    options = SolveOptions(search.mode, objective=search.limits.objective, for_any=is_for_any(plan))
+    options = SolveOptions(search.mode, objective=search.limits.objective, for_any=is_for_any(plan, model))
     solver = solver_facts(search, decided, options).model_copy(
         update={
             "name": plan.solver.name,

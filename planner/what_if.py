@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..plans.check.plan_check import check_digests, input_path
+from ..plans.check.plan_check import check_digests, input_path, model_of_plan
 from ..plans.check.plan_fit import misfits
+from ..plans.facts.model_shape import ModelShape, shape_of
 from ..plans.schema.cluster import Cluster, load_cluster
 from ..plans.schema.job import Job, load_job
 from ..plans.schema.plan import Plan, load_plan
@@ -42,6 +43,8 @@ class Documents:
     cluster: Cluster
     profile: Profile
     trace: LengthTrace
+    model: ModelShape | None
+    """The shape of the job's model; None: unknown."""
 
 
 def load_documents(plan_path: Path, profile_path: Path | None = None, trace: LengthTrace | None = None) -> Documents:
@@ -67,7 +70,7 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
         trace = open_lengths(plan.inputs.lengths, plan_path, cap_tokens)
         if changed := changed_table(plan.inputs.lengths):
             warnings.warn(f"{changed}; simulated as it is now", stacklevel=2)
-    return Documents(plan, job, cluster, profile, trace)
+    return Documents(plan, job, cluster, profile, trace, model_of_plan(plan, plan_path))
 
 
 def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents, list[str]]:
@@ -86,9 +89,11 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
     for name, model in models.items():
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = validated(values[name], model, name, touched, OPTION)
+    if "job" in changed and changed["job"].model.path != documents.job.model.path:
+        changed["model"] = shape_of(changed["job"].model.path)
     result = Documents(**{**vars(documents), **changed})
     # The divisors of the loss change no seconds, and these documents train no run.
-    faults = misfits(result.plan, result.cluster, result.job, None)
+    faults = misfits(result.plan, result.cluster, result.job, result.model)
     fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:
         where = ".".join(map(str, fault.location))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..plans.facts.executable import is_for_any
+from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
@@ -43,6 +44,7 @@ def search_with_plan(
     job: Job,
     profile: Profile,
     trace: LengthTrace,
+    model: ModelShape | None,
     *,
     seed: int,
     passes: Sequence[Pass],
@@ -50,7 +52,8 @@ def search_with_plan(
 ) -> tuple[Search, WrittenRounds]:
     """(the solver's search with the plan's kinds of round among its candidates, those kinds); nothing is simulated yet.
 
-    Raises InputError for decisions that are not priced, or that no candidate has.
+    `model`: the shape of the job's model; None: unknown. Raises InputError for decisions that are not priced, or that
+    no candidate has.
     """
     planned, mode = plan.job, plan.job.bias.mode
     forced = plan.solver.forced_mode == mode
@@ -63,7 +66,7 @@ def search_with_plan(
         objective=objective,
         seed=seed,
         prompts=prompts,
-        for_any=is_for_any(plan),
+        for_any=is_for_any(plan, model),
         passes=passes,
     )
     search = prepare(cluster, job, profile, trace, options)

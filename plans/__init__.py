@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .check.plan_check import check_plan as check_plan
     from .check.plan_check import open_plan as open_plan
+    from .facts.model_shape import ModelShape as ModelShape
+    from .facts.model_shape import shape_of as shape_of
     from .files.prompt_rows import Prompt as Prompt
     from .files.prompt_rows import read_prompts as read_prompts
     from .schema.cluster import Cluster as Cluster
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from .schema.job import Job as Job
     from .schema.job import job_paths as job_paths
     from .schema.job import load_job as load_job
-    from .schema.job import model_heads as model_heads
     from .schema.plan import Plan as Plan
     from .schema.plan import load_plan as load_plan
     from .schema.workload import Workload as Workload
@@ -54,7 +55,8 @@ _HOME = {
     "Job": "schema.job",
     "job_paths": "schema.job",
     "load_job": "schema.job",
-    "model_heads": "schema.job",
+    "ModelShape": "facts.model_shape",
+    "shape_of": "facts.model_shape",
     "Plan": "schema.plan",
     "load_plan": "schema.plan",
     "Workload": "schema.workload",

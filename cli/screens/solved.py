@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...plans.check.plan_check import model_of_plan
 from ...plans.facts.executable import OTHERS_ONLY, not_executable
 from ...plans.phrases.caveats import assumed_errors, assumed_notes
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
@@ -41,7 +42,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solve_s": plan.volatile.solve_s,
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
-        "not_executable": not_executable(plan.job),
+        "not_executable": not_executable(plan, model_of_plan(plan, out)),
     }
 
 
@@ -74,6 +75,6 @@ def plan_text(plan: Plan, out: Path, left_out: Sequence[str] = ()) -> str:
     if basis is not None and basis.extrapolated:
         lines.append(f"note: {basis.sentence(predicted.speedup)}")
     lines += [f"note: {text}" for text in left_out]
-    if reasons := not_executable(plan.job):
+    if reasons := not_executable(plan, model_of_plan(plan, out)):
         lines.append(f"note: {OTHERS_ONLY}: {'; '.join(reasons)}")
     return "\n".join([*lines, *see_it(out)])

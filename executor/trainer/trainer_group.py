@@ -95,6 +95,8 @@ class TrainerGroup:
             "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        if self._config.device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
         # Ray's stubs do not know this option.
         threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
         remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
@@ -168,13 +170,16 @@ class TrainerGroup:
         # First the rank that is gone, then the ranks that report its death.
         errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
         faults = [classify(error) for error in errors]
+        # Ranks that have not answered are in the middle of a collective, which none can take up again.
         if Fault.ACTOR in faults:
             return self._lose(f"{method}: {reason(errors[faults.index(Fault.ACTOR)])}")
         if Fault.INFRASTRUCTURE in faults:
             why = reason(errors[faults.index(Fault.INFRASTRUCTURE)])
-            if not all_answered:  # the others are in the middle of a collective, which none can take up again
+            if not all_answered:
                 return self._lose(f"{method}: {why}")
             return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
+        if not all_answered:
+            self._lose(f"{method}: {reason(errors[0])}")
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
     async def step(self, groups: list[list[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:

@@ -37,6 +37,7 @@ from .packing import pack, pair_share
 from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import load_policy
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
+from .policy.partial_gradients import PartialGradients
 from .policy.rank_mesh import RankMesh, join
 from .policy.recompute import Recompute
 from .samples import TrainSample
@@ -63,7 +64,7 @@ class Trainer:
         self._rank, self._world_size = rank, config.ranks
         self._device = torch.device(config.device)
         if config.device == "cuda":
-            # Ray shows each rank its own GPUs; without Ray all ranks of a node see all of them.
+            # All ranks of a node see all of its GPUs.
             self._device = torch.device("cuda", rank % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
         # One rank needs a process group for FSDP's mixed precision only.
@@ -73,6 +74,7 @@ class Trainer:
         self._parameters = sum(p.numel() for p in self._model.parameters())
         self._pair_share = pair_share(self._model.config)
         self._head = ChunkedHead(self._model, config.temperature)
+        self._partial_gradients = PartialGradients(self._model, self._mesh)
         self._recompute = Recompute(self._model, config.update.recompute)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._staging = Staging(rank)
@@ -96,6 +98,8 @@ class Trainer:
         """
         started = time.perf_counter()
         update = update or self._config.update
+        if update.offload:
+            self._optimizer.place(True)  # the backward pass needs the memory
         samples, metrics = self._backward(groups, update)
         gradients = [p.grad for p in self._model.parameters()]
         grad_norm = total_norm(gradients, self._world_size)
@@ -103,7 +107,8 @@ class Trainer:
         skipped = self._refused(metrics)
         if not skipped:
             clip(gradients, grad_norm, self._config.algorithm.max_grad_norm)
-            metrics["learning_rate"] = self._optimizer.step(update.offload)
+            self._optimizer.place(update.offload)
+            metrics["learning_rate"] = self._optimizer.step()
             self.version += 1
         del gradients
         self._drop_gradients()  # engines may want their memory now
@@ -150,6 +155,7 @@ class Trainer:
                 [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
             )
             batches += 1
+        self._partial_gradients.sum()
         metrics = self._objective.named(totals.metrics(self._mesh.batch_group))
         return samples, metrics | {"micro_batches": float(batches)}
 

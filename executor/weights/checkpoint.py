@@ -58,7 +58,8 @@ def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup |
             alone = not dist.is_initialized()
             dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)  # type: ignore[attr-defined]
     except CheckpointException as error:  # the same on all ranks
-        raise OSError(f"rank {min(error.failures)}: {next(iter(error.failures.values()))[0]}") from error
+        rank_of_failure, (failure, _) = min(error.failures.items())
+        raise OSError(f"rank {rank_of_failure}: {failure}") from error
     with _together(group):
         metadata = [partial / ".metadata"] if rank == 0 else []
         write_manifest(partial / f"manifest-{rank}.json", [*sorted(partial.glob(f"__{rank}_*")), *metadata])

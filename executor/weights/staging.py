@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
+from ..trainer.local_tensors import cut_as, host_zeros, local
 from .checkpoint import State, save_state
 
 # A rank waits here for the slowest disk; the driver's own deadline ends a write that hangs.
@@ -64,7 +64,7 @@ class Staging:
                 why = failure or "see the other ranks"
                 raise RuntimeError(f"the state could not be copied to host memory: {why}") from failure
             self._whole = True
-            return sum(_local(tensor).nbytes for tensor in tensors)
+            return sum(local(tensor).nbytes for tensor in tensors)
         finally:
             self._writing.release()
 
@@ -79,14 +79,14 @@ class Staging:
         for kind, entries in state.items():
             copies = self._copies.setdefault(kind, {})
             for name, tensor in entries.items():
-                if name in copies:
-                    # From a GPU to pinned memory the copies are queued; the device is waited for once, below.
-                    _local(copies[name]).copy_(_local(tensor), non_blocking=True)
-                else:
-                    copies[name] = tensor.detach().to("cpu", copy=True)
-                    _pin(_local(copies[name]), tensor.device)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+                part = local(tensor.detach())
+                if name not in copies:
+                    copies[name] = cut_as(tensor, host_zeros(part))
+                # From a GPU to page-locked memory the copies are queued; the device is waited for once, below.
+                local(copies[name]).copy_(part, non_blocking=True)
+        for device in {tensor.device for entries in state.values() for tensor in entries.values()}:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
 
     def _on_any_rank(self, *flags: bool) -> tuple[bool, ...]:
         found = torch.tensor(flags, dtype=torch.int32)
@@ -99,22 +99,8 @@ def all_finite(tensors: list[torch.Tensor]) -> bool:
     """Whether this rank's shares of `tensors` are finite; reads each once and copies none."""
     extremes: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
-        local = _local(tensor.detach())
-        if local.is_floating_point() and local.numel():
+        part = local(tensor.detach())
+        if part.is_floating_point() and part.numel():
             # NaN and infinities are among the extremes, if there are any.
-            extremes.setdefault(local.device, []).extend(x.float() for x in torch.aminmax(local))
+            extremes.setdefault(part.device, []).extend(x.float() for x in torch.aminmax(part))
     return all(bool(torch.isfinite(torch.stack(found)).all()) for found in extremes.values())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _pin(copy: torch.Tensor, source: torch.device) -> None:
-    """Lock the pages of a copy that a GPU will write, several times as fast; without the right to, it stays as it is.
-
-    Registered where it lies, since torch's allocator of pinned memory rounds sizes up to powers of two.
-    """
-    if source.type == "cuda" and copy.numel():
-        torch.cuda.cudart().cudaHostRegister(copy.data_ptr(), copy.nbytes, 1)

@@ -17,6 +17,7 @@ from typing import Any
 from ...plans.check.any_document import ReadDocument, read_document
 from ...plans.check.finding import Fault, Finding, located
 from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
+from ...plans.check.plan_check import model_of_plan
 from ...plans.check.plan_fit import executor_faults
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.check.site_breaches import waived
@@ -191,7 +192,7 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
 def _not_executable(read: ReadDocument) -> list[Fault]:
     """Why `rlplan execute` cannot run a plan; empty if it can, and for a document that is no plan."""
     if isinstance(read.value, Plan):
-        return executor_faults(read.value.job, plan_rules.heads_of(read.value, read.path))
+        return executor_faults(read.value, model_of_plan(read.value, read.path))
     if isinstance(read.value, GroupsPlan):
         message = "a plan of groups says where jobs run and is not executed"
         return [Fault("not-executable", ("groups",), message, "execute each job's own plan on the nodes it gives")]

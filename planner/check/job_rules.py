@@ -9,10 +9,11 @@ from pathlib import Path
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
 from ...plans.check.resource_rules import too_many_workers
+from ...plans.facts.model_shape import shape_of_job, tp_divides
 from ...plans.files.prompt_rows import other_count, read_prompts
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import Job, job_paths, missing_files, model_heads, tp_divides
+from ...plans.schema.job import Job, job_paths, missing_files
 from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
@@ -32,17 +33,15 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         split = [(location, *text.partition("; ")[::2]) for location, text in missing]
         return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
     paths = job_paths(job, path)
-    folder = paths.model_folder
     faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
     try:
-        heads = model_heads(folder) if folder else None
+        model = shape_of_job(job, path)
     except InputError as error:
         return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
-    if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
+    if model is None or any(tp_divides(tp, model) for tp in job.search.tp):
         return faults
-    message = (
-        f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
-    )
+    heads = f"{model.heads} attention and {model.kv_heads} key-value heads"
+    message = f"no size of {list(job.search.tp)} divides the model's {heads}"
     return [*faults, Fault("heads-not-divided", ("search", "tp"), message, "write 1, or another size")]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from ...plans.check.finding import Fault
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
@@ -12,13 +9,13 @@ from ...plans.check.prediction_rules import bias_over_budget, gap_faults, length
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
+from ...plans.facts.model_shape import ModelShape, shape_of_job
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_heads
+from ...plans.schema.job import Job, JobPaths, job_paths, missing_files
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.origin import InputFile, LengthsInput
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
 from ...profiles.profile_schema import Profile
 from ..costs.memory_bars import WEIGHT_BYTES
@@ -48,7 +45,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     job, cluster, profile = documents(plan, path, faults)
     faults += _lengths(inputs.lengths, path)
     faults += reward_faults(plan, profile, job)
-    paths, heads = _files(plan, path, job, faults)
+    paths, model = _files(plan, path, job, faults)
     if job is not None and paths is not None:
         faults += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
     if cluster is not None:
@@ -57,7 +54,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         faults += price_faults(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
         faults += length_faults(plan, job)
-    faults += physics(plan, cluster, job, profile, heads)
+    faults += physics(plan, cluster, job, profile, model)
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)
     pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
@@ -100,19 +97,19 @@ def documents(plan: Plan, path: str, faults: list[Fault]) -> tuple[Job | None, C
 
 
 def physics(
-    plan: Plan, cluster: Cluster | None, job: Job | None, profile: Profile | None, heads: tuple[int, int] | None
+    plan: Plan, cluster: Cluster | None, job: Job | None, profile: Profile | None, model: ModelShape | None
 ) -> list[Fault]:
     """Faults of a plan's decisions: they must fit the job and the cluster, have costs, and fit into memory. Reads no
     file.
 
-    `heads`: (attention, key-value) heads of the job's model, from its folder; None without a folder.
+    `model`: the shape of the job's model; None: unknown.
     """
     faults: list[Fault] = []
     if job is None:
         return faults
     if cluster is not None:
-        faults += misfits(plan, cluster, job, heads or _known_heads(job))
-        faults += resource_faults(plan, cluster, job, heads)
+        faults += misfits(plan, cluster, job, model)
+        faults += resource_faults(plan, cluster, job, model)
     faults += not_in_search(plan, job)
     faults += over_issue_beyond(plan, job)
     if plan.job.reward.judge is None:
@@ -134,41 +131,19 @@ def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | Non
         return None  # a layout without costs is a finding of its own
 
 
-def _files(
-    plan: Plan, path: str, job: Job | None, faults: list[Fault]
-) -> tuple[JobPaths | None, tuple[int, int] | None]:
-    """(the job's files, its model's heads), None for what is not on this machine: a plan is reviewed without its
+def _files(plan: Plan, path: str, job: Job | None, faults: list[Fault]) -> tuple[JobPaths | None, ModelShape | None]:
+    """(the job's files, its model's shape), None for what is not on this machine: a plan is reviewed without its
     data."""
     if job is None:
         return None, None
     job_path = input_path(plan.inputs.job, path)
-    if any(missing_files(job, job_path)):
-        folder = job_path.parent / job.model.path
-        return None, _heads(folder, faults) if os.path.isdir(folder) else None  # noqa: PTH112
-    paths = job_paths(job, job_path)
-    return paths, _heads(paths.model_folder, faults) if paths.model_folder else None
-
-
-def heads_of(plan: Plan, path: str) -> tuple[int, int] | None:
-    """(attention, key-value) heads of the model of the plan at `path`, from its folder or from the table of
-    architectures; None if neither is at hand."""
-    job, _, _ = documents(plan, path, [])
-    return None if job is None else _files(plan, path, job, [])[1] or _known_heads(job)
-
-
-def _heads(folder: Path, faults: list[Fault]) -> tuple[int, int] | None:
-    location: Loc = ("inputs", "job")
+    paths = None if any(missing_files(job, job_path)) else job_paths(job, job_path)
     try:
-        return model_heads(folder)
+        return paths, shape_of_job(job, job_path)
     except InputError as error:
-        faults.append(Fault("input-unreadable", location, f"the job's model folder: {error.message}"))
-        return None
-
-
-def _known_heads(job: Job) -> tuple[int, int] | None:
-    """(attention, key-value) heads of a model on the hub whose shape is in the table of architectures."""
-    shape = architecture_of(job.model.path)
-    return None if shape is None or shape.guessed else (shape.heads, shape.kv_heads)
+        message = f"the job's model folder: {error.message}"
+        faults.append(Fault("input-unreadable", ("inputs", "job"), message))
+        return paths, None
 
 
 def _missing(plan: Plan, path: str, job: Job, options: CheckOptions) -> list[Fault]:

@@ -109,7 +109,7 @@ def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
     alike = all(len({getattr(t.layout, size) for t in trains}) == 1 for size in SAME_IN_BOTH_KINDS)
-    return not levers and alike and not any(any(update_faults(t.layout)) for t in trains)
+    return not levers and alike and not any(any(update_faults(t.layout, None)) for t in trains)
 
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:

@@ -117,7 +117,7 @@ def tune(
         objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         prompts=prompts,
-        for_any=is_for_any(force.plan),
+        for_any=is_for_any(force.plan, force.model),
         passes=passes,
     )
     plan = solve(

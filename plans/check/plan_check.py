@@ -11,9 +11,10 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..facts.model_shape import ModelShape, shape_of_job
 from ..schema.cluster import Cluster, load_cluster
 from ..schema.groups_plan import GroupsPlan
-from ..schema.job import Job, JobPaths, job_paths, load_job, model_heads
+from ..schema.job import Job, JobPaths, job_paths, load_job
 from ..schema.plan import Plan, load_plan
 from ..yaml.errors import InputError, joined
 from ..yaml.yaml_io import error_at
@@ -32,6 +33,7 @@ class CheckedPlan:
         job_path: path of job.yaml.
         profile_path, lengths_path: paths of the profile and the length trace; None: the lengths come from a table.
         paths: the job's model and data.
+        model: the model's shape; None: unknown.
     """
 
     plan: Plan
@@ -41,14 +43,14 @@ class CheckedPlan:
     profile_path: Path
     lengths_path: Path | None
     paths: JobPaths
+    model: ModelShape | None
 
 
 def open_plan(plan_path: str | Path) -> CheckedPlan:
     """Read a plan and its inputs, and check them: what a command does with a plan before it starts anything.
 
-    The digests are checked first, so that a changed input is reported as changed and not checked further. The
-    attention heads are checked only if the model is a local folder. An input that changed only where the solver does
-    not read gives a warning. Raises InputError.
+    The digests are checked first, so that a changed input is reported as changed and not checked further. An
+    input that changed only where the solver does not read gives a warning. Raises InputError.
     """
     plan = load_plan(plan_path)
     check_digests(plan, plan_path)
@@ -58,8 +60,8 @@ def open_plan(plan_path: str | Path) -> CheckedPlan:
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
     job = load_job(job_path)
     paths = job_paths(job, job_path)
-    heads = model_heads(paths.model_folder) if paths.model_folder else None
-    check_plan(plan, plan_path, cluster, job, heads)
+    model = shape_of_job(job, job_path)
+    check_plan(plan, plan_path, cluster, job, model)
     lengths = plan.inputs.lengths.file
     return CheckedPlan(
         plan=plan,
@@ -69,7 +71,18 @@ def open_plan(plan_path: str | Path) -> CheckedPlan:
         profile_path=input_path(plan.inputs.profile, plan_path),
         lengths_path=None if lengths is None else input_path(lengths, plan_path),
         paths=paths,
+        model=model,
     )
+
+
+def model_of_plan(plan: Plan, plan_path: str | Path) -> ModelShape | None:
+    """The shape of the model of the job of the plan at `plan_path`; None: unknown, or job.yaml or the model's folder
+    cannot be read, which is for others to report."""
+    job_path = input_path(plan.inputs.job, plan_path)
+    try:
+        return shape_of_job(load_job(job_path), job_path)
+    except InputError:
+        return None
 
 
 def changed_inputs(plan: GroupsPlan, plan_path: str | Path) -> list[str]:
@@ -79,7 +92,7 @@ def changed_inputs(plan: GroupsPlan, plan_path: str | Path) -> list[str]:
     return [file.path for location, file in input_files(plan) if location in stale]
 
 
-def check_plan(plan: Plan, plan_path: str | Path, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> None:
+def check_plan(plan: Plan, plan_path: str | Path, cluster: Cluster, job: Job, model: ModelShape | None) -> None:
     """Raise InputError, with the plan's lines, if `plan` does not fit its inputs, its cluster or its job.
 
     In this order: an input file is missing or has changed; name, P or n differ from the job's; the cutoff is not below
@@ -90,10 +103,10 @@ def check_plan(plan: Plan, plan_path: str | Path, cluster: Cluster, job: Job, he
         plan: from `load_plan`, which has checked the document itself.
         plan_path: its file; input paths are relative to its folder.
         cluster, job: loaded from the files that the plan names.
-        heads: (attention heads, key-value heads) from `job.model_heads`; None: unknown and not checked.
+        model: the shape of the job's model (`shape_of_job`); None: unknown and not checked.
     """
     check_digests(plan, plan_path)
-    errors = [_error(fault, plan_path) for fault in misfits(plan, cluster, job, heads)]
+    errors = [_error(fault, plan_path) for fault in misfits(plan, cluster, job, model)]
     if errors:
         raise joined(errors)
 

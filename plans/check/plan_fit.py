@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.executable import unsupported
+from ..facts.model_shape import ModelShape, tp_divides
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
-from ..schema.job import Job, tp_divides
+from ..schema.job import Job
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.levers import RewardJudge
@@ -21,8 +22,8 @@ from ..yaml.yaml_doc import Loc
 from .finding import Fault
 
 
-def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    """Faults of a plan that does not fit its cluster and job; `heads`: (attention, key-value) heads, None: unknown."""
+def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
+    """Faults of a plan that does not fit its cluster and job; `model`: the shape of the job's model, None: unknown."""
     planned = plan.job
     if planned.name != job.name:
         message = f"the job is called '{job.name}', not '{planned.name}'"
@@ -49,15 +50,15 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
         location: Loc = ("job", "rounds", kind)
-        yield from _rollout((*location, "rollout"), rollout, cluster, heads)
+        yield from _rollout((*location, "rollout"), rollout, cluster, model)
         yield from _train((*location, "train"), train, rollout, cluster, job)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
 
 
-def executor_faults(planned: PlannedJob, heads: tuple[int, int] | None) -> list[Fault]:
-    """The decisions that `rlplan execute` cannot run; `heads`: (attention, key-value) heads, None: unknown."""
-    return [Fault("not-executable", *fault) for fault in unsupported(planned, heads)]
+def executor_faults(plan: Plan, model: ModelShape | None) -> list[Fault]:
+    """The decisions that `rlplan execute` cannot run; `model`: the shape of the job's model, None: unknown."""
+    return [Fault("not-executable", *fault) for fault in unsupported(plan, model)]
 
 
 def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
@@ -78,10 +79,10 @@ def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
         )
 
 
-def heads_fault(location: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:
+def heads_fault(location: Loc, tp: int, model: ModelShape) -> Fault | None:
     """The fault of a tensor-parallel size at `location` that does not divide the heads; None if it divides them."""
-    attention, kv = heads
-    if tp_divides(tp, heads):
+    attention, kv = model.heads, model.kv_heads
+    if tp_divides(tp, model):
         return None
     if attention % tp:
         divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
@@ -91,8 +92,8 @@ def heads_fault(location: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:
     return Fault("heads-not-divided", (*location, "tp"), message, "write another")
 
 
-def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    fault = heads_fault(location, rollout.tp, heads) if heads is not None else None
+def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: ModelShape | None) -> Iterator[Fault]:
+    fault = heads_fault(location, rollout.tp, model) if model is not None else None
     if fault is not None:
         yield fault
     if rollout.pool not in cluster.pools:

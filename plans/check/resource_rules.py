@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..facts.model_shape import ModelShape
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.limits import MOST_ACCELERATORS
@@ -93,7 +94,7 @@ def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
             yield Fault("pool-too-large", ("pools", name, "nodes"), message, remedy)
 
 
-def resource_faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
+def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
     """Faults of too many reward workers, kinds of round on two pools, trainers that split the model's heads unevenly,
     and a predicted p95 above the job's limit."""
     rounds = plan.job.rounds
@@ -111,14 +112,14 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, in
             "both kinds take turns on the nodes of one",
             "name the same pool in both",
         )
-    for location, train in _trainers(plan):
-        fault = heads_fault(location, train.tp, heads) if heads is not None else None
+    for location, train in _trainers(plan) if model is not None else ():
+        fault, ranks = heads_fault(location, train.tp, model), train.tp * train.sp
         if fault is not None:
             yield fault
-        elif heads is not None and train.sp > 1 and any(count % (train.tp * train.sp) for count in heads):
+        elif train.sp > 1 and (model.heads % ranks or model.kv_heads % ranks):
             message = (
-                f"tp x sp {train.tp * train.sp} does not divide the model's {heads[0]} attention and {heads[1]} "
-                "key-value heads, which sequence-parallel ranks share out"
+                f"tp x sp {ranks} does not divide the model's {model.heads} attention and {model.kv_heads} key-value "
+                "heads, which sequence-parallel ranks share out"
             )
             yield Fault("heads-not-divided", (*location, "sp"), message, "write another")
     limit = job.slo.step_p95_s

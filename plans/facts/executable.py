@@ -13,9 +13,9 @@ from typing import Any
 from ..schema.job import Search
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
-from ..schema.sections.planned_job import PlannedJob
 from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
+from .model_shape import ModelShape
 
 UPDATE_VALUES: Mapping[str, tuple[Any, ...]] = {
     "pp": (1,),
@@ -40,49 +40,79 @@ LEVERS: Mapping[str, str] = {
 OTHERS_ONLY = "other frameworks only"
 """What is said of a plan that the executor cannot run, before the reasons."""
 
-NOT_HERE = "solve again without --for any, or run the plan with another framework"
-"""The remedy for a layout that cannot run: the user cannot simply write another one, which may not fit memory."""
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
+"""`model_type` (config.json) of the models that the executor's trainers train."""
 
 _WHY_NOT = {
     "pp": "and the executor's trainers have no pipeline",
     "cp": "and the executor's trainers share sequences by sp",
     "ep": "and transformers (5.19) shares experts out over tensor-parallel ranks only, where tp splits them already",
 }
+_NO_EXPERTS = "and the model has no experts"
 
 
-def update_faults(train: UpdateLayout, heads: tuple[int, int] | None = None) -> Iterator[tuple[str, str]]:
+def family_fault(model: ModelShape) -> str | None:
+    """What is wrong with a model of a family that the executor's trainers do not train; None of one that they do, and
+    where the family is unknown."""
+    if model.family is None or model.family in FAMILIES:
+        return None
+    return f"the model is of the family {model.family}, and the executor trains only {_listed(FAMILIES, 'and')}"
+
+
+def update_faults(train: UpdateLayout, model: ModelShape | None) -> Iterator[tuple[str, str]]:
     """Yield (key of the `train` section, what is wrong) for each setting that the executor's trainers cannot run.
 
-    `heads`: (attention, key-value) heads of the model; None: unknown and not checked.
+    `model`: the model's shape; None: unknown, and then what it must divide is not checked.
     """
     for key, values in UPDATE_VALUES.items():
         value = getattr(train, key)
         if value not in values:
-            known = " or ".join(map(_text, values))
-            yield key, f"is {_text(value)}, {_WHY_NOT.get(key, f'and the executor has only {known}')}"
-    if heads is not None:
-        yield from _heads_faults(train, heads)
+            known = _listed(map(_text, values), "or")
+            why = _WHY_NOT.get(key, f"and the executor has only {known}")
+            dense = key == "ep" and model is not None and not model.experts
+            yield key, f"is {_text(value)}, {_NO_EXPERTS if dense else why}"
+    if model is not None:
+        yield from _model_faults(train, model)
 
 
-def _heads_faults(train: UpdateLayout, heads: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    """Yield the fault of tensor or sequence ranks that do not share the heads evenly: no head is held twice."""
-    attention, kv = heads
-    for key, ranks, name in (("tp", train.tp, "tp"), ("sp", train.tp * train.sp, "tp x sp")):
-        if attention % ranks or kv % ranks:
-            text = f"and {name} {ranks} does not divide {attention} attention and {kv} key-value heads"
-            yield key, f"is {getattr(train, key)}, {text}"
-            return
+def _model_faults(train: UpdateLayout, model: ModelShape) -> Iterator[tuple[str, str]]:
+    """Yield the faults of sizes over which the model cannot be shared out evenly: no part of it is held twice."""
+    tp, ranks, shards = train.tp, train.tp * train.sp, train.dp * train.sp
+    heads = f"{model.heads} attention and {model.kv_heads} key-value heads"
+    if tp > 1 and model.experts:
+        yield (
+            "tp",
+            f"is {tp}, and the model is a mixture of experts: torch's distributed checkpoints cannot hold the experts' "
+            "matrices as transformers (5.19) cuts them over tensor-parallel ranks",
+        )
+    elif model.heads % tp or model.kv_heads % tp:
+        yield "tp", f"is {tp}, which does not divide {heads}"
+    elif model.heads % ranks or model.kv_heads % ranks:
+        yield "sp", f"is {train.sp}, and tp x sp {ranks} does not divide {heads}"
+    if not model.experts and model.vocab is not None and model.vocab % tp:
+        yield "tp", f"is {tp}, which does not divide a vocabulary of {model.vocab}"
+    if not model.experts and model.intermediate is not None and model.intermediate % tp:
+        yield "tp", f"is {tp}, which does not divide an intermediate width of {model.intermediate}"
+    if model.experts and -(-model.experts // shards) * (shards - 1) >= model.experts:
+        yield (
+            "dp",
+            f"is {train.dp}, and dp x sp {shards} leaves ranks without any of {model.experts} experts, which "
+            "transformers (5.19) cannot load",
+        )
 
 
-def unsupported(planned: PlannedJob, heads: tuple[int, int] | None = None) -> Iterator[tuple[Loc, str, str]]:
+def unsupported(plan: Plan, model: ModelShape | None) -> Iterator[tuple[Loc, str, str]]:
     """Yield (location in the plan, what is wrong, remedy) for each decision that the executor cannot run.
 
-    `heads`: (attention, key-value) heads of the model; None: unknown and not checked.
+    `model`: the shape of the job's model (`shape_of_job`); None: unknown and not checked.
     """
+    planned = plan.job
     short, long = planned.rounds.short, planned.rounds.long
+    if model is not None and (fault := family_fault(model)) is not None:
+        yield ("inputs", "job"), fault, "run the plan with another framework, or train a model of one of these"
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
-        for key, text in update_faults(train, heads):
-            yield ("job", "rounds", kind, "train", key), text, NOT_HERE
+        for key, text in update_faults(train, model):
+            yield ("job", "rounds", kind, "train", key), text, _remedy(train, key, model, plan.solver.for_any)
     if planned.reward.judge is not None:
         yield (
             ("job", "reward", "judge"),
@@ -95,10 +125,11 @@ def unsupported(planned: PlannedJob, heads: tuple[int, int] | None = None) -> It
             "the executor scores beside the rollout, which is never slower",
             "write false",
         )
-    yield from _lever_faults(("job", "rounds", "short"), short)
+    again = "solve again without --for any" if plan.solver.for_any else "solve again"
+    yield from _lever_faults(("job", "rounds", "short"), short, again)
     if long is None:
         return
-    yield from _lever_faults(("job", "rounds", "long"), long)
+    yield from _lever_faults(("job", "rounds", "long"), long, again)
     if long.rollout.pool != short.rollout.pool:
         yield (
             ("job", "rounds", "long", "rollout", "pool"),
@@ -115,9 +146,10 @@ def unsupported(planned: PlannedJob, heads: tuple[int, int] | None = None) -> It
             )
 
 
-def not_executable(planned: PlannedJob, heads: tuple[int, int] | None = None) -> list[str]:
-    """Return why the executor cannot run the plan, each reason once with all its keys; empty if it can."""
-    return merged((".".join(map(str, loc)), fault) for loc, fault, _ in unsupported(planned, heads))
+def not_executable(plan: Plan, model: ModelShape | None) -> list[str]:
+    """Return why the executor cannot run the plan, each reason once with all its keys; empty if it can. `model`: as of
+    `unsupported`."""
+    return merged((".".join(map(str, loc)), fault) for loc, fault, _ in unsupported(plan, model))
 
 
 def merged(faults: Iterable[tuple[str, str]]) -> list[str]:
@@ -127,17 +159,18 @@ def merged(faults: Iterable[tuple[str, str]]) -> list[str]:
         keys_of.setdefault(fault, []).append(key)
     return [
         f"{keys[0]}{' ' if fault.startswith('is ') else ': '}{fault}"
-        + (f" (so is {', '.join(keys[1:])})" if keys[1:] else "")
+        + (f" (likewise {', '.join(keys[1:])})" if keys[1:] else "")
         for fault, keys in keys_of.items()
     ]
 
 
-def is_for_any(plan: Plan) -> bool:
+def is_for_any(plan: Plan, model: ModelShape | None) -> bool:
     """Return whether a plan is solved again among all candidates, and not only among those that the executor runs.
 
     It is if it was solved so, or if it cannot be run here: then it was solved by an earlier version, or edited.
+    `model`: as of `unsupported`.
     """
-    return plan.solver.for_any or any(True for _ in unsupported(plan.job))
+    return plan.solver.for_any or any(True for _ in unsupported(plan, model))
 
 
 def left_out(search: Search) -> list[str]:
@@ -146,11 +179,35 @@ def left_out(search: Search) -> list[str]:
     return [f"search.{lever} is left out: {why}; --for any plans it" for lever, why in LEVERS.items() if named[lever]]
 
 
-def _lever_faults(location: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str, str]]:
+def _lever_faults(location: Loc, kind: ShortRound | LongRound, again: str) -> Iterator[tuple[Loc, str, str]]:
     if kind.rollout.drafts is not None:
-        yield (*location, "rollout", "drafts"), LEVERS["drafts"], "write null, or solve again without --for any"
+        yield (*location, "rollout", "drafts"), LEVERS["drafts"], f"write null, or {again}"
     if kind.hand_over is not None:
-        yield (*location, "hand_over"), LEVERS["hand_over"], "write null, or solve again without --for any"
+        yield (*location, "hand_over"), LEVERS["hand_over"], f"write null, or {again}"
+
+
+def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bool) -> str:
+    """What to do about a layout that cannot run. Of a plan that was solved so there is no other value to write, since
+    its memory may not do; a plan that was edited by hand once had one."""
+    if for_any:
+        return "solve again without --for any, or run the plan with another framework"
+
+    def runs(value: object) -> bool:
+        other = train.model_copy(update={key: value})
+        return key not in {wrong for wrong, _ in update_faults(other, model)}
+
+    values: Iterable[object] = UPDATE_VALUES.get(key, ())
+    if not values and model is not None:
+        most = train.dp if key == "dp" else model.heads
+        values = [size for size in range(1, most + 1) if runs(size)]
+        values = values[-1:] if key == "dp" else values  # the most replicas that run, of many
+    return f"write {_listed(map(_text, values), 'or')}, or solve again" if values else "solve again"
+
+
+def _listed(names: Iterable[str], word: str) -> str:
+    """Names with commas, and the word before the last."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _text(value: object) -> str:

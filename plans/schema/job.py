@@ -11,8 +11,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..files.attention_heads import model_heads as model_heads
-from ..files.attention_heads import tp_divides as tp_divides
 from ..yaml.errors import joined
 from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, Tokens, cross_error, is_none
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
@@ -253,10 +251,16 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     missing = [error_at(job_path, loc, f"{'.'.join(loc)}: {fault}") for loc, fault in missing_files(job, job_path)]
     if missing:
         raise joined(missing)
-    model, data = _located(job, job_path)
-    model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
+    _, data = _located(job, job_path)
+    folder = model_folder(job, job_path)
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
-    return JobPaths(str(model_folder or job.model.path), data_file, model_folder, Path(job_path).resolve().parent)
+    return JobPaths(str(folder or job.model.path), data_file, folder, Path(job_path).resolve().parent)
+
+
+def model_folder(job: Job, job_path: str | Path) -> Path | None:
+    """The local folder of the model of the job at `job_path`; None where it is not on this machine, or on the hub."""
+    model, _ = _located(job, job_path)
+    return model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
 
 
 def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:

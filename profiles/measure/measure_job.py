@@ -23,8 +23,9 @@ from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
 from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
+from ...plans.facts.model_shape import shape_of
 from ...plans.schema.cluster import Pool
-from ...plans.schema.job import Job, JobPaths, model_heads
+from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.planned_job import LossPlan
 from ..laws.measured_fit import TrainPoint, fit_train
@@ -129,8 +130,7 @@ async def _measure(
             reward = await _measure_reward(rewards, prompts, tokenizer, sampled, job)
             parameters = parameter_count(paths.model)
             train = _train(sampled.updates)
-            heads = model_heads(paths.model_folder) if paths.model_folder else None
-            if further := updates_to_measure(pool, heads, budgets[-1]):
+            if further := updates_to_measure(pool, shape_of(paths.model), budgets[-1]):
                 steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
                 bench = Bench(steps, job.model.dtype, trainer_of)
                 train += await measure_updates(bench, trainer, train, further, notify)

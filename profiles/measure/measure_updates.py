@@ -38,12 +38,12 @@ class Bench:
     Attributes:
         steps: groups of one step each; every layout trains the same.
         dtype: the job's.
-        started: makes a trainer of a layout, which is not started yet and whose learning rate is 0.
+        trainer_of: makes the trainer of a layout, which is to be started and whose learning rate is 0.
     """
 
     steps: Sequence[Groups]
     dtype: str
-    started: Callable[[UpdateLayout], TrainerGroup]
+    trainer_of: Callable[[UpdateLayout], TrainerGroup]
 
 
 async def timed_update(trainer: TrainerGroup, groups: Groups, settings: UpdateSettings, dtype: str) -> float:
@@ -87,7 +87,7 @@ async def measure_updates(
     fastest, recomputed = statistics.median(base), scaled(fit, _recomputed(fit.layout), _ratios(recomputing, base))
     for layout in layouts:
         notify(f"updates with {_name(layout)}")
-        trainer = bench.started(layout)
+        trainer = bench.trainer_of(layout)
         try:
             await trainer.start()
             seconds, recomputing = await _seconds(bench, trainer, layout)

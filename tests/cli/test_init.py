@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from rlplan.cli.init import init_command
 from rlplan.executor.example import task, write
+from rlplan.plans.facts.executable import FAMILIES
+from rlplan.plans.facts.model_shape import shape_of
 from rlplan.plans.schema.cluster import load_cluster
-from rlplan.plans.schema.job import job_paths, load_job, model_heads
+from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.yaml.errors import InputError
 
 
@@ -82,8 +84,9 @@ def test_an_example_is_complete_and_loads(tmp_path: Path) -> None:
     job = load_job(target / "job.yaml")
     load_cluster(target / "cluster.yaml")
     paths = job_paths(job, target / "job.yaml")
-    heads = model_heads(paths.model)
-    assert heads is not None and all(count % tp == 0 for count in heads for tp in job.search.tp)
+    shape = shape_of(paths.model)
+    assert shape is not None and shape.family in FAMILIES
+    assert all(heads % tp == 0 for heads in (shape.heads, shape.kv_heads) for tp in job.search.tp)
 
     model = AutoModelForCausalLM.from_pretrained(paths.model)
     tokenizer = AutoTokenizer.from_pretrained(paths.model)

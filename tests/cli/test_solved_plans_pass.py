@@ -23,6 +23,7 @@ from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.check.plan_check import model_of_plan
 from rlplan.plans.facts.executable import unsupported
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
@@ -225,7 +226,7 @@ def test_solve_writes_no_plan_that_check_or_a_dry_run_rejects(folder, little_sim
         report = Checker(datetime.now(UTC)).check_file(str(folder / "plan.yaml"))
         assert [f"{f.rule}: {f.text}" for f in report.findings if not f.warning] == []
         dry = rlplan("execute", folder / "plan.yaml", "--dry-run", "--out", folder / "run")
-        if any(unsupported(plan.job)):
+        if any(unsupported(plan, model_of_plan(plan, folder / "plan.yaml"))):
             # Layouts and levers that the planner knows and this executor has not, as they were asked for.
             assert profile.train_law is not None and options["for_any"] and dry.returncode == 2
             ends["beyond this executor"] += 1

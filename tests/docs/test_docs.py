@@ -164,10 +164,13 @@ def test_every_benchmark_in_the_prose_exists():
 
 def test_the_cluster_page_quotes_what_execute_refuses():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    planned = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml").job
+    plan = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml")
+    planned = plan.job
     pipeline = planned.rounds.short.train.model_copy(update={"dp": 1, "tp": 8, "pp": 8})
     kinds = {name: kind.model_copy(update={"train": pipeline}) for name, kind in planned.rounds if kind is not None}
-    faults = list(unsupported(planned.model_copy(update={"rounds": planned.rounds.model_copy(update=kinds)})))
+    edited = planned.model_copy(update={"rounds": planned.rounds.model_copy(update=kinds)})
+    for_any = plan.solver.model_copy(update={"for_any": True})
+    faults = list(unsupported(plan.model_copy(update={"job": edited, "solver": for_any}), None))
     assert len(faults) == 2
     for loc, what, remedy in faults:
         assert f"{'.'.join(map(str, loc))}: {what}; {remedy}" in page

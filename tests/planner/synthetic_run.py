@@ -54,7 +54,7 @@ def solved(
     job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
     cluster, costs, trace = laptop(), profile(small_profile()), heavy_trace()
     plan = solve(cluster, job, costs, trace, inputs, SolveOptions(passes=passes, **options)).plan
-    return Documents(plan, job, cluster, costs, trace)
+    return Documents(plan, job, cluster, costs, trace, None)
 
 
 def synthesize(

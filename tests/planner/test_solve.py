@@ -12,6 +12,7 @@ from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_fit import misfits
+from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -51,7 +52,7 @@ def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, 
     baseline = plan.predicted.baseline.seconds_per_sample
     assert baseline / plan.predicted.seconds_per_sample >= 1.3
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
-    assert list(misfits(plan, make_cluster(), make_job(), (8, 8))) == []
+    assert list(misfits(plan, make_cluster(), make_job(), ModelShape("qwen2", 8, 8, None, None, 0))) == []
     assert loads(dump(plan), Plan) is not None
     race = solve(*arguments, SolveOptions(mode="race")).plan
     assert race.predicted.seconds_per_sample < plan.predicted.seconds_per_sample

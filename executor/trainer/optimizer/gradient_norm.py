@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 
+from ..local_tensors import local
+
 
 def total_norm(tensors: Iterable[torch.Tensor], ranks: int) -> torch.Tensor:
     """Euclidean norm over all elements of all tensors, each element once; equal on all `ranks` (collective).
@@ -33,11 +35,6 @@ def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float)
     """Scale gradients of the total norm `norm` down to `max_norm`, where they are above it."""
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0).float()
     torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor, in the same memory."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def _copies(tensor: torch.Tensor, ranks: int) -> int:

@@ -4,25 +4,39 @@ Each rank updates what it holds, as plain tensors: AdamW is elementwise, so it n
 how a parameter is cut. Weight decay leaves out norms and biases (parameters of one dimension): pulling them to zero
 does not regularise, it changes the scale of what the network computes.
 
-Offloaded moments come to the device a bucket of parameters at a time and go back after the update, so that few of them
+Offloaded moments come to the device a bucket of elements at a time and go back after the update, so that few of them
 are there at once. On a CPU the host is the device, and nothing moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 from ....plans.schema.sections.algorithm import Algorithm
-from .gradient_norm import local
+from ..local_tensors import cut_as, host_zeros, local
 from .learning_rate import learning_rate
 
 BUCKET_ELEMENTS = 64 * 1024**2  # elements of parameters whose moments are on the device at once: 512 MB of moments
 EPSILON = 1e-8
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class _Part(NamedTuple):
+    """Elements `start` to `stop` of what this rank holds of the parameter `name`, in the order of memory."""
+
+    name: str
+    start: int
+    stop: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """These elements of a tensor of the parameter's shape: all of it, or a flat view."""
+        if self.stop - self.start == tensor.numel():
+            return tensor
+        return tensor.view(-1)[self.start : self.stop]
 
 
 class ShardedAdamW:
@@ -34,36 +48,32 @@ class ShardedAdamW:
     def __init__(self, model: torch.nn.Module, algorithm: Algorithm, device: torch.device, offload: bool) -> None:
         self._algorithm, self._device, self._offloaded = algorithm, device, offload
         self._parameters = dict(model.named_parameters())
-        self._moments = {
-            name: {moment: self._zeros(local(parameter)) for moment in MOMENTS}
-            for name, parameter in self._parameters.items()
-        }
+        # Memory of the host for moments, once it was needed (by parameter and moment); a trainer on a GPU only.
+        self._host: dict[tuple[str, str], torch.Tensor] = {}
+        self._moments = {name: {moment: self._zeros(name, moment) for moment in MOMENTS} for name in self._parameters}
         self.updates = 0
 
-    def _zeros(self, like: torch.Tensor) -> torch.Tensor:
+    def _zeros(self, name: str, moment: str) -> torch.Tensor:
+        like = local(self._parameters[name].detach())
         if self._offloaded and self._device.type == "cuda":
-            return torch.zeros(like.shape, dtype=like.dtype, pin_memory=True)
-        return torch.zeros_like(like, requires_grad=False)
+            return self._host.setdefault((name, moment), host_zeros(like))
+        return torch.zeros_like(like)
 
-    def step(self, offload: bool) -> float:
-        """Update all parameters by their gradients, and drop these; the moments are in host memory afterwards if
-        `offload`. Returns the learning rate."""
-        self._place(offload)
+    def step(self) -> float:
+        """Update all parameters by their gradients, with the moments where they are. Returns the learning rate."""
         rate = learning_rate(self._algorithm, self.updates)
         for bucket in self._buckets():
             self._update(bucket, rate)
         self.updates += 1
         return rate
 
-    def _update(self, names: list[str], rate: float) -> None:
-        """AdamW on the parameters `names`, all of which have weight decay or none has."""
-        parameters = [local(self._parameters[name].detach()) for name in names]
-        gradients = [local(_gradient(self._parameters[name])) for name in names]
-        here = {
-            moment: [self._moments[name][moment].to(self._device, non_blocking=True) for name in names]
-            for moment in MOMENTS
-        }
-        steps = [torch.tensor(float(self.updates), device=self._device) for _ in names]
+    def _update(self, parts: list[_Part], rate: float) -> None:
+        """AdamW on parts of parameters, all of which have weight decay or none has."""
+        parameters = [part.of(local(self._parameters[part.name].detach())) for part in parts]
+        gradients = [part.of(local(_gradient(self._parameters[part.name]))) for part in parts]
+        held = {moment: [part.of(self._moments[part.name][moment]) for part in parts] for moment in MOMENTS}
+        here = {moment: [x.to(self._device, non_blocking=True) for x in held[moment]] for moment in MOMENTS}
+        steps = [torch.tensor(float(self.updates), device=self._device) for _ in parts]
         adamw(
             parameters,
             gradients,
@@ -76,46 +86,54 @@ class ShardedAdamW:
             beta1=self._algorithm.betas[0],
             beta2=self._algorithm.betas[1],
             lr=rate,
-            weight_decay=self._algorithm.weight_decay if self._decays(names[0]) else 0.0,
+            weight_decay=self._algorithm.weight_decay if self._decays(parts[0].name) else 0.0,
             eps=EPSILON,
             maximize=False,
         )
         for moment in MOMENTS:
-            for name, updated in zip(names, here[moment], strict=True):
-                if updated is not self._moments[name][moment]:
-                    self._moments[name][moment].copy_(updated, non_blocking=True)
+            for before, updated in zip(held[moment], here[moment], strict=True):
+                if updated is not before:
+                    before.copy_(updated, non_blocking=True)
 
-    def _buckets(self) -> Iterator[list[str]]:
-        """Names of parameters that are updated together: all that decay or do not; offloaded, as many as a bucket."""
-        most = BUCKET_ELEMENTS if self._offloaded else None
+    def _buckets(self) -> Iterator[list[_Part]]:
+        """Parts of parameters that are updated together: all that decay or do not; offloaded, a bucket of elements."""
         for decays in (True, False):
-            bucket: list[str] = []
-            elements = 0
-            for name, parameter in self._parameters.items():
-                size = local(parameter).numel()
-                if self._decays(name) is not decays or size == 0:
-                    continue
-                if bucket and most is not None and elements + size > most:
-                    yield bucket
-                    bucket, elements = [], 0
-                bucket.append(name)
-                elements += size
+            names = [name for name in self._parameters if self._decays(name) is decays]
+            sizes = {name: size for name in names if (size := local(self._parameters[name]).numel())}
+            room = BUCKET_ELEMENTS if self._offloaded else sum(sizes.values())
+            bucket: list[_Part] = []
+            left = room
+            for name, size in sizes.items():
+                start = 0
+                while start < size:
+                    stop = min(size, start + left)
+                    bucket.append(_Part(name, start, stop))
+                    left -= stop - start
+                    start = stop
+                    if left == 0:
+                        yield bucket
+                        bucket, left = [], room
             if bucket:
                 yield bucket
 
     def _decays(self, name: str) -> bool:
         return self._parameters[name].ndim > 1
 
-    def _place(self, offload: bool) -> None:
-        """Have the moments in host memory, or on the device."""
+    def place(self, offload: bool) -> None:
+        """Have the moments in host memory (`offload`), or on the device."""
         if offload == self._offloaded:
             return
         self._offloaded = offload
         if self._device.type != "cuda":
             return
-        for moments in self._moments.values():
+        for name, moments in self._moments.items():
             for moment, values in moments.items():
-                moments[moment] = values.cpu().pin_memory() if offload else values.to(self._device)
+                if not offload:
+                    moments[moment] = values.to(self._device)
+                    continue
+                if (name, moment) not in self._host:
+                    self._host[name, moment] = host_zeros(values)
+                moments[moment] = self._host[name, moment].copy_(values)
 
     @property
     def host_bytes(self) -> int:
@@ -132,7 +150,7 @@ class ShardedAdamW:
         """By moment and parameter name: the moments, laid out as their parameters are, in this rank's memory: loading
         into them loads the optimizer."""
         return {
-            moment: {name: _as(self._parameters[name], moments[moment]) for name, moments in self._moments.items()}
+            moment: {name: cut_as(self._parameters[name], moments[moment]) for name, moments in self._moments.items()}
             for moment in MOMENTS
         }
 
@@ -140,8 +158,3 @@ class ShardedAdamW:
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     assert parameter.grad is not None, "every parameter has a gradient after a backward"
     return parameter.grad
-
-
-def _as(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`values`, this rank's part of a tensor that is cut as `parameter` is; it may lie on another device."""
-    return DTensor(values, parameter._spec, requires_grad=False) if isinstance(parameter, DTensor) else values

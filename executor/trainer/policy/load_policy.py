@@ -25,6 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.logging import disable_progress_bar
 
+from ....plans.facts.executable import family_fault, update_faults
+from ....plans.facts.model_shape import shape_from_config
+from ....plans.schema.sections.layouts import UpdateLayout
 from .attention import VARLEN
 from .rank_mesh import RankMesh
 from .recompute import transformer_layers
@@ -39,9 +42,11 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
         dtype: what the job computes in: float32, bfloat16 or float16.
         mesh: this rank's place; None: one rank without a process group, which computes in float32.
 
-    Raises ValueError where tp does not divide the model.
+    Raises ValueError for a model of a family that is not supported (plans/facts/executable.py), and for ranks that
+    cannot share it.
     """
     mesh = mesh or RankMesh()
+    _check(path, mesh)
     # Flash attention takes whole rows; with sequence parallelism our attention swaps tokens for heads before.
     flash = device.type == "cuda" and dtype == "bfloat16" and mesh.sp == 1
     flash = flash and importlib.util.find_spec("flash_attn") is not None
@@ -64,6 +69,19 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model.eval()  # type: ignore[no-any-return]
+
+
+def _check(path: str, mesh: RankMesh) -> None:
+    """Refuse what transformers would load all the same, and what would fail or train something else later."""
+    shape = shape_from_config(AutoConfig.from_pretrained(path).to_dict())
+    if shape is None:
+        raise ValueError(f"the config of {path} states no attention heads; this model cannot be trained")
+    layout = UpdateLayout(dp=mesh.dp, tp=mesh.tp, sp=mesh.sp, micro_batch_tokens=1)
+    faults = [f"{key} {fault}" for key, fault in update_faults(layout, shape)]
+    if fault := family_fault(shape):
+        faults.insert(0, fault)
+    if faults:
+        raise ValueError(f"{path} cannot be trained: {'; '.join(faults)}")
 
 
 def _sharded_class(path: str, dtype: str) -> Any:

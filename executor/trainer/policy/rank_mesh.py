@@ -23,6 +23,7 @@ class RankMesh:
         rank: its number.
         dp, sp, tp: sizes: replicas, ranks that share a replica's tokens, ranks that share its matrices.
         sequence_group: ranks that share this rank's tokens; None where sp is 1.
+        tensor_group: ranks that share this rank's matrices; None where tp is 1.
         batch_group: ranks with this rank's share of the matrices: together they hold each token once; None where no
             process group was joined.
     """
@@ -32,6 +33,7 @@ class RankMesh:
     sp: int = 1
     tp: int = 1
     sequence_group: dist.ProcessGroup | None = None
+    tensor_group: dist.ProcessGroup | None = None
     batch_group: dist.ProcessGroup | None = None
 
     @property
@@ -65,11 +67,13 @@ def join(rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method
             backend, init_method=init_method, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE
         )
     batch = _group_of(rank, [[first + tp * i for i in range(dp * sp)] for first in range(tp)])
-    sequence = None
+    sequence = tensor = None
     if sp > 1:
         blocks = [(replica, first) for replica in range(dp) for first in range(tp)]
         sequence = _group_of(rank, [[(replica * sp + i) * tp + first for i in range(sp)] for replica, first in blocks])
-    return RankMesh(rank, dp, sp, tp, sequence, batch)
+    if tp > 1:
+        tensor = _group_of(rank, [list(range(first, first + tp)) for first in range(0, ranks, tp)])
+    return RankMesh(rank, dp, sp, tp, sequence, tensor, batch)
 
 
 def _group_of(rank: int, groups: list[list[int]]) -> dist.ProcessGroup:

@@ -13,14 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Recompute:
-    """Whether the wrapped layers compute their activations again; `layers` counts them."""
+    """Whether the layers of a model compute their activations again."""
 
     def __init__(self, model: torch.nn.Module, on: bool) -> None:
         self.on = on
-        self.layers = 0
         for layer in transformer_layers(model):
             self._wrap(layer)
-            self.layers += 1
 
     def _wrap(self, layer: Any) -> None:
         # The forward within the module's call: FSDP's hooks, which gather the weights, then run around both passes.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
+from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
@@ -78,8 +79,8 @@ def feasible_train(
 
 def _runs(profile: Profile, for_any: bool) -> Runs:
     """Which layouts of a law's model are candidates: all, or those that the executor runs."""
-    heads = _heads(profile)
-    return lambda layout: for_any or not any(update_faults(layout, heads))
+    model = _shape(profile)
+    return lambda layout: for_any or not any(update_faults(layout, model))
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
@@ -159,12 +160,11 @@ def _complexity(layout: UpdateLayout) -> int:
     return int(max(layout.tp, layout.ep) > 1)
 
 
-def _heads(profile: Profile) -> tuple[int, int] | None:
-    """(attention, key-value) heads of the model that the profile's law is of; None without a law."""
+def _shape(profile: Profile) -> ModelShape | None:
+    """The shape of the model that the profile's law is of; None without a law."""
     if profile.train_law is None:
         return None
-    shape = physics_of(profile.train_law).architecture
-    return shape.heads, shape.kv_heads
+    return shape_from_architecture(physics_of(profile.train_law).architecture)
 
 
 def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed, runs: Runs) -> str:
@@ -206,7 +206,7 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], al
     fitting = [e.layout for e in profile.train if e.micro_batch_tokens in budgets]
     least = min((layout.accelerators for layout in fitting if is_allowed(layout, allowed)), default=None)
     if least is None:
-        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout)]
+        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout, None)]
         return f"none of its measured updates can be run by rlplan execute ({faults[0]}); profile another layout"
     return (
         f"the smallest needs {count(least, 'accelerator')}, the pool has {total}; add accelerators, or profile on this "

@@ -30,7 +30,7 @@ def dearest(host_memory_bytes: int) -> Documents:
         base.plan.inputs,
         SolveOptions(passes=QUICK, mode="exact", objective="usd"),
     ).plan
-    return Documents(plan, base.job, cluster, base.profile, base.trace)
+    return Documents(plan, base.job, cluster, base.profile, base.trace, None)
 
 
 @pytest.mark.parametrize("host_memory_bytes", [4 * 10**9, 6 * 10**9, 24 * 10**9])

@@ -27,8 +27,10 @@ from rlplan.planner.costs.update_costs import (
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, update_faults
+from rlplan.plans.facts.model_shape import shape_from_architecture
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of, train_layouts
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.phase_schema import Train
@@ -68,7 +70,7 @@ def proven(found: Solved) -> None:
 def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_ten_times_as_fast():
     both = update(4e-4), update(4e-5, recompute="selective")
     here, anywhere = planned(both), planned(both, for_any=True)
-    assert here.plan.job.rounds.short.train.recompute == "none" and not_executable(here.plan.job) == []
+    assert here.plan.job.rounds.short.train.recompute == "none" and not_executable(here.plan, None) == []
     assert [cost.layout.recompute for cost in here.search.space.train] == ["none"]
     assert not any("selective" in text for text in here.plan.job.why.values()), "it is no next best choice either"
     assert anywhere.plan.job.rounds.short.train.recompute == "selective"
@@ -76,9 +78,9 @@ def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_
     for found in (here, anywhere):
         proven(found)
     assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
-    assert (is_for_any(here.plan), is_for_any(anywhere.plan)) == (False, True)
+    assert (is_for_any(here.plan, None), is_for_any(anywhere.plan, None)) == (False, True)
     unsaid = anywhere.plan.solver.model_copy(update={"for_any": False})
-    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid})), "an earlier version solved it"
+    assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid}), None), "an earlier version solved it"
 
 
 def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
@@ -121,7 +123,7 @@ def test_a_limit_that_only_other_frameworks_keep_is_told_so_and_one_that_none_ke
 def test_on_gpus_both_kinds_of_round_share_one_layout_that_the_executor_runs(objective):
     found = solved_on_gpus("exact", objective=objective)
     rounds = found.plan.job.rounds
-    assert not_executable(found.plan.job) == [] and rounds.long is not None
+    assert not_executable(found.plan, None) == [] and rounds.long is not None
     for key in SAME_IN_BOTH_KINDS:
         assert getattr(rounds.short.train, key) == getattr(rounds.long.train, key)
 
@@ -179,12 +181,14 @@ def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
     assert max(layout.pp for layout in every) > 1 and max(layout.cp for layout in every) > 1
 
 
-def in_heads(layout: UpdateLayout) -> bool:
-    """Whether the executor shares a Qwen2.5-14B's heads evenly."""
-    return not any(update_faults(layout, (40, 8)))
+def shared_evenly(layout: UpdateLayout) -> bool:
+    """Whether the executor shares a Qwen2.5-14B evenly among the ranks."""
+    shape = architecture_of("Qwen2.5-14B")
+    assert shape is not None
+    return not any(update_faults(layout, shape_from_architecture(shape)))
 
 
-@pytest.mark.parametrize(("allowed", "runs"), [({}, lambda _: True), (UPDATE_VALUES, in_heads)])
+@pytest.mark.parametrize(("allowed", "runs"), [({}, lambda _: True), (UPDATE_VALUES, shared_evenly)])
 def test_the_least_memory_of_any_layout_is_that_of_the_candidates(allowed, runs):
     law = library_profile("H800", "Qwen2.5-14B").train_law
     least = least_peak(law, 8, [4096], allowed, runs)
@@ -216,12 +220,13 @@ def test_no_layout_that_fits_beats_the_candidates_whatever_is_trained(gpu, model
     for tp, sp, tokens, recompute, offload in itertools.product(
         (1, 2, 4, 8), (1, 2, 4, 8), budgets, ("none", "full"), (False, True)
     ):
-        if ranks % (tp * sp) or a.heads % (tp * sp) or a.kv_heads % (tp * sp):
+        if ranks % (tp * sp):
             continue
         layout = UpdateLayout(
             dp=ranks // tp // sp, tp=tp, sp=sp, micro_batch_tokens=tokens, recompute=recompute, offload=offload
         )
-        if peak_bytes(physics, layout, law.memory_factors) <= limit:
+        refused = any(update_faults(layout, shape_from_architecture(a)))
+        if not refused and peak_bytes(physics, layout, law.memory_factors) <= limit:
             every.append(train_cost_in(profile, layout))
     kept = feasible_train(cluster, job, profile, "main")
     assert {cost.layout for cost in kept} < {cost.layout for cost in every}

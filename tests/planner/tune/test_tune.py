@@ -36,7 +36,7 @@ def tuned(tmp_path, monkeypatch):
 
 
 def in_force(result, documents):
-    return Documents(result.plan, documents.job, documents.cluster, result.profile, result.trace)
+    return Documents(result.plan, documents.job, documents.cluster, result.profile, result.trace, None)
 
 
 def test_a_run_that_went_as_predicted_changes_nothing(exact, tuned):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rlplan.plans.check.plan_check import check_plan, open_plan
+from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import load_job
 from rlplan.plans.schema.plan import load_plan
@@ -81,10 +82,14 @@ def test_p_and_n_must_be_the_jobs(folder: Any) -> None:
 def test_tp_must_go_with_the_key_value_heads(folder: Any) -> None:
     plan, job = load_plan(folder.path("plan.yaml")), load_job(folder.path("job.yaml"))
     cluster = load_cluster(folder.path("cluster.yaml"))
-    for heads in ((6, 1), (6, 2), (6, 6)):
-        check_plan(plan, folder.path("plan.yaml"), cluster, job, heads)
+
+    def model(kv_heads: int) -> ModelShape:
+        return ModelShape("qwen2", 6, kv_heads, vocab=None, intermediate=None, experts=0)
+
+    for kv_heads in (1, 2, 6):
+        check_plan(plan, folder.path("plan.yaml"), cluster, job, model(kv_heads))
     with pytest.raises(InputError, match="3 key-value heads"):
-        check_plan(plan, folder.path("plan.yaml"), cluster, job, (6, 3))
+        check_plan(plan, folder.path("plan.yaml"), cluster, job, model(3))
 
 
 def test_engines_do_not_span_nodes(folder: Any) -> None:

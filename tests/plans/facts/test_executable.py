@@ -1,16 +1,26 @@
 """What this executor refuses to run, before anything starts."""
 
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+import rlplan
 from rlplan.plans.facts.executable import (
-    NOT_HERE,
+    FAMILIES,
     SAME_IN_BOTH_KINDS,
     UPDATE_VALUES,
+    family_fault,
+    is_for_any,
     left_out,
     not_executable,
     unsupported,
+    update_faults,
 )
+from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.job import Search
+from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 from rlplan.plans.schema.sections.planned_job import PlannedJob
@@ -24,6 +34,26 @@ from rlplan.plans.schema.sections.planned_rounds import (
 )
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
+
+
+EXAMPLE = load_plan(Path(rlplan.__file__).parent / "plans" / "examples" / "cpu-demo.yaml")
+
+DENSE = ModelShape("qwen2", heads=28, kv_heads=4, vocab=152_064, intermediate=18_944, experts=0)
+SPARSE = ModelShape("qwen3_moe", heads=32, kv_heads=4, vocab=151_936, intermediate=768, experts=128)
+
+
+def plan_of(job: PlannedJob, for_any: bool = False) -> Plan:
+    solver = EXAMPLE.solver.model_copy(update={"for_any": for_any})
+    return EXAMPLE.model_copy(update={"job": job, "solver": solver})
+
+
+def faults_of(model: ModelShape | None, **sizes: int) -> dict[str, str]:
+    return dict(update_faults(UpdateLayout(**{"dp": 1, "micro_batch_tokens": 64, **sizes}), model))
+
+
+def remedies_of(model: ModelShape | None, for_any: bool = False, **layout: object) -> dict[str, str]:
+    plan = plan_of(planned(layout, layout), for_any)
+    return {loc[-1]: remedy for loc, _, remedy in unsupported(plan, model) if loc[2] == "short"}
 
 
 def planned(short: dict, long: dict) -> PlannedJob:
@@ -44,20 +74,24 @@ def planned(short: dict, long: dict) -> PlannedJob:
 
 @pytest.mark.parametrize(("key", "value"), [("micro_batch_tokens", 128), ("recompute", "full"), ("offload", True)])
 def test_micro_batches_recomputation_and_offload_may_differ_by_kind_of_round(key: str, value: object) -> None:
-    assert list(unsupported(planned({}, {key: value}))) == []
+    assert list(unsupported(plan_of(planned({}, {key: value})), DENSE)) == []
 
 
 @pytest.mark.parametrize(("key", "value"), [("pp", 2), ("cp", 4), ("ep", 2), ("recompute", "selective")])
 def test_layouts_that_no_trainer_here_has_are_named(key: str, value: object) -> None:
-    ((loc, fault, remedy),) = unsupported(planned({}, {key: value}))
+    ((loc, fault, remedy),) = unsupported(plan_of(planned({}, {key: value}), for_any=True), SPARSE)
     assert loc == ("job", "rounds", "long", "train", key) and str(value).lower() in fault
-    assert remedy == NOT_HERE and "write" not in fault, "another layout may not fit memory"
+    assert "write" not in remedy and "without --for any" in remedy, "another layout may not fit memory"
+    ((_, _, remedy),) = unsupported(plan_of(planned({}, {key: value})), SPARSE)
+    value_there = "none or full" if key == "recompute" else "1"
+    assert remedy == f"write {value_there}, or solve again", "it was edited by hand"
 
 
 def test_a_note_names_each_reason_once_with_all_keys_that_have_it() -> None:
-    assert not_executable(planned({}, {})) == []
-    assert not_executable(planned({"recompute": "selective"}, {"recompute": "selective", "pp": 2})) == [
-        "job.rounds.short.train.recompute is selective, and the executor has only none or full (so is "
+    assert not_executable(plan_of(planned({}, {})), DENSE) == []
+    edited = planned({"recompute": "selective"}, {"recompute": "selective", "pp": 2})
+    assert not_executable(plan_of(edited), DENSE) == [
+        "job.rounds.short.train.recompute is selective, and the executor has only none or full (likewise "
         "job.rounds.long.train.recompute)",
         "job.rounds.long.train.pp is 2, and the executor's trainers have no pipeline",
     ]
@@ -65,8 +99,8 @@ def test_a_note_names_each_reason_once_with_all_keys_that_have_it() -> None:
 
 @pytest.mark.parametrize("key", ["dp", "tp", "sp"])
 def test_trainers_are_laid_out_alike_in_both_kinds_of_round(key: str) -> None:
-    assert list(unsupported(planned({key: 2}, {key: 2}))) == []
-    ((loc, _, remedy),) = unsupported(planned({key: 2}, {key: 1}))
+    assert list(unsupported(plan_of(planned({key: 2}, {key: 2})), DENSE)) == []
+    ((loc, _, remedy),) = unsupported(plan_of(planned({key: 2}, {key: 1})), DENSE)
     assert loc == ("job", "rounds", "long", "train", key) and "write 2" in remedy
 
 
@@ -82,10 +116,69 @@ def test_each_key_of_a_layout_is_limited_or_alike_in_both_kinds_or_free_in_each(
 def test_tensor_and_sequence_ranks_share_attention_and_key_value_heads_evenly(
     sizes: dict[str, int], key: str | None
 ) -> None:
-    plan = planned(sizes, sizes)
-    assert list(unsupported(plan)) == [], "without the model nothing is known of its heads"
-    found = [(loc[2], loc[-1]) for loc, _, _ in unsupported(plan, (32, 4))]
+    plan = plan_of(planned(sizes, sizes))
+    assert list(unsupported(plan, None)) == [], "without the model nothing is known of its heads"
+    found = [(loc[2], loc[-1]) for loc, _, _ in unsupported(plan, DENSE)]
     assert found == ([] if key is None else [("short", key), ("long", key)])
+
+
+def test_tensor_ranks_share_vocabulary_and_feed_forward_layers_evenly() -> None:
+    assert faults_of(DENSE, tp=4) == {}
+    odd = replace(DENSE, vocab=151_937)
+    assert faults_of(odd, tp=2) == {"tp": "is 2, which does not divide a vocabulary of 151937"}
+    assert faults_of(odd, sp=2) == {}
+    narrow = replace(DENSE, intermediate=18_945)
+    assert faults_of(narrow, tp=2) == {"tp": "is 2, which does not divide an intermediate width of 18945"}
+    assert faults_of(replace(DENSE, vocab=None, intermediate=None), tp=4) == {}, "unknown"
+
+
+def test_a_mixture_of_experts_is_sharded_by_dp_and_sp_and_not_by_tp() -> None:
+    assert faults_of(SPARSE, dp=16, sp=4) == {}
+    assert list(faults_of(SPARSE, tp=2)) == ["tp"] and "distributed checkpoints" in faults_of(SPARSE, tp=2)["tp"]
+    assert remedies_of(SPARSE, tp=2) == {"tp": "write 1, or solve again"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shards"),
+    [({"dp": 96}, 96), ({"dp": 24, "sp": 4}, 96), ({"dp": 128}, None), ({"dp": 43}, None), ({"dp": 129}, 129)],
+)
+def test_each_rank_holds_some_of_the_experts(sizes: dict[str, int], shards: int | None) -> None:
+    """As FSDP cuts 128 experts: each rank takes the same number, rounded up, and the last ones what is left."""
+    each = math.ceil(128 / math.prod(sizes.values()))
+    without = [rank for rank in range(math.prod(sizes.values())) if rank * each >= 128]
+    assert bool(without) == (shards is not None)
+    faults = faults_of(SPARSE, **sizes)
+    assert list(faults) == ([] if shards is None else ["dp"])
+    nearest = {96: 64 // sizes.get("sp", 1), 129: 128}
+    assert shards is None or remedies_of(SPARSE, **sizes)["dp"] == f"write {nearest[shards]}, or solve again"
+    assert shards is None or f"dp x sp {shards} leaves ranks without any of 128 experts" in faults["dp"]
+
+
+def test_a_dense_model_has_no_experts_to_share_out() -> None:
+    assert faults_of(DENSE, ep=2) == {"ep": "is 2, and the model has no experts"}
+    assert "shares experts out" in faults_of(SPARSE, ep=2)["ep"]
+    assert "shares experts out" in faults_of(None, ep=2)["ep"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "remedy"),
+    [({"sp": 3}, "write 1, 2 or 4"), ({"tp": 16}, "write 1, 2 or 4"), ({"tp": 2, "sp": 4}, "write 1 or 2")],
+)
+def test_an_edited_size_is_answered_with_the_sizes_that_divide_the_model(layout: dict, remedy: str) -> None:
+    ((_, found),) = remedies_of(DENSE, **layout).items()
+    assert found == f"{remedy}, or solve again"
+    ((_, found),) = remedies_of(DENSE, for_any=True, **layout).items()
+    assert found.startswith("solve again without --for any")
+
+
+def test_a_model_of_another_family_is_refused_with_the_families_that_are_trained() -> None:
+    assert [family_fault(replace(DENSE, family=family)) for family in (*FAMILIES, None)] == [None] * (1 + len(FAMILIES))
+    other = replace(SPARSE, family="mixtral")
+    plan = plan_of(planned({}, {}))
+    ((loc, fault, _),) = unsupported(plan, other)
+    assert loc == ("inputs", "job") and fault == family_fault(other)
+    assert fault.startswith("the model is of the family mixtral, and ") and all(name in fault for name in FAMILIES)
+    assert (is_for_any(plan, other), is_for_any(plan, SPARSE)) == (True, False), "it was planned for others"
 
 
 def test_levers_of_a_job_that_are_left_out_are_named_with_the_reason_and_the_option() -> None:
@@ -105,7 +198,7 @@ def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
     rollout = ROLLOUT.model_copy(update={"engines": 2, "drafts": RoundDrafts(tokens=2, up_to_sequences=8)})
     levers = {"rollout": rollout, "hand_over": RoundHandOver(engines=1, at_finished=0.5)}
     rounds = plan.rounds.model_copy(update={kind: round_.model_copy(update=levers)})
-    faults = list(unsupported(plan.model_copy(update={"rounds": rounds})))
+    faults = list(unsupported(plan_of(plan.model_copy(update={"rounds": rounds})), None))
     assert [loc[3:] for loc, _, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
     assert all(loc[2] == kind and "write null" in remedy for loc, _, remedy in faults)
 
@@ -113,8 +206,8 @@ def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
 def test_a_judge_and_synchronous_rewards_are_only_simulated_and_a_timeout_that_adapts_is_run() -> None:
     plan = planned({}, {})
     levers = {"judge": RewardJudge(place="own", instances=1), "synchronous": True}
-    faults = list(unsupported(plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})))
+    faults = list(unsupported(plan_of(plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})), None))
     assert [loc for loc, _, _ in faults] == [("job", "reward", "judge"), ("job", "reward", "synchronous")]
     assert "remove the key" in faults[0][2] and "write false" in faults[1][2]
     adaptive = plan.reward.model_copy(update={"adaptive_timeout": AdaptiveTimeout(min_s=0.5, anchor_factor=1.5)})
-    assert list(unsupported(plan.model_copy(update={"reward": adaptive}))) == []
+    assert list(unsupported(plan_of(plan.model_copy(update={"reward": adaptive})), None)) == []

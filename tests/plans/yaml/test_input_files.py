@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.plans.facts.model_shape import shape_of
 from rlplan.plans.files.prompt_rows import read_prompts
-from rlplan.plans.schema.job import model_heads
 from rlplan.plans.schema.limits import DATA_BYTES, DOCUMENT_BYTES
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.input_files import chunks, must_be_readable, read_bytes, read_text
@@ -112,11 +112,11 @@ def test_a_length_trace_with_a_number_that_nothing_has_is_refused_at_its_line(ke
 def test_a_models_config_that_is_a_pipe_or_no_json_is_refused(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(InputError, match="is a pipe or a device"):
-        model_heads(tmp_path)
+        shape_of(tmp_path)
     (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").write_text("[" * 200_000)
     with pytest.raises(InputError, match="not valid JSON"):
-        model_heads(tmp_path)
+        shape_of(tmp_path)
 
 
 def test_the_limits_leave_room_for_what_people_have():

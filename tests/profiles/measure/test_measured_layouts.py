@@ -3,11 +3,16 @@
 import pytest
 
 from rlplan.executor.trainer.samples import TrainSample
+from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.measure.measure_updates import UPDATES, scaled, step_groups
 from rlplan.profiles.measure.measured_layouts import layouts_to_measure, updates_to_measure
 from rlplan.profiles.phase_schema import Train
+
+
+def shape(heads: int, kv_heads: int) -> ModelShape:
+    return ModelShape("qwen2", heads, kv_heads, vocab=None, intermediate=None, experts=0)
 
 
 def pool(per_node: int, nodes: int = 1, kind: str = "cuda") -> Pool:
@@ -23,29 +28,29 @@ def pool(per_node: int, nodes: int = 1, kind: str = "cuda") -> Pool:
 
 
 def test_one_engine_and_as_many_as_fit_for_each_size() -> None:
-    assert layouts_to_measure([1, 2, 4], pool(4), (8, 8)) == [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
+    assert layouts_to_measure([1, 2, 4], pool(4), shape(8, 8)) == [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
     assert layouts_to_measure([8], pool(8, nodes=2), None) == [(8, 1), (8, 2)]
 
 
 def test_sizes_that_do_not_divide_the_heads_or_do_not_fit_a_node_are_left_out() -> None:
-    assert layouts_to_measure([1, 2, 3, 4, 8], pool(4), (12, 2)) == [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
-    assert layouts_to_measure([1, 3], pool(4), (12, 2)) == [(1, 1), (1, 4)]
+    assert layouts_to_measure([1, 2, 3, 4, 8], pool(4), shape(12, 2)) == [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
+    assert layouts_to_measure([1, 3], pool(4), shape(12, 2)) == [(1, 1), (1, 4)]
 
 
 def test_nothing_that_fits_is_an_error_that_names_both_numbers() -> None:
     with pytest.raises(ValueError, match=r"\[2\].*4 accelerators.*3 attention and 3 KV heads"):
-        layouts_to_measure([2], pool(4), (3, 3))
+        layouts_to_measure([2], pool(4), shape(3, 3))
 
 
 def test_two_cpu_ranks_are_measured_in_each_layout_that_shares_out_the_heads() -> None:
-    found = updates_to_measure(pool(2, kind="cpu"), (14, 2), 4096)
+    found = updates_to_measure(pool(2, kind="cpu"), shape(14, 2), 4096)
     assert [(u.dp, u.tp, u.sp, u.accelerators, u.micro_batch_tokens) for u in found] == [
         (2, 1, 1, 2, 4096), (1, 2, 1, 2, 4096), (1, 1, 2, 2, 4096),
     ]  # fmt: skip
-    assert [u.dp for u in updates_to_measure(pool(2, kind="cpu"), (14, 1), 4096)] == [2]
+    assert [u.dp for u in updates_to_measure(pool(2, kind="cpu"), shape(14, 1), 4096)] == [2]
     assert [u.dp for u in updates_to_measure(pool(2, kind="cpu"), None, 4096)] == [2]
-    assert not updates_to_measure(pool(1, kind="cpu"), (14, 2), 4096)
-    assert not updates_to_measure(pool(8), (14, 2), 4096)
+    assert not updates_to_measure(pool(1, kind="cpu"), shape(14, 2), 4096)
+    assert not updates_to_measure(pool(8), shape(14, 2), 4096)
 
 
 def group(prompt: str) -> list[TrainSample]:

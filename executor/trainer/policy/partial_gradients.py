@@ -1,0 +1,45 @@
+"""Gradients of parameters that tensor-parallel ranks hold whole while each sees a share of the heads: norms of heads.
+
+transformers (5.19) sums these gradients over the ranks in a hook of every backward pass, and sums what has accumulated:
+with several micro-batches the earlier ones would be summed again. So the hook is taken off, and the sum is formed once,
+after the last micro-batch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..local_tensors import local
+from .rank_mesh import RankMesh
+
+PARTIAL = "replicated_with_grad_allreduce"  # transformers' name in a model's `tp_plan`
+
+
+class PartialGradients:
+    """The parameters of a model whose gradients are partial on each tensor-parallel rank."""
+
+    def __init__(self, model: Any, mesh: RankMesh) -> None:
+        self._group = mesh.tensor_group
+        self._modules: list[torch.nn.Module] = []
+        if self._group is None:
+            return
+        plan = model.tp_plan or {}
+        patterns = [re.escape(name).replace(r"\*", r"\d+") for name, style in plan.items() if style == PARTIAL]
+        for name, module in model.named_modules():
+            if any(re.fullmatch(rf"(.+\.)?{pattern}", name) for pattern in patterns):
+                module._backward_hooks.clear()
+                self._modules.append(module)
+
+    def sum(self) -> None:
+        """Add up the gradients of this step over the tensor-parallel ranks (collective)."""
+        parts = [local(p.grad) for module in self._modules for p in module.parameters() if p.grad is not None]
+        if not parts:
+            return
+        whole = torch.cat([part.flatten() for part in parts])
+        dist.all_reduce(whole, group=self._group)
+        for part, total in zip(parts, whole.split([part.numel() for part in parts]), strict=True):
+            part.copy_(total.view_as(part))
