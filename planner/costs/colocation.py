@@ -1,8 +1,8 @@
 """Seconds that each step loses because engines and trainers take turns on the same GPUs, and those of checkpoints.
 
 Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
-the trainer's states, unless they fit on the GPU beside the engines (`stays_on_device`), go to host memory and come back
-for the next update. So each step pays, whichever layouts follow each other:
+those of the trainer's states that do not fit on the GPU beside the engines (`stays_on_device`) go to host memory and
+come back for the next update. So each step pays, whichever layouts follow each other:
 
     sleep and wake   2 x bytes of an engine's weights on one GPU / rate
     states           2 x bytes of a rank's states on its GPU / rate, where they leave it
@@ -70,9 +70,11 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
     Whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
     physics = train_physics(profile)
-    if physics is None or stays_on_device(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout):
+    if physics is None:
         return 0.0
-    return 2 * sum(trainer_state(profile, layout).values()) / host_bytes_per_s(physics.gpu)
+    stays = stays_on_device(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
+    leaves = [size for name, size in trainer_state(profile, layout).items() if name not in stays]
+    return 2 * sum(leaves) / host_bytes_per_s(physics.gpu)
 
 
 def staging_s(profile: Profile, layout: UpdateLayout) -> float:
@@ -146,10 +148,11 @@ def trainer_state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
     return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": moments}
 
 
-def stays_on_device(profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout) -> bool:
-    """Whether what a trainer keeps on its GPU between updates stays there while engines decode, whichever these are.
-
-    That is its parameters, and its optimizer if it is not offloaded.
+def stays_on_device(
+    profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout
+) -> dict[str, float]:
+    """Bytes of what a trainer keeps on its GPU between updates that stay there while engines decode, whichever these
+    are: its parameters and its optimizer if both fit, else its parameters if they do, else nothing.
 
     Args:
         capacity_bytes: of a GPU.
@@ -157,7 +160,11 @@ def stays_on_device(profile: Profile, capacity_bytes: float, weight_bytes: float
     """
     engines = (Engines(entry, entry.layout) for entry in profile.rollout)
     held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
-    return sum(trainer_state(profile, layout).values()) <= MEMORY_SHARE * capacity_bytes - held
+    state, room = trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held
+    if sum(state.values()) <= room:
+        return state
+    parameters = state["trainer_parameters"]
+    return {"trainer_parameters": parameters} if parameters <= room else {}
 
 
 def _seconds(values: Sequence[float]) -> str:

@@ -34,7 +34,7 @@ def device_bars(
             Bar("device", "sync", kind, travelling, {}, capacity),
         ]
     state = trainer_state(profile, trainers)
-    stays = state if stays_on_device(profile, capacity, weight_bytes, trainers) else {}
+    stays = stays_on_device(profile, capacity, weight_bytes, trainers)
     kept, moments, complete = trainer_on_device(profile, trainers)
     gathered = moments.get("loss", {}).get("trainer_gathered_weights", 0.0)
     parameters = {"trainer_parameters": state["trainer_parameters"], "trainer_gathered_weights": gathered}

@@ -59,10 +59,10 @@ def trainers_on_host(
         held |= {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
     held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
-    away = phase != "train" and not stays_on_device(profile, device_bytes(profile, pool), weight_bytes, layout)
-    if layout.offload or away:
+    stays = stays_on_device(profile, device_bytes(profile, pool), weight_bytes, layout)
+    if layout.offload or (phase != "train" and "trainer_optimizer" not in stays):
         held["trainer_optimizer"] = optimizer
-    if away and phase == "rollout":
+    if phase == "rollout" and "trainer_parameters" not in stays:
         held["trainer_parameters"] = parameters
     return held
 
