@@ -27,6 +27,7 @@ from ..costs.decode_costs import DecodeCost, engines_of, entry_of
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
+from ..costs.update_costs import law_dtype_fault, measured_update
 
 
 def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterator[Fault]:
@@ -52,7 +53,7 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
             message = "the job does not say how many of their tokens are accepted"
             remedy = "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null here"
             yield Fault("drafts-unpriced", (*location, "rollout", "drafts"), message, remedy)
-        trains = list(_update((*location, "train"), train, profile, shape, per_node))
+        trains = list(_update((*location, "train"), train, job, profile, shape, per_node))
         yield from trains
         if cost is not None and pool is not None:
             yield from _devices(location, cost, None if trains else train, job, profile, pool)
@@ -141,12 +142,16 @@ def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) ->
 
 
 def _update(
-    location: Loc, train: UpdateLayout, profile: Profile, shape: Architecture | None, per_node: int
+    location: Loc, train: UpdateLayout, job: Job, profile: Profile, shape: Architecture | None, per_node: int
 ) -> Iterator[Fault]:
     uneven = list(layout_faults(shape, train, per_node)) if shape is not None else []
     for field, why in uneven:
         yield Fault("train-layout", (*location, field), why, f"write another {field}, or solve again")
     if uneven:
+        return
+    dtype_fault = law_dtype_fault(profile, job.model.dtype) if measured_update(profile, train) is None else None
+    if dtype_fault is not None:
+        yield _fault("update-unmeasured", location, dtype_fault)
         return
     try:
         train_of(profile, train)

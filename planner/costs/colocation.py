@@ -1,15 +1,15 @@
 """Seconds that each step loses because engines and trainers take turns on the same GPUs, and those of checkpoints.
 
 Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
-the trainer's optimizer states, where they live on the GPU, go to host memory and come back for the next update. So each
-step pays, whichever layouts follow each other:
+those of the trainer's states that do not fit on the GPU beside the engines (`stays_on_device`) go to host memory and
+come back for the next update. So each step pays, whichever layouts follow each other:
 
     sleep and wake   2 x bytes of an engine's weights on one GPU / rate
-    optimizer        2 x bytes of a rank's states / rate
+    states           2 x bytes of a rank's states on its GPU / rate, where they leave it
 
 The rate is the one at which vLLM's sleep mode was seen to move weights between host and GPU (profiles/hardware.py,
 HOST_LINK_SHARE), which is off by sqrt(2) either way. Moments that are offloaded move while the optimizer steps, which
-the training law prices; of such a trainer only the weights take turns with engines.
+the training law prices at the same rate; of such a trainer only the weights take turns with engines.
 
 Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
 engines do not sleep.
@@ -19,9 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
-from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
+from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES, UTILISATION, rank_parameters
+from ...profiles.laws.train_law import TrainPhysics
+from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.profile_schema import Profile
+from .memory_bars import Engines
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
@@ -59,42 +63,108 @@ def _gpu(profile: Profile) -> Gpu:
     return gpu_of(profile.machine.accelerator) or GPUS["A100"]
 
 
-def optimizer_moves_s(gpu: Gpu, parameters: float, ranks: int, offload: bool) -> float:
-    """Seconds a step to bring the float32 weights and both moments of AdamW of a rank to its GPU and back to its host.
+def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
+    """Seconds a step to bring a trainer rank's states to its GPU and back to its host; 0 where they stay on the GPU,
+    and without a training law.
 
-    `offload`: moments stay in host memory between updates, so weights move alone.
+    Whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
-    return 2 * (MASTER_BYTES if offload else STATE_BYTES) * parameters / ranks / host_bytes_per_s(gpu)
+    physics = train_physics(profile)
+    if physics is None:
+        return 0.0
+    stays = stays_on_device(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
+    leaves = [size for name, size in trainer_state(profile, layout).items() if name not in stays]
+    return 2 * sum(leaves) / host_bytes_per_s(physics.gpu)
 
 
-def staging_s(profile: Profile, parameters: float, ranks: int, offload: bool) -> float:
+def staging_s(profile: Profile, layout: UpdateLayout) -> float:
     """Seconds for which training stands still at a checkpoint, while each rank copies its states to host memory.
 
     States on a GPU come over its host link; those of a CPU, and moments that are offloaded, are copied within the host.
     """
     on_cpu = profile.machine.kind != "cuda"
-    device_bytes = 0 if on_cpu else MASTER_BYTES if offload else STATE_BYTES
+    device_bytes = 0 if on_cpu else MASTER_BYTES if layout.offload else STATE_BYTES
     link_s = device_bytes / host_bytes_per_s(_gpu(profile))
-    return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * parameters / ranks
+    return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * trained_parameters(profile, layout)
 
 
-def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str | None:
+def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout]]) -> str | None:
     """Text on the seconds of a step in which engines and trainers take turns; None where they are not priced.
 
-    `kinds`: of each kind of round (GPUs of an engine, ranks of the trainer, whether its optimizer is offloaded).
+    `kinds`: of each kind of round (GPUs of an engine, the trainers' layout).
     """
     if not shares_gpus(profile):
         return None
-    sleeps = [sleep_and_wake_s(profile, tp) for tp, _, _ in kinds]
-    moves = [0.0] * len(kinds)
-    if profile.train_law is not None:
-        gpu = _gpu(profile)
-        moves = [optimizer_moves_s(gpu, profile.model_parameters, ranks, offload) for _, ranks, offload in kinds]
-    states = "trainers' weights" if all(offload for *_, offload in kinds) else "optimizer states"
-    return (
-        f"engines sleep and wake in {_seconds(sleeps)} of each step, {states} leave the GPUs and come back in "
-        f"{_seconds(moves)}"
-    )
+    text = f"engines sleep and wake in {_seconds([sleep_and_wake_s(profile, tp) for tp, _ in kinds])} of each step"
+    moves = [state_moves_s(profile, layout) for _, layout in kinds]
+    states = "trainers' weights" if all(layout.offload for _, layout in kinds) else "optimizer states"
+    if not any(moves):
+        return f"{text}, {states} stay on the GPUs" if profile.train_law is not None else text
+    return f"{text}, {states} leave the GPUs and come back in {_seconds(moves)}"
+
+
+def train_physics(profile: Profile) -> TrainPhysics | None:
+    """Training physics of the profile's law; None without a law, or if its model or GPU is in no table."""
+    if profile.train_law is None:
+        return None
+    try:
+        return physics_of(profile.train_law)
+    except ValueError:
+        return None
+
+
+def engine_on_device(
+    profile: Profile, capacity_bytes: float, weight_bytes: float, engines: Engines
+) -> dict[str, float]:
+    """Bytes that an engine that is awake holds on each of its GPUs, by what holds them.
+
+    Args:
+        capacity_bytes: of a GPU.
+        weight_bytes: of an engine's parameter.
+    """
+    entry, tp = engines.entry, engines.layout.tp
+    physics = train_physics(profile)
+    shape = None if physics is None else physics.architecture
+    # Ranks beyond the KV heads hold copies of them.
+    ranks = tp if shape is None else min(tp, 1 if shape.latent_kv else shape.kv_heads)
+    weights = weight_bytes * profile.model_parameters / tp
+    kv = entry.kv_capacity_tokens * entry.kv_bytes_per_token / ranks
+    left = UTILISATION * capacity_bytes - weights - kv
+    return {"engine_weights": weights, "kv_cache": kv, "engine_activations_and_graphs": max(0.0, left)}
+
+
+def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
+    physics = train_physics(profile)
+    if physics is None or not physics.trainer.sharded:
+        return profile.model_parameters / layout.accelerators
+    return rank_parameters(physics.architecture, layout)
+
+
+def trainer_state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
+    """Bytes of a rank's parameters and optimizer on its GPU; of the optimizer none where it is offloaded."""
+    share = trained_parameters(profile, layout)
+    moments = 0.0 if layout.offload else share * MOMENT_BYTES
+    return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": moments}
+
+
+def stays_on_device(
+    profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout
+) -> dict[str, float]:
+    """Bytes of what a trainer keeps on its GPU between updates that stay there while engines decode, whichever these
+    are: its parameters and its optimizer if both fit, else its parameters if they do, else nothing.
+
+    Args:
+        capacity_bytes: of a GPU.
+        weight_bytes: of an engine's parameter.
+    """
+    engines = (Engines(entry, entry.layout) for entry in profile.rollout)
+    held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
+    state, room = trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held
+    if sum(state.values()) <= room:
+        return state
+    parameters = state["trainer_parameters"]
+    return {"trainer_parameters": parameters} if parameters <= room else {}
 
 
 def _seconds(values: Sequence[float]) -> str:

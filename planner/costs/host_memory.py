@@ -9,7 +9,8 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.laws.rank_memory import CHECKPOINT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ...profiles.profile_schema import Profile
-from .device_memory import stays_on_device, trained_parameters
+from .colocation import stays_on_device, trained_parameters
+from .device_memory import device_bytes
 from .memory_bars import PHASES, Engines, Phase
 
 # A process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its core
@@ -58,12 +59,17 @@ def trainers_on_host(
         held |= {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
     held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
-    away = phase != "train" and not stays_on_device(profile, pool, weight_bytes, layout)
-    if layout.offload or away:
+    stays = stays_on_device(profile, device_bytes(profile, pool), weight_bytes, layout)
+    if layout.offload or (phase != "train" and "trainer_optimizer" not in stays):
         held["trainer_optimizer"] = optimizer
-    if away and phase == "rollout":
+    if phase == "rollout" and "trainer_parameters" not in stays:
         held["trainer_parameters"] = parameters
     return held
+
+
+def host_bytes_of_rank(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> tuple[float, ...]:
+    """Bytes of host memory that one trainer rank of a layout holds, in each phase."""
+    return tuple(sum(trainers_on_host(profile, pool, weight_bytes, layout, 1, phase).values()) for phase in PHASES)
 
 
 def ranks_on_node(layout: UpdateLayout, nodes: int) -> int:

@@ -14,7 +14,8 @@ What is assumed (`rlplan execute` does not place GPUs yet, so that this is what 
   them stays in host memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device
   (`asleep`).
 - While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
-  engines; else they lie in host memory (verl's param_offload and optimizer_offload). Gradients go after an update.
+  engines, or its parameters alone; what does not fit lies in host memory (verl's param_offload and optimizer_offload).
+  Gradients go after an update.
 - Offloaded, AdamW's moments are in host memory in every phase; while the optimizer steps, those of a few parameters
   at a time are on the device. Parameters and gradients are not offloaded.
 - A host holds the copy of parameters and moments that a checkpoint is written from while training goes on.

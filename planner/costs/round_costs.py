@@ -156,7 +156,7 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
         return train_cost(entry)
     if profile.train_law is not None:
         try:
-            return train_cost_in(profile.train_law, layout)
+            return train_cost_in(profile, layout)
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     profiled = ", ".join(f"({update_text(t.layout)})" for t in profile.train)

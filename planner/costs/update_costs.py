@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,10 +13,16 @@ from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
-from .colocation import optimizer_moves_s
+from .colocation import state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]
 """By key of a layout of trainers the values that are considered; keys that are not in it may have any value."""
+
+Runs = Callable[[UpdateLayout], bool]
+"""Whether a layout is a candidate."""
+
+LAW_DTYPE = "bfloat16"
+"""What training laws are of: runs that they are fitted to compute in it, as their data sheets' rates do."""
 
 ANY_LAYOUT: Allowed = MappingProxyType({})
 """All layouts are considered."""
@@ -29,6 +35,7 @@ class TrainCost:
     Attributes:
         per_sample_s: more per sample, where samples are padded instead of packed.
         peak_bytes: accelerator memory of a rank; 0: not known.
+        host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
     """
 
     layout: UpdateLayout
@@ -37,6 +44,7 @@ class TrainCost:
     per_token_squared_s: float
     peak_bytes: int = 0
     per_sample_s: float = 0
+    host_link_s: float = 0
 
     def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
         """Seconds of an update on samples with these sums; `samples` only matters where samples are padded."""
@@ -55,24 +63,27 @@ def train_cost(train: Train) -> TrainCost:
     )
 
 
-def train_cost_in(train_law: TrainLaw, layout: UpdateLayout) -> TrainCost:
+def train_cost_in(profile: Profile, layout: UpdateLayout) -> TrainCost:
     """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py).
 
-    Raises ValueError when the layout cannot be, naming why.
+    Raises ValueError when the layout cannot be, naming why, and without a law.
     """
+    train_law = profile.train_law
+    if train_law is None:
+        raise ValueError("the profile has no training law")
     physics = physics_of(train_law)
     why = fits_heads(physics.architecture, layout, train_law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
-    update = physics.update(layout)
-    parameters = physics.architecture.parameters
+    update, moves_s = physics.update(layout), state_moves_s(profile, layout)
     return TrainCost(
         layout=layout,
-        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.accelerators, layout.offload),
+        step_s=update.step_s + moves_s,
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
         peak_bytes=peak_bytes(physics, layout, train_law.memory_factors),
         per_sample_s=update.per_sample_s,
+        host_link_s=physics.moments_s(layout) + moves_s,
     )
 
 
@@ -100,7 +111,7 @@ def train_costs(
         return measured
     train_law = profile.train_law
     layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes, **allowed)
-    return tuple(train_cost_in(train_law, layout) for layout in layouts)
+    return tuple(train_cost_in(profile, layout) for layout in layouts)
 
 
 def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:
@@ -108,9 +119,29 @@ def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:
     return all(getattr(layout, key) in values for key, values in allowed.items())
 
 
-def least_peak(train_law: TrainLaw, accelerators: int, budgets: Sequence[int], allowed: Allowed) -> int | None:
-    """The least memory of a rank, in bytes, that any allowed layout on exactly `accelerators` takes; None if none
-    divides the model. `budgets`: micro-batches in tokens."""
+def law_dtype_fault(profile: Profile, dtype: str) -> str | None:
+    """Why a job that has the model in `dtype` cannot be priced by the profile's training law, and what to do; None if
+    it can, or without a law."""
+    if profile.train_law is None or dtype == LAW_DTYPE:
+        return None
+    computed = "" if dtype == "float32" else ", which trainers compute in float32"
+    return (
+        f"the profile's training law is of {LAW_DTYPE} and the job's model.dtype is {dtype}{computed}; write "
+        f"model.dtype {LAW_DTYPE}, or measure updates: rlplan profile"
+    )
+
+
+def least_peak(
+    train_law: TrainLaw, accelerators: int, budgets: Sequence[int], allowed: Allowed, runs: Runs
+) -> int | None:
+    """The least memory of a rank, in bytes, that any candidate on exactly `accelerators` takes; None if none divides
+    the model.
+
+    Args:
+        budgets: micro-batches in tokens.
+        allowed: values of the keys of a layout that are considered.
+        runs: which of these layouts are candidates.
+    """
     physics, per_node = physics_of(train_law), train_law.accelerators_per_node
     values: dict[str, Sequence[Any]] = {
         **dict.fromkeys(("tp", "pp", "cp", "sp"), SIZES),
@@ -126,7 +157,7 @@ def least_peak(train_law: TrainLaw, accelerators: int, budgets: Sequence[int], a
         if accelerators % replica.replica:
             continue
         layout = replica.model_copy(update={"dp": accelerators // replica.replica})
-        if fits_heads(physics.architecture, layout, per_node) is None:
+        if fits_heads(physics.architecture, layout, per_node) is None and runs(layout):
             peaks.append(peak_bytes(physics, layout, train_law.memory_factors))
     return min(peaks, default=None)
 

@@ -10,8 +10,9 @@ r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, w
 layouts' rounds, whose factors stand in for its own (decode_costs.decode_cost), else what `evidence` says of decoding,
 else of the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the cost model, more where no run
 was fitted to the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of
-repeats; the sleep and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts
-and updates are weighed by their seconds.
+repeats. What moves over a host link has an error of its own (colocation.py): the sleep and wake of engines that share
+GPUs with trainers, and a trainer's states that leave the GPU or are offloaded. Layouts and updates are weighed by their
+seconds.
 
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
@@ -46,7 +47,7 @@ def step_error(profile: Profile, rounds: Sequence[ScheduledRounds]) -> float:
     reward = profile.reward.evidence.get("per_sample_s")
     off = {
         "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in rounds),
-        "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in rounds),
+        "train": sum(p.share * _train_off_s(profile, p.train, p.log.train_s(p.train)) for p in rounds),
         "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in rounds),
         "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in rounds),
     }
@@ -67,7 +68,8 @@ def rollout_error(profile: Profile, layout: EngineLayout) -> float:
 
 
 def update_error(profile: Profile, train: TrainCost) -> float:
-    """Relative standard deviation of an update's seconds."""
+    """Relative standard deviation of an update's seconds, those not counted in which states move over the host
+    link."""
     entry, train_law = measured_update(profile, train.layout), profile.train_law
     if entry is None and train_law is None:
         raise InputError(
@@ -110,6 +112,11 @@ def _sync_off_s(profile: Profile, layout: EngineLayout, seconds: float) -> float
     """Standard deviation, in seconds, of a weight transfer that takes `seconds`, sleep and wake included."""
     turns_s = sleep_and_wake_s(profile, layout.tp)
     return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
+
+
+def _train_off_s(profile: Profile, train: TrainCost, seconds: float) -> float:
+    """Standard deviation, in seconds, of an update that takes `seconds`, of which states move over the host link."""
+    return math.hypot((seconds - train.host_link_s) * update_error(profile, train), train.host_link_s * LINK_ERROR)
 
 
 def _sync_error(profile: Profile, layout: EngineLayout) -> float:

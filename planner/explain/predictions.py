@@ -27,7 +27,7 @@ from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
-from ..costs.colocation import staging_s
+from ..costs.colocation import staging_s, trained_parameters
 from ..costs.decode_costs import engines_of
 from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
@@ -130,12 +130,11 @@ def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
 
 def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:
     """What a checkpoint takes, by the kind of round after which it takes the most."""
-    parameters = profile.model_parameters
     layouts = [kind.train.layout for kind in kinds]
     return PredictedCheckpoint(
-        bytes=STATE_BYTES * parameters,
-        rank_bytes=STATE_BYTES * parameters / min(layout.accelerators for layout in layouts),
-        stood_s=max(staging_s(profile, parameters, layout.accelerators, layout.offload) for layout in layouts),
+        bytes=STATE_BYTES * profile.model_parameters,
+        rank_bytes=STATE_BYTES * max(trained_parameters(profile, layout) for layout in layouts),
+        stood_s=max(staging_s(profile, layout) for layout in layouts),
     )
 
 

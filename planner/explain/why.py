@@ -94,7 +94,7 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
 def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
     """Reasons for the schedule beside its speed: ties, the baseline, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
-    turns = [(kind.layout.tp, kind.train.layout.accelerators, kind.train.layout.offload) for kind in rounds]
+    turns = [(kind.layout.tp, kind.train.layout) for kind in rounds]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),

@@ -48,7 +48,7 @@ def corrected(
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
         by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
-        train_law = None if train_law is None else _corrected_law(train_law, by_law or updates)
+        train_law = None if train_law is None else _corrected_law(profile, train_law, by_law or updates)
     rewards = profile.reward.model_copy(
         update={
             "latency": _scaled(profile.reward.latency, reward.factor),
@@ -114,14 +114,15 @@ def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
     )
 
 
-def _corrected_law(train_law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
+def _corrected_law(profile: Profile, train_law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
     """The training law with all factors times the mean factor of the updates, and a `step` factor that fits
     overheads."""
     factor = mean_factor(updates)
     # Experts' products are charged by `compute` times `experts`: scaling both would count it twice.
     factors = {name: value * (1.0 if name == "experts" else factor) for name, value in train_law.factors.items()}
     scaled = train_law.model_copy(update={"factors": factors})
-    missing = [line.overhead - train_cost_in(scaled, train.layout).step_s for train, line in updates.items()]
+    priced = profile.model_copy(update={"train_law": scaled})
+    missing = [line.overhead - train_cost_in(priced, train.layout).step_s for train, line in updates.items()]
     step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
     return train_law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
 

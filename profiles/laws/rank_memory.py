@@ -2,9 +2,10 @@
 engines sleep while a trainer trains.
 
 A trainer of the executor (and others that shard weights over replicas) is counted from its modules: layer_memory.py has
-the activations. Weights, gradients and AdamW's moments are in float32 and sharded (FSDP2); a layer is gathered in the
-dtype that is computed in while it is used, embedding and head all the time. Tensor parallel ranks have all of the
-embedding; the vocabulary's logits are gathered whole on each. An engine keeps weights and graphs; what is left is KV.
+the activations. Weights, gradients and AdamW's moments are in float32 and sharded (FSDP2); layers and the embedding are
+gathered in the dtype that is computed in while they are used, the output matrix throughout a micro-batch. Tensor
+parallel ranks divide the output matrix, and have all of an embedding that is not the output matrix; the vocabulary's
+logits are gathered whole on each. An engine keeps weights and graphs; what is left is KV.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class TrainMemory:
 def rank_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters whose float32 weights a rank of a trainer with sharded weights keeps.
 
-    Layers and the output matrix are divided by tensor parallel ranks, the embedding is not, and a matrix that is both
-    is not; all are sharded over the ranks that train on different tokens.
+    Tensor parallel ranks divide layers and the output matrix, and the embedding only if it is the output matrix (tied);
+    all are sharded over the ranks that train on different tokens.
     """
     shards = layout.accelerators / (layout.tp * layout.pp)
     layers = layer_parameters(a) * a.layers / layout.tp / layout.pp
@@ -89,7 +90,7 @@ def layer_parameters(a: Architecture) -> float:
 
 def vocabulary_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters of embedding and output matrix on a tensor parallel rank, before they are sharded."""
-    return a.vocab * a.hidden * (1.0 if a.tied else 1.0 + 1.0 / layout.tp)
+    return a.vocab * a.hidden * (1.0 / layout.tp if a.tied else 1.0 + 1.0 / layout.tp)
 
 
 def train_memory(
@@ -140,11 +141,11 @@ def train_memory(
         "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
     }
     for moment, held in _gathered(a, layout, c, shards, mine > rows).items():
-        moments[moment] |= held
+        moments[moment] = moments.get(moment, {}) | held
     gradients = share * GRADIENT_BYTES
     steady = gradients if micro_batches > 1 else 0.0
     if micro_batches == 1:  # layers come last to first: the largest sum is at either end
-        for moment in ("embedding", "optimizer"):
+        for moment in set(moments) & {"embedding", "sum_of_head", "sum_of_embedding", "optimizer"}:
             moments[moment]["trainer_gradients"] = gradients
     return TrainMemory(
         kept={
@@ -162,16 +163,17 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
 
     FSDP2 gathers a unit in the dtype that is computed in, and sums its gradients in float32, in a copy that stays until
     the next unit's. Units are the layers, each gathered ahead of its use; the embedding; and the output matrix with the
-    last norm, which stay gathered from the loss to its backward pass. Tied, both are one unit that is always gathered,
-    and so they are where one rank computes in another dtype than float32 (executor/trainer/policy/load_policy.py).
+    last norm. Tied, the embedding is part of the last (executor/trainer/policy/load_policy.py), which is torch's root:
+    as token ids have no gradient, torch ends its backward pass after all others'. So it stays gathered for a whole
+    micro-batch, and its gradient whole until the end, when the embedding's is there as well.
 
     Args:
         c: bytes of a value that is computed.
         shards: ranks that share each weight.
         chunked: whether the loss has several chunks.
     """
-    embedding = float(a.vocab * a.hidden)
-    head = embedding if a.tied else embedding / layout.tp
+    head = a.vocab * a.hidden / layout.tp
+    embedding = 0.0 if a.tied else float(a.vocab * a.hidden)  # as a unit of its own
     layer = layer_parameters(a) / max(layout.tp, layout.ep if a.experts else 1)
     of_loss = head * c * chunked  # the sum over chunks
     of_head = of_loss + head * c  # and that of a further chunk
@@ -182,22 +184,18 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
             "loss_backward": {gradients: of_loss},
             "head_backward": {gradients: of_head},
             "backward": {gradients: c * matrix},
-            "embedding": {gradients: c * embedding},
+            "embedding": {gradients: c * (embedding or head)},
         }
-    together = a.tied or shards == 1
-    always = c * vocabulary_parameters(a, layout) if together else 0.0
-    head_gathered = 0.0 if together else c * head
-    last = vocabulary_parameters(a, layout) if together else embedding
+    summed = GRADIENT_BYTES + c  # of a gradient and its copy
+    last = c * embedding  # gathered for its backward pass, and again its gradient
     return {
-        "loss": {weights: always + head_gathered + c * layer},
-        "loss_backward": {weights: always + head_gathered + c * layer, gradients: of_loss},
-        "head_backward": {weights: always + head_gathered + c * layer, gradients: of_head},
-        "backward": {
-            weights: always + 2 * c * layer,
-            gradients: c * layer
-            + (c * head + GRADIENT_BYTES * layer if together else GRADIENT_BYTES * max(head, layer)),
-        },
-        "embedding": {weights: c * last, gradients: (c + GRADIENT_BYTES) * last},
+        "loss": {weights: c * (head + layer)},
+        "loss_backward": {weights: c * (head + layer), gradients: of_loss},
+        "head_backward": {weights: c * (head + layer), gradients: of_head},
+        "backward": {weights: c * (head + layer + max(layer, embedding)), gradients: c * head + summed * layer},
+        "embedding": {weights: c * head + last, gradients: c * head + (last or c * head) + GRADIENT_BYTES * layer},
+        "sum_of_head": {weights: last, gradients: summed * head + last},
+        "sum_of_embedding": {gradients: summed * embedding},
     }
 
 

@@ -2,9 +2,9 @@
 
 A model replica is `tp * cp * sp * pp` ranks, of which there are `dp`. A token costs each pass over the layers (forward,
 two backward, one more where activations are computed again), memory-bound work between the products, and what the
-layout exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the
-sharded weights; a step costs the optimizer, summing gradients, and waiting for the rank with most work; a pipeline
-idles for pp - 1 micro-batches a step.
+layout exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches, gathering the
+sharded weights and summing their gradients; a step costs the optimizer, and waiting for the rank with most work; a
+pipeline idles for pp - 1 micro-batches a step.
 
 Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
 whatever the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens
@@ -22,7 +22,7 @@ from ..architecture import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
 from .layer_memory import token_bytes
-from .rank_memory import MOMENT_BYTES, vocabulary_parameters
+from .rank_memory import MOMENT_BYTES, rank_parameters, vocabulary_parameters
 
 # Operations of a backward pass over those of a forward pass: of products, and of flash attention, which computes its
 # scores again (FlashAttention-2, arXiv 2307.08691, 4.1).
@@ -32,6 +32,8 @@ LOGIT_BYTES = 100.0  # per logit and update: float32 logits computed twice in ch
 PLAIN_LOGIT_BYTES = 20.0  # the same of a plain cross entropy
 LAUNCH_S = 150e-6  # of a layer and pass
 STEP_S = 0.05
+FSDP_BYTES = 8.0  # that a micro-batch moves of a weight: bf16 gathered forward and backward, float32 gradient reduced
+MEGATRON_BYTES = 4.0  # that a step moves of a weight: its gradient reduced and the new weight gathered, both bf16
 OPTIMIZER_BYTES = 28.0  # per parameter of a rank's shard: states and gradient read, states and weight written
 FILL = 0.9  # share of a packed micro-batch that is tokens
 HOST_ADAM_BYTES_PER_S = 20e9  # of optimizer states, per accelerator's share of its host
@@ -165,38 +167,53 @@ class TrainPhysics:
 
     def micro_batch_s(self, layout: UpdateLayout) -> float:
         """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
-        a, passes = self.architecture, self.passes(layout)
-        launch = self.factors["launch"] * LAUNCH_S * passes * a.layers / layout.pp
-        gathered = self.trainer.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
+        launch = self.factors["launch"] * LAUNCH_S * self.passes(layout) * self.architecture.layers / layout.pp
+        gathered = self.trainer.sharded * self.factors["gather"] * self._moved_s(layout, FSDP_BYTES)
         return self._beyond_runs(layout) * (launch + gathered)
 
-    def _gathered_s(self, layout: UpdateLayout) -> float:
-        """Seconds to gather (or scatter) a rank's weights in bf16 over the ranks that shard them."""
+    def _moved_s(self, layout: UpdateLayout, weight_bytes: float) -> float:
+        """Seconds to move so many bytes of each of a rank's weights between the ranks that shard them.
+
+        FSDP2 gathers a unit for its forward pass and again for its backward pass, of which computing it again is part
+        (executor/trainer/policy/recompute.py), and reduces its gradients in float32 after each micro-batch.
+        """
         shards = layout.dp * layout.cp * layout.sp
         if shards == 1:
             return 0.0
         rate = self.gpu.link_bytes_per_s / 2 if layout.accelerators <= self.per_node else self.fabric_bytes_per_s
-        return self.rank_parameters(layout) * 2 * (shards - 1) / shards / rate
+        return self._unsharded_parameters(layout) * weight_bytes * (shards - 1) / shards / rate
 
-    def rank_parameters(self, layout: UpdateLayout) -> float:
+    def _unsharded_parameters(self, layout: UpdateLayout) -> float:
         """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
         a = self.architecture
         divided = float(a.parameters - a.expert_parameters)
-        if self.trainer.sharded:  # of embedding and output matrix every rank has more
+        if self.trainer.sharded:  # an embedding that is not the output matrix is whole on each tensor parallel rank
             whole = vocabulary_parameters(a, UpdateLayout(dp=1, micro_batch_tokens=1))
             divided += vocabulary_parameters(a, layout) * layout.tp - whole
         return divided / (layout.tp * layout.pp) + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
 
     def step_s(self, layout: UpdateLayout) -> float:
-        """Seconds of a step whatever it trains on: gradients summed, optimizer."""
-        shard = self.architecture.parameters / layout.accelerators
-        optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s
-        if layout.offload and self.trainer.sharded:
-            optimizer += 2 * shard * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
-        elif layout.offload:
+        """Seconds of a step whatever it trains on: optimizer, and gradients summed where micro-batches do not."""
+        shard = rank_parameters(self.architecture, layout) if self.trainer.sharded else self._even_share(layout)
+        optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s + self.moments_s(layout)
+        if layout.offload and not self.trainer.sharded:
             # Gradients go to the host and weights come back, 2 bytes each; the states stay there.
             optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
-        return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
+        summed = 0.0 if self.trainer.sharded else self._moved_s(layout, MEGATRON_BYTES)
+        return self.factors["step"] * STEP_S + optimizer + self.factors["gather"] * summed
+
+    def moments_s(self, layout: UpdateLayout) -> float:
+        """Seconds of a step in which offloaded moments come to the accelerator and go back, a bucket at a time.
+
+        A bucket comes, is updated and goes back before the next one comes (executor/trainer/optimizer/sharded_adamw.py
+        has all of it on one stream), so nothing hides it. 0 where moments are not offloaded, or the host steps.
+        """
+        if not (layout.offload and self.trainer.sharded):
+            return 0.0
+        return 2 * rank_parameters(self.architecture, layout) * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
+
+    def _even_share(self, layout: UpdateLayout) -> float:
+        return self.architecture.parameters / layout.accelerators
 
     def update(self, layout: UpdateLayout) -> UpdateSeconds:
         """Seconds of an update in a layout, as coefficients of its tokens, squared tokens and samples."""

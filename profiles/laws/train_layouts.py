@@ -39,7 +39,7 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
 
 
 def fitted_memory(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> TrainMemory:
-    """Memory of a rank in bfloat16, scaled by the fitted factors."""
+    """Memory of a rank that computes in bfloat16, as a law has it, scaled by the fitted factors."""
     return train_memory(physics.architecture, layout, physics.trainer.sharded).scaled(memory_factors)
 
 
@@ -64,19 +64,21 @@ def train_layouts(
 ) -> Iterator[UpdateLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
-    `memory_bytes`: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
-    `tp`, `cp`, `sp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Sequences are shared
-    by cp or by sp, never by both. Of layouts that differ in
-    recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
-    short only costs time.
+    Of one sharding and micro-batch, all ways to save memory that fit come, those that save none first: which is fastest
+    depends on what is trained, for recomputation costs a share of each token, and offloading the same in each step.
+
+    Args:
+        tp, cp, sp, pp, ep: sizes to consider; a trainer that has no pipeline passes pp=(1,). Sequences are shared by cp
+            or by sp, never by both.
+        memory_bytes: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
     """
     physics = physics_of(law)
     limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
     experts = ep if physics.architecture.experts else (1,)
     for size in itertools.product(tp, cp, sp, pp, experts, sorted(micro_batch_tokens)):
-        ways = _ways(law, physics, accelerators, size, offload, recompute)
-        fitting = (layout for layout in ways if peak_bytes(physics, layout, law.memory_factors) <= limit)
-        yield from itertools.islice(fitting, 1)
+        for layout in _ways(law, physics, accelerators, size, offload, recompute):
+            if peak_bytes(physics, layout, law.memory_factors) <= limit:
+                yield layout
 
 
 def _ways(
@@ -87,7 +89,7 @@ def _ways(
     offload: Sequence[bool],
     recompute: Sequence[Recompute],
 ) -> Iterator[UpdateLayout]:
-    """Layouts of one (tp, cp, sp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
+    """Layouts of one (tp, cp, sp, pp, ep, micro-batch) that divide the model, those that save no memory first."""
     t, c, s, p, e, budget = size
     if accelerators % (t * c * s * p) or (c > 1 and s > 1):
         return

@@ -100,7 +100,7 @@ def small_job(rollout: dict[str, Any] | None = None, **changes: Any) -> Job:
     fields: dict[str, Any] = {
         "rlplan_job": 1,
         "name": "toy",
-        "model": {"path": "m", "dtype": "float32"},
+        "model": {"path": "m", "dtype": "bfloat16"},
         "data": {"path": "d.jsonl"},
         "reward": {"kind": "math", "workers": 1, "deadline_s": 2.0},
         "rollout": {**sizes, **(rollout or {})},

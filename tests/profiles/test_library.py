@@ -141,7 +141,7 @@ def test_updates_are_costed_in_any_layout_that_can_be(shipped: dict[tuple[str, s
             assert all(c.layout.accelerators == accelerators for c in costs)
             assert all(0 < c.peak_bytes <= GPUS[gpu].memory_bytes for c in costs)
         with pytest.raises(ValueError, match=r"heads|spans nodes"):
-            train_cost_in(law, update_layout(1, tp=16))
+            train_cost_in(profile, update_layout(1, tp=16))
 
 
 def test_a_derived_profile_is_of_an_accelerator_on_whatever_host(shipped: dict[tuple[str, str], Profile]) -> None:

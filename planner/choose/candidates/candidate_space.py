@@ -34,8 +34,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 COPIES = (1, 2)
 
 
-# bfloat16 weights, float32 master weights and both Adam moments.
-STATE_BYTES_PER_PARAMETER = 14
+RESHARD_BYTES_PER_PARAMETER = 14
+"""Of a parameter, what moves to another sharding: bfloat16 weight, float32 master weight and both moments of Adam."""
 
 
 # A sleeping vLLM engine of 30B parameters on one GPU wakes in 2.9 s (vLLM's sleep mode on A100, 61 GB of weights).
@@ -140,7 +140,7 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
     """
     if profile.train_law is None:
         return 0.0
-    moved = STATE_BYTES_PER_PARAMETER * profile.model_parameters
+    moved = RESHARD_BYTES_PER_PARAMETER * profile.model_parameters
     return moved / (pool.accelerators_total * profile.train_law.fabric_bytes_per_s)
 
 

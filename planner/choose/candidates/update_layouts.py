@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.facts.model_shape import ModelShape, shape_from_architecture
-from ....plans.phrases.numbers import bytes_text
+from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import UpdateLayout
 from ....plans.yaml.errors import Infeasible
-from ....profiles.laws.train_layouts import MEMORY_SHARE, physics_of
+from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
-from ...costs.update_costs import ANY_LAYOUT, Allowed, TrainCost, is_allowed, least_peak, train_cost, train_costs
+from ...costs.host_memory import host_bytes_of_rank
+from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.update_costs import (
+    ANY_LAYOUT,
+    Allowed,
+    Runs,
+    TrainCost,
+    is_allowed,
+    law_dtype_fault,
+    least_peak,
+    train_cost,
+    train_costs,
+)
 from .engine_layouts import node_counts
+
+HostBytes = Mapping[TrainCost, tuple[float, ...]]
+"""By update: host memory of a trainer rank in each phase, bytes."""
+
+NOT_COUNTED: HostBytes = MappingProxyType({})
+"""Host memory plays no part."""
+
+ROUNDING = 1e-9
+"""Relative difference below which two costs are equal: sums of floats that were added in another order."""
 
 
 def feasible_train(
     cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False, for_any: bool = False
 ) -> tuple[TrainCost, ...]:
-    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost
-    and, where the job considers handing engines over, on any part of the accelerators.
+    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost, in
+    host memory and, where the job considers handing engines over, on any part of the accelerators.
 
     Measured entries count if they fit the pool; a law gives all layouts of the nodes. `for_any`: also layouts that only
     other frameworks run, and each kind of round may shard the model its own way. Raises Infeasible when there is none.
@@ -30,19 +52,23 @@ def feasible_train(
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
     allowed = ANY_LAYOUT if for_any else UPDATE_VALUES
+    runs = _runs(profile, for_any)
     fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets and is_allowed(t.layout, allowed)]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
+        dtype_fault = law_dtype_fault(profile, job.model.dtype)
+        if dtype_fault is not None:
+            raise Infeasible(f"no update of the profile fits: {dtype_fault}")
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
             costs = train_costs(profile, ranks, budgets, allowed, memory_bytes=memory_bytes)
-            if for_any:
-                fits += _unbeaten(costs, any(job.search.hand_over))
-            else:
-                model = _shape(profile)
-                fits += _unbeaten_shardings([t for t in costs if not any(update_faults(t.layout, model))])
+            costs = tuple(cost for cost in costs if runs(cost.layout))
+            host = {
+                cost: host_bytes_of_rank(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.layout) for cost in costs
+            }
+            fits += _unbeaten(costs, any(job.search.hand_over), host) if for_any else _unbeaten_shardings(costs, host)
     if not fits:
-        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed)}")
+        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs)}")
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
@@ -51,9 +77,15 @@ def feasible_train(
     return tuple(sorted(fits, key=size))
 
 
-def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
-    """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained.
-    Ties within the error go to the simplest (ties.py), so simpler updates stay.
+def _runs(profile: Profile, for_any: bool) -> Runs:
+    """Which layouts of a law's model are candidates: all, or those that the executor runs."""
+    model = _shape(profile)
+    return lambda layout: for_any or not any(update_faults(layout, model))
+
+
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+    """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained, and
+    takes no more host memory. Ties within the error go to the simplest (ties.py), so simpler updates stay.
 
     `hand_over`: also while only some engines were freed. These train by whole replicas (streamed_updates.Window), so a
     faster update whose replicas are larger may train nothing there. It trains on at least as many of any number of
@@ -61,12 +93,12 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
     """
 
     def beaten(t: TrainCost, rival: TrainCost) -> bool:
-        return _beats(rival, t) and not (hand_over and t.layout.replica % rival.layout.replica)
+        return _beats(rival, t, host) and not (hand_over and t.layout.replica % rival.layout.replica)
 
     return [t for t in costs if not any(beaten(t, rival) for rival in costs)]
 
 
-def _unbeaten_shardings(costs: Sequence[TrainCost]) -> list[TrainCost]:
+def _unbeaten_shardings(costs: Sequence[TrainCost], host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
     """As `_unbeaten`, where both kinds of round shard the model alike and no engine is handed over.
 
     Then an update may be part of the best pair although another one beats it, whose sharding is worse for the other
@@ -76,10 +108,10 @@ def _unbeaten_shardings(costs: Sequence[TrainCost]) -> list[TrainCost]:
     of_sharding: dict[tuple[int, ...], list[TrainCost]] = {}
     for cost in costs:
         of_sharding.setdefault(sharding_of(cost.layout), []).append(cost)
-    kept = {sharding: _unbeaten(alike, hand_over=False) for sharding, alike in of_sharding.items()}
+    kept = {sharding: _unbeaten(alike, False, host) for sharding, alike in of_sharding.items()}
 
     def beaten(alike: Sequence[TrainCost], others: Sequence[TrainCost]) -> bool:
-        return all(any(_beats(other, cost) for other in others) for cost in alike)
+        return all(any(_beats(other, cost, host) for other in others) for cost in alike)
 
     return [
         cost
@@ -94,15 +126,26 @@ def sharding_of(layout: UpdateLayout) -> tuple[int, ...]:
     return layout.dp, layout.tp, layout.pp, layout.cp, layout.sp, layout.ep
 
 
-def _beats(cost: TrainCost, rival: TrainCost) -> bool:
-    """Whether an update is no more complex than its rival and faster, whatever is trained."""
+def _beats(cost: TrainCost, rival: TrainCost, host: HostBytes) -> bool:
+    """Whether an update is no more complex than its rival, takes no more host memory and is faster, whatever is
+    trained; or equal in all of it, and saves less memory."""
 
     def terms(t: TrainCost) -> tuple[float, ...]:
-        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
+        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s, *host.get(t, ())
 
     if _complexity(cost.layout) > _complexity(rival.layout):
         return False
-    return all(a <= b for a, b in zip(terms(cost), terms(rival), strict=True)) and terms(cost) < terms(rival)
+    pairs = list(zip(terms(cost), terms(rival), strict=True))
+    if any(ours > theirs * (1 + ROUNDING) for ours, theirs in pairs):
+        return False
+    if any(theirs > ours * (1 + ROUNDING) for ours, theirs in pairs):
+        return True
+    return _savings(cost.layout) < _savings(rival.layout)
+
+
+def _savings(layout: UpdateLayout) -> tuple[bool, int]:
+    """How much is done to save memory."""
+    return layout.offload, RECOMPUTES.index(layout.recompute)
 
 
 def _complexity(layout: UpdateLayout) -> int:
@@ -124,15 +167,17 @@ def _shape(profile: Profile) -> ModelShape | None:
     return shape_from_architecture(physics_of(profile.train_law).architecture)
 
 
-def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed) -> str:
+def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed, runs: Runs) -> str:
     """Why no update fits.
 
     Args:
         budgets: micro-batches of the job that hold its longest sequence.
         allowed: values of the keys of a layout that are considered.
+        runs: which layouts are candidates.
     """
     longest, wanted = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
     total, train_law = pool.accelerators_total, profile.train_law
+    accelerators = count(total, "accelerator")
     if not budgets:
         return (
             f"the longest sequence has {longest} tokens, prompt and response, and search.micro_batch_tokens {wanted} "
@@ -142,13 +187,13 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], al
     if train_law is not None:
         sheet = physics_of(train_law).gpu.memory_bytes
         memory = min(sheet, pool.accelerators.memory_bytes)
-        needed = least_peak(train_law, total, budgets, allowed)
+        needed = least_peak(train_law, total, budgets, allowed, runs)
         if needed is None:
             sizes = [size for size in ("dp", "tp", "sp", "cp", "pp", "ep") if tuple(allowed.get(size, ())) != (1,)]
             named = f"{', '.join(sizes[:-1])} and {sizes[-1]}"
-            return f"no layout of {named} divides the model over {total} accelerators; change their number"
+            return f"no layout of {named} divides the model over {accelerators}; change their number"
         return (
-            f"of the ways to train on {total} accelerators, the one that takes least memory needs {bytes_text(needed)} "
+            f"of the ways to train on {accelerators}, the one that takes least memory needs {bytes_text(needed)} "
             f"on each, and {bytes_text(round(MEMORY_SHARE * memory))} of its {bytes_text(memory)} may be planned; "
             "give the pool more nodes, or accelerators with more memory"
         )
@@ -164,5 +209,6 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], al
         faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout, None)]
         return f"none of its measured updates can be run by rlplan execute ({faults[0]}); profile another layout"
     return (
-        f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"
+        f"the smallest needs {count(least, 'accelerator')}, the pool has {total}; add accelerators, or profile on this "
+        "cluster"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -9,20 +10,29 @@ from typing import Any
 
 import pytest
 
+from rlplan.planner.check import memory_rules
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import update_layouts
 from rlplan.planner.choose.candidates.job_limits import Unplannable
 from rlplan.planner.choose.candidates.update_layouts import feasible_train, sharding_of
 from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.choose.ties import executable
-from rlplan.planner.costs.update_costs import TrainCost, is_allowed, least_peak, train_costs
+from rlplan.planner.costs.update_costs import (
+    TrainCost,
+    is_allowed,
+    law_dtype_fault,
+    least_peak,
+    train_cost_in,
+    train_costs,
+)
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable
-from rlplan.plans.facts.model_shape import shape_of_public
+from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, update_faults
+from rlplan.plans.facts.model_shape import shape_from_architecture, shape_of_public
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
-from rlplan.profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
+from rlplan.profiles.architecture import architecture_of
+from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of, train_layouts
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.phase_schema import Train
 
@@ -186,10 +196,92 @@ def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
     assert max(layout.pp for layout in every) > 1 and max(layout.cp for layout in every) > 1
 
 
-@pytest.mark.parametrize("allowed", [{}, UPDATE_VALUES])
-def test_the_least_memory_of_any_layout_is_that_of_the_allowed_ones(allowed):
+def shared_evenly(layout: UpdateLayout) -> bool:
+    """Whether the executor shares a Qwen2.5-14B evenly among the ranks."""
+    shape = architecture_of("Qwen2.5-14B")
+    assert shape is not None
+    return not any(update_faults(layout, shape_from_architecture(shape)))
+
+
+@pytest.mark.parametrize(("allowed", "runs"), [({}, lambda _: True), (UPDATE_VALUES, shared_evenly)])
+def test_the_least_memory_of_any_layout_is_that_of_the_candidates(allowed, runs):
     law = library_profile("H800", "Qwen2.5-14B").train_law
-    least = least_peak(law, 8, [4096], allowed)
-    fitting = [peak_bytes(physics_of(law), t, law.memory_factors) for t in train_layouts(law, 8, [4096], **allowed)]
-    assert least is not None and fitting and least <= min(fitting)
-    assert least_peak(law, 8, [4096], {}) <= least
+    least = least_peak(law, 8, [4096], allowed, runs)
+    every = [t for t in train_layouts(law, 8, [4096], **allowed) if runs(t)]
+    assert least is not None and every
+    assert least == min(peak_bytes(physics_of(law), t, law.memory_factors) for t in every)
+    assert least_peak(law, 8, [4096], {}, lambda _: True) <= least
+    assert least_peak(law, 8, [4096], allowed, lambda layout: layout.tp == 8 and runs(layout)) > least
+    assert least_peak(law, 8, [4096], allowed, lambda _: False) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "nodes", "budget"),
+    [("A100", "Llama-3.1-8B", 1, 8192), ("H100", "Qwen2.5-32B", 4, 16896), ("H100", "Qwen3-30B-A3B", 2, 8192)],
+)
+def test_no_layout_that_fits_beats_the_candidates_whatever_is_trained(gpu, model, nodes, budget):
+    """By brute force: all sizes, recomputation, offloading, and both kinds of round in one sharding."""
+    profile, ranks = library_profile(gpu, model), 8 * nodes
+    law, physics = profile.train_law, physics_of(profile.train_law)
+    a, limit = physics.architecture, MEMORY_SHARE * physics.gpu.memory_bytes
+    cluster = gpu_cluster(
+        nodes=nodes,
+        accelerators={"kind": "cuda", "name": gpu, "per_node": 8, "memory_bytes": physics.gpu.memory_bytes},
+    )
+    budgets = [budget, 2 * budget]
+    job = small_job({**SIZES, "max_prompt_tokens": 512, "max_response_tokens": 2048}, search={
+        "tp": [1], "micro_batch_tokens": budgets})  # fmt: skip
+    every = []
+    for tp, sp, tokens, recompute, offload in itertools.product(
+        (1, 2, 4, 8), (1, 2, 4, 8), budgets, ("none", "full"), (False, True)
+    ):
+        if ranks % (tp * sp):
+            continue
+        layout = UpdateLayout(
+            dp=ranks // tp // sp, tp=tp, sp=sp, micro_batch_tokens=tokens, recompute=recompute, offload=offload
+        )
+        refused = any(update_faults(layout, shape_from_architecture(a)))
+        if not refused and peak_bytes(physics, layout, law.memory_factors) <= limit:
+            every.append(train_cost_in(profile, layout))
+    kept = feasible_train(cluster, job, profile, "main")
+    assert {cost.layout for cost in kept} < {cost.layout for cost in every}
+
+    def best(costs: Any, short: tuple[float, float], long: tuple[float, float]) -> float:
+        pairs = (
+            (x, y) for x, y in itertools.product(costs, repeat=2) if sharding_of(x.layout) == sharding_of(y.layout)
+        )
+        return min(x.update_s(*short) + y.update_s(*long) for x, y in pairs)
+
+    for tokens, long_tokens in itertools.product((1e3, 1e5, 3e5, 1e6, 1e7), repeat=2):
+        short, long = (tokens, tokens * 500), (long_tokens, long_tokens * 4000)
+        assert best(kept, short, long) == pytest.approx(best(every, short, long), rel=1e-9)
+
+
+def test_of_equal_updates_that_stays_which_saves_no_memory_and_one_that_saves_host_memory_is_kept():
+    def cost(offload: bool, recompute: str = "none") -> TrainCost:
+        return TrainCost(
+            UpdateLayout(dp=8, micro_batch_tokens=4096, offload=offload, recompute=recompute), 1.0, 2.0, 3.0
+        )
+
+    plain, offloaded, again = cost(False), cost(True), cost(False, "full")
+    assert update_layouts._unbeaten_shardings([offloaded, again, plain]) == [plain]
+    less = {plain: (12.0,), offloaded: (8.0,), again: (12.0,)}
+    assert update_layouts._unbeaten_shardings([offloaded, again, plain], less) == [offloaded]
+    slower = dataclasses.replace(offloaded, step_s=1.1)
+    less = {plain: (12.0,), slower: (8.0,)}
+    assert update_layouts._unbeaten_shardings([slower, plain], less) == [slower, plain]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_law_of_bfloat16_prices_no_other_dtype_in_solve_or_check(dtype):
+    documents = solved_on_gpus()
+    assert documents.job.model.dtype == "bfloat16"
+    job = documents.job.model_copy(update={"model": documents.job.model.model_copy(update={"dtype": dtype})})
+    said = f"the profile's training law is of bfloat16 and the job's model.dtype is {dtype}.*write model.dtype bfloat16"
+    with pytest.raises(Infeasible, match=said):
+        feasible_train(documents.cluster, job, documents.profile, "main")
+    pool = documents.cluster.pools["main"]
+    faults = list(memory_rules.priced(documents.plan, job, documents.profile, pool))
+    (fault,) = [fault for fault in faults if "training law" in fault.message]
+    assert fault.rule == "update-unmeasured" and fault.remedy.startswith("write model.dtype bfloat16")
+    assert law_dtype_fault(small_profile(), dtype) is None, "updates that were measured are of the job's dtype"

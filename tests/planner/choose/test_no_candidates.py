@@ -27,8 +27,19 @@ def said(profile, job, trace=None, cluster=None, modes=("sync",)):
 def test_a_model_too_large_for_the_nodes_is_told_the_memory_that_lacks():
     job = gpu_job().model_copy(update={"search": gpu_job().search.model_copy(update={"tp": (4, 8)})})
     text = said(library_profile("H100", "Qwen2.5-72B"), job, cluster=gpu_pool(1))
-    assert "the one that takes least memory needs 89" in text and "76 GB of its 80 GB may be planned" in text
+    assert "the one that takes least memory needs 92.91 GB" in text and "76 GB of its 80 GB may be planned" in text
     assert "more nodes" in text and "micro-batch" not in text
+
+
+def test_a_pool_of_one_accelerator_is_told_so_in_the_singular():
+    accelerators = {"kind": "cuda", "name": "H100", "per_node": 1, "memory_bytes": 80 * 10**9}
+    cluster = laptop(accelerators=accelerators, host_memory_bytes=2 * 10**12)
+    text = said(
+        library_profile("H100", "Qwen2.5-14B"),
+        small_job(search={"tp": [1], "micro_batch_tokens": [4096]}),
+        cluster=cluster,
+    )
+    assert "of the ways to train on 1 accelerator, the one that takes least memory needs" in text
 
 
 def test_a_tensor_parallelism_that_nobody_measured_is_named_once_beside_those_that_are_there():

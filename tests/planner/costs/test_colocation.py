@@ -1,15 +1,22 @@
 """Engines and trainers that share GPUs pay for their turns in every step, whichever layouts follow each other."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 
 from rlplan.planner.costs.colocation import (
     HOST_COPY_BYTES_PER_S,
+    LINK_ERROR,
     host_bytes_per_s,
     sleep_and_wake_s,
     staging_s,
+    trained_parameters,
 )
 from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.host_memory import trainers_on_host
 from rlplan.planner.costs.update_costs import train_cost_in
+from rlplan.planner.explain import cost_error, predictions
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
@@ -17,6 +24,7 @@ from rlplan.profiles.library import library_profile
 from ...profiles.public_laws import update_layout
 from ..conftest import small_profile
 from ..gpu_run import solved_on_gpus
+from .test_memory_table import gpu_pool
 
 
 @pytest.mark.parametrize(("gb", "measured_s"), [(61, 2.8), (61, 2.9), (59, 5.9), (59, 5.4)])
@@ -42,19 +50,36 @@ def test_what_was_measured_and_what_does_not_sleep_is_not_charged():
     assert sleep_and_wake_s(measured, 8) == 0.0
 
 
-def test_an_update_pays_for_the_way_of_weights_and_moments_once_offloaded_or_not():
-    law = library_profile("H100", "Qwen2.5-7B").train_law
-    physics = physics_of(law)
+@pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])
+def test_states_that_do_not_fit_beside_engines_and_offloaded_moments_cost_their_way_over_the_host_link(
+    ranks, stays, stays_offloaded
+):
+    """Of 12 bytes of a parameter's states, those that fit into the 4 GB that engines leave of a GPU stay."""
+    profile = library_profile("H100", "Qwen2.5-7B")
+    physics, link, share = physics_of(profile.train_law), 0.47 * 64e9, 7.615617e9 / ranks  # of PCIe 5
     seconds = []
-    for offload in (False, True):
-        layout = update_layout(16, recompute="full", offload=offload)
-        moved_s = train_cost_in(law, layout).step_s - physics.update(layout).step_s
-        # float32 weights and two moments of 7.6e9 parameters over 16 ranks, both ways over 47 % of PCIe 5
-        share_bytes = 4 if offload else 12
-        assert moved_s == pytest.approx(2 * share_bytes * 7.6e9 / 16 / (0.47 * 64e9), rel=0.01)
-        seconds.append(train_cost_in(law, layout).step_s)
-    # Offloaded moments move while the optimizer steps: what is saved is memory.
-    assert seconds[1] == pytest.approx(seconds[0])
+    for offload, on_device, kept in ((False, 12, stays), (True, 4, stays_offloaded)):
+        layout = update_layout(ranks, recompute="full", offload=offload)
+        cost = train_cost_in(profile, layout)
+        assert kept * share <= 0.05 * physics.gpu.memory_bytes
+        moved_s = cost.step_s - physics.update(layout).step_s
+        assert moved_s == pytest.approx(2 * (on_device - kept) * share / link, rel=1e-3)
+        assert cost.host_link_s == pytest.approx(moved_s + (2 * 8 * share / link if offload else 0.0), rel=1e-3)
+        seconds.append(cost.step_s)
+    # Moments that do not stay move once there and back, in the step or between steps.
+    more_s = 2 * 8 * share / link if stays == 12 else 0.0
+    assert seconds[1] - seconds[0] == pytest.approx(more_s, rel=1e-3, abs=1e-9)
+
+
+def test_states_that_move_over_the_host_link_have_an_error_of_their_own():
+    documents = solved_on_gpus()
+    profile = documents.profile
+    cost = train_cost_in(profile, update_layout(8, offload=True))
+    stays = dataclasses.replace(cost, host_link_s=0.0)
+    law_off_s = cost_error._train_off_s(profile, stays, cost.step_s)
+    assert law_off_s == pytest.approx(cost.step_s * cost_error.update_error(profile, cost))
+    only_moves = cost_error._train_off_s(profile, cost, cost.host_link_s)
+    assert only_moves == pytest.approx(LINK_ERROR * cost.host_link_s) and cost.host_link_s > 0
 
 
 def test_a_plan_on_gpus_pays_for_turns_with_one_layout_and_says_so():
@@ -70,17 +95,29 @@ def test_a_plan_on_gpus_pays_for_turns_with_one_layout_and_says_so():
 def test_a_checkpoint_stops_training_for_the_way_of_a_ranks_states_to_host_memory():
     profile = library_profile("H100", "Qwen2.5-32B")
     link = host_bytes_per_s(GPUS["H100"])
-    assert staging_s(profile, 32e9, 64, offload=False) == pytest.approx(12 * 0.5e9 / link)
+    share = 32.76e9 / 64
+    assert staging_s(profile, update_layout(64)) == pytest.approx(12 * share / link, rel=1e-3)
     # Offloaded moments are in host memory already, and are copied there: the update would change them.
-    assert staging_s(profile, 32e9, 64, offload=True) == pytest.approx(0.5e9 * (4 / link + 8 / HOST_COPY_BYTES_PER_S))
-    assert staging_s(small_profile(), 1e9, 2, offload=False) == pytest.approx(6e9 / HOST_COPY_BYTES_PER_S)
+    offloaded_s = staging_s(profile, update_layout(64, offload=True))
+    assert offloaded_s == pytest.approx(share * (4 / link + 8 / HOST_COPY_BYTES_PER_S), rel=1e-3)
+    on_cpu = small_profile(model_parameters=10**9)
+    assert staging_s(on_cpu, update_layout(2)) == pytest.approx(6e9 / HOST_COPY_BYTES_PER_S)
 
 
 def test_a_plan_says_what_a_checkpoint_takes():
     documents = solved_on_gpus()
     planned, taken = documents.plan.job, documents.plan.predicted.checkpoint
     layout, parameters = planned.rounds.short.train, documents.profile.model_parameters
-    assert taken.bytes == pytest.approx(12 * parameters) and taken.rank_bytes == taken.bytes / layout.accelerators
-    assert taken.stood_s == pytest.approx(
-        staging_s(documents.profile, parameters, layout.accelerators, layout.offload), rel=1e-4
-    )
+    assert taken.bytes == pytest.approx(12 * parameters)
+    assert taken.rank_bytes == pytest.approx(12 * trained_parameters(documents.profile, layout), rel=1e-4)
+    assert taken.stood_s == pytest.approx(staging_s(documents.profile, layout), rel=1e-4)
+
+
+def test_ranks_copy_for_a_checkpoint_what_the_host_table_holds_embeddings_of_tensor_ranks_included():
+    profile, layout = library_profile("H100", "Qwen2.5-32B"), update_layout(8, tp=8)
+    held = trainers_on_host(profile, gpu_pool().pools["main"], 2, layout, 8, "train")["checkpoint_copy"]
+    cost = train_cost_in(profile, layout)
+    taken = predictions._checkpoint(profile, [SimpleNamespace(train=cost)])
+    assert 8 * taken.rank_bytes == pytest.approx(held)
+    assert taken.rank_bytes > 1.1 * taken.bytes / 64
+    assert taken.stood_s == pytest.approx(taken.rank_bytes / host_bytes_per_s(GPUS["H100"]))

@@ -109,11 +109,15 @@ def test_a_trainers_states_leave_the_device_while_engines_decode_unless_they_fit
     few = table("Qwen2.5-7B", EngineLayout(2, 32), update_layout(64))
     assert "trainer_optimizer" in at(few, "device", "rollout").holds_bytes
     assert "trainer_optimizer" not in at(few, "host", "rollout").holds_bytes
-    many = table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(8, tp=8))
+    weights = table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(64))
+    assert "trainer_parameters" in at(weights, "device", "rollout").holds_bytes, "these fit without the optimizer"
+    assert "trainer_parameters" not in at(weights, "host", "rollout").holds_bytes
+    assert "trainer_optimizer" in at(weights, "host", "rollout").holds_bytes
+    many = table("Qwen2.5-72B", EngineLayout(4, 16), update_layout(8, tp=8))
     assert "trainer_optimizer" not in at(many, "device", "rollout").holds_bytes
     states = at(many, "host", "rollout").holds_bytes
     # Each of the eight tensor parallel ranks holds the embedding.
-    per_node = STATE_BYTES * (library_profile("H100", "Qwen2.5-32B").model_parameters + 7 * 152064 * 5120) / 8
+    per_node = STATE_BYTES * (library_profile("H100", "Qwen2.5-72B").model_parameters + 7 * 152064 * 8192) / 8
     assert states["trainer_optimizer"] + states["trainer_parameters"] == pytest.approx(per_node)
     assert "trainer_optimizer" not in at(many, "host", "train").holds_bytes
     assert "trainer_parameters" in at(many, "device", "sync").holds_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +13,24 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
+from rlplan.executor.trainer.optimizer.sharded_adamw import BUCKET_ELEMENTS
 from rlplan.executor.trainer.policy.attention import VARLEN
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
+from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.rank_mesh import join
+from rlplan.executor.trainer.policy.recompute import Recompute
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.rank_memory import (
+    BUCKET_PARAMETERS,
     LOGIT_BLOCK,
     LOGIT_CHUNK_TOKENS,
     MOMENT_BYTES,
+    layer_parameters,
     rank_parameters,
     rank_peak_bytes,
+    train_memory,
 )
 
 FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
@@ -149,8 +157,45 @@ def test_the_peak_of_an_update_is_predicted_within_a_tenth(
     assert MOMENT_BYTES * rank_parameters(policy.architecture, layout) == pytest.approx(8 * parameters, rel=2e-3)
 
 
+def test_the_output_matrix_and_its_gradient_stay_whole_until_the_last_layer_went_backward(tmp_path: Path) -> None:
+    made = config("qwen2")
+    AutoModelForCausalLM.from_config(made).save_pretrained(tmp_path)
+    cpu, seen = torch.device("cpu"), {}
+    mesh = join(0, 1, 1, 1, cpu, None)
+    try:
+        policy: Any = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
+        recompute = Recompute(policy, on=True)
+        assert recompute.layers == 4
+
+        def look(*_: Any) -> None:  # in the first layer's second forward, which is part of its backward pass
+            if policy.lm_head.weight.grad is not None:
+                seen["weight"] = policy.lm_head.weight.untyped_storage().size()
+                seen["gradient"] = policy.lm_head.weight.grad.nbytes
+
+        policy.model.layers[0].input_layernorm.register_forward_pre_hook(look)
+        ids = torch.randint(0, made.vocab_size, (1, 64))
+        positions = torch.arange(64)[None]
+        policy(input_ids=ids, position_ids=positions, use_cache=False, packed_lengths=(64,)).logits.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    matrix = 2 * made.vocab_size * made.hidden_size
+    assert seen == {"weight": matrix, "gradient": matrix}
+    a = architecture_from_config(made.to_dict())
+    held = train_memory(a, UpdateLayout(dp=1, micro_batch_tokens=64, recompute="full")).moments
+    layer = layer_parameters(a)
+    backward, last = held["backward"], held["embedding"]
+    # Beside it: this layer and the embedding, which is gathered ahead; the layer's gradient, and the last one's sum.
+    assert backward["trainer_gathered_weights"] == pytest.approx(2 * matrix + 2 * layer)
+    assert backward["trainer_unsharded_gradients"] == pytest.approx(matrix + (2 + 4) * layer)
+    assert last["trainer_unsharded_gradients"] == pytest.approx(2 * matrix + 4 * layer)
+
+
 def test_the_logits_that_are_counted_are_those_that_the_executor_computes_at_once() -> None:
     assert (LOGIT_CHUNK_TOKENS, LOGIT_BLOCK) == (CHUNK_ROWS, BLOCK_ELEMENTS)
+
+
+def test_the_moments_that_are_counted_are_those_of_the_executors_bucket() -> None:
+    assert BUCKET_PARAMETERS == BUCKET_ELEMENTS
 
 
 def test_a_configuration_that_states_no_width_is_refused_by_name() -> None:

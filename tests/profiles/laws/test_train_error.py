@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.costs.colocation import optimizer_moves_s
+from rlplan.planner.costs.colocation import state_moves_s
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.profiles.laws.train_error import (
@@ -54,7 +54,7 @@ def test_a_profile_that_does_not_state_it_is_no_surer():
 def test_the_error_of_a_step_takes_the_layouts_own():
     profile = library_profile("H100", "Qwen2.5-32B")
     law = profile.train_law
-    one, two = (train_cost_in(law, update_layout(dp, recompute="full")) for dp in (8, 64))
+    one, two = (train_cost_in(profile, update_layout(dp, recompute="full")) for dp in (8, 64))
     assert update_error(profile, one) == pytest.approx(law_error(law, one.layout) / MEAN_OVER_DEVIATION)
     assert update_error(profile, two) > 1.5 * update_error(profile, one)
 
@@ -78,7 +78,7 @@ def test_published_updates_of_parallel_layouts_are_within_two_and_a_half_deviati
     megatron = TrainerKind(sharded=False, packed=False, pad_to_tokens=layout["pad_to_tokens"])
     physics = replace(physics_of(profile.train_law), trainer=megatron)
     update = physics.update(padded)
-    step_s = update.step_s + optimizer_moves_s(physics.gpu, physics.architecture.parameters, gpus, offload=False)
+    step_s = update.step_s + state_moves_s(profile, padded)
     deviation = law_error(profile.train_law, padded) / MEAN_OVER_DEVIATION
     for tokens, published_s in ((800, short_s), (1250, plain_s)):
         tokens_s = update.per_token_s * 1024 * tokens + update.per_token_squared_s * 2 * 1024 * tokens**2
@@ -90,7 +90,7 @@ def test_a_packed_update_of_the_32b_model_takes_what_is_realistic_and_its_error_
     """0.9 million tokens on 64 GPUs: 9 s at 400 TFLOP/s with all activations computed again, about 25 s by
     RollPacker's 163 s without its padding."""
     profile = library_profile("H100", "Qwen2.5-32B")
-    cost = train_cost_in(profile.train_law, update_layout(64, micro_batch_tokens=16896, recompute="full"))
+    cost = train_cost_in(profile, update_layout(64, micro_batch_tokens=16896, recompute="full"))
     seconds = cost.update_s(0.9e6, 2 * 1024 * 880**2)
     deviation = update_error(profile, cost) * seconds
     assert 12 < seconds < 25

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import Architecture, architecture_of
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory
+from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory, vocabulary_parameters
 from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainerKind, TrainPhysics, fits_heads
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_layouts
 
@@ -195,17 +195,42 @@ def packed(lengths: list[int], costs: list[float], budget: int, replicas: int) -
         count += 1
 
 
-def test_layouts_use_every_accelerator_fit_and_save_only_memory_that_is_short() -> None:
+def test_a_micro_batch_gathers_weights_twice_and_sums_gradients_in_float32_computed_again_or_not() -> None:
+    found = physics("Qwen2.5-14B")
+    bare = replace(found, factors={**neutral(), "launch": 0.0, "gather": 1.0})
+    weights = found.architecture.parameters
+    moved_s = weights * (2 + 2 + 4) * (7 / 8) / (GPUS["H100"].link_bytes_per_s / 2)
+    for recompute in ("none", "full"):
+        assert bare.micro_batch_s(update_layout(8, recompute=recompute)) == pytest.approx(moved_s)
+    assert bare.micro_batch_s(update_layout(1)) == 0.0
+    one, many = (replace(found, factors={**neutral(), "gather": g}).step_s(update_layout(8)) for g in (0.0, 1.0))
+    assert one == many, "gradients are summed in each micro-batch, not once more in a step"
+
+
+@pytest.mark.parametrize(("tied", "embedding", "head"), [(True, 0.5, 0.0), (False, 1.0, 0.5)])
+def test_tensor_ranks_divide_a_tied_embedding_and_the_output_matrix_and_copy_an_untied_embedding(
+    tied: bool, embedding: float, head: float
+) -> None:
+    a = replace(shape("Qwen2.5-7B"), tied=tied)
+    matrix = a.vocab * a.hidden
+    assert vocabulary_parameters(a, update_layout(4, tp=2)) == pytest.approx((embedding + head) * matrix)
+    whole, divided = (rank_parameters(a, update_layout(1, tp=tp)) for tp in (1, 2))
+    assert divided == pytest.approx(whole / 2 + (0 if tied else matrix / 2))
+    gathered = train_memory(a, update_layout(4, tp=2)).moments["embedding"]["trainer_gathered_weights"]
+    assert gathered == pytest.approx(2 * (0.5 + (0 if tied else 1.0)) * matrix)
+
+
+def test_layouts_use_every_accelerator_and_come_in_each_way_to_save_memory_that_fits() -> None:
     law = train_law("Qwen2.5-32B")
     found = list(train_layouts(law, 16, (16384, 8192)))
     assert found and len(set(found)) == len(found)
-    p = TrainPhysics(shape("Qwen2.5-32B"), GPUS["H100"], law.factors)
+    p, limit = TrainPhysics(shape("Qwen2.5-32B"), GPUS["H100"], law.factors), MEMORY_SHARE * GPUS["H100"].memory_bytes
     for layout in found:
         assert layout.accelerators == 16
-        assert peak_bytes(p, layout, law.memory_factors) <= MEMORY_SHARE * GPUS["H100"].memory_bytes
-        if layout.recompute == "full" and not layout.offload:
-            roomier = layout.model_copy(update={"recompute": "none"})
-            assert peak_bytes(p, roomier, law.memory_factors) > MEMORY_SHARE * GPUS["H100"].memory_bytes
+        for recompute, offload in itertools.product(("none", "selective", "full"), (False, True)):
+            other = layout.model_copy(update={"recompute": recompute, "offload": offload})
+            assert (other in found) is (peak_bytes(p, other, law.memory_factors) <= limit)
+    assert len({(layout.recompute, layout.offload) for layout in found}) > 3
     assert not list(train_layouts(law, 1, (16384,)))
     assert {layout.pp for layout in train_layouts(law, 16, (16384,), pp=(1,))} == {1}
 
