@@ -101,7 +101,9 @@ def _sharded_class(path: str, dtype: str) -> Any:
             _shard(model, meshes.get_mesh("fsdp"), dtype)
         return model
 
-    sharded: Any = type(parent.__name__, (parent,), {"maybe_distribute_model": classmethod(distribute)})
+    # By the module of the parent transformers finds what decorates it: the fused computation of experts, for one.
+    members = {"__module__": parent.__module__, "maybe_distribute_model": classmethod(distribute)}
+    sharded: Any = type(parent.__name__, (parent,), members)
     return sharded
 
 
