@@ -116,7 +116,7 @@ def test_tuning_says_how_far_the_layouts_and_updates_that_it_proposes_may_be_off
     tuned = tuning.tune(run, documents, documents, passes=QUICK)
     rollout, predicted = tuned.plan.job.rounds.short.rollout, tuned.plan.predicted
     assert (rollout.engines, rollout.tp) == (2, 4)
-    assert tuned.not_run == ("2 x tp 4", "dp 8, recompute full, micro-batches of 4096 tokens")
+    assert tuned.not_run == ("2 x tp 4", "dp 8, offload, micro-batches of 4096 tokens")
     parts = ((predicted.phases_s.rollout, tuned.costs.rollout[2, 4]), (predicted.phases_s.train, tuned.costs.train))
     off_s = sum(seconds * (1 - TRANSFER) * math.log(line.factor) for seconds, line in parts)
     assert tuned.errors["transfer"] == pytest.approx(off_s / predicted.step_s.mean) and tuned.errors["transfer"] > 0.02

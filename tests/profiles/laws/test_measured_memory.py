@@ -164,8 +164,7 @@ def test_the_output_matrix_and_its_gradient_stay_whole_until_the_last_layer_went
     mesh = join(0, 1, 1, 1, cpu, None)
     try:
         policy: Any = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
-        recompute = Recompute(policy, on=True)
-        assert recompute.layers == 4
+        Recompute(policy, on=True)
 
         def look(*_: Any) -> None:  # in the first layer's second forward, which is part of its backward pass
             if policy.lm_head.weight.grad is not None:
