@@ -37,7 +37,7 @@ class Outcome:
     mistake: Mistake
     code: int | None
     seconds: float
-    peak_bytes: int
+    peak_bytes: int  # beyond what the process starts with
     output: str
     faults: tuple[str, ...] = field(default=())
 
@@ -116,12 +116,16 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
 def _forked(
     arguments: list[str], folder: Path, limit_s: float, file_bytes: int | None
 ) -> tuple[int, str, str, float, int]:
-    """Run `rlplan ARGUMENTS` in a fork; (wait status, standard output, standard error, seconds, peak bytes)."""
+    """Run `rlplan ARGUMENTS` in a fork; (wait status, standard output, standard error, seconds, peak bytes).
+
+    The peak is what the fork took beyond the memory that this process holds: a fork's own peak starts with that.
+    """
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     began = time.monotonic()
+    started_with = _statm_bytes(1)
     child = os.fork()
     if not child:
         os.dup2(out_write, 1)
@@ -138,7 +142,7 @@ def _forked(
         outputs[0].decode("utf-8", "replace"),
         outputs[1].decode("utf-8", "replace"),
         seconds,
-        used.ru_maxrss * 1024,
+        max(0, used.ru_maxrss * 1024 - started_with),
     )
 
 
@@ -173,7 +177,7 @@ def _run_and_exit(arguments: list[str], folder: Path, file_bytes: int | None) ->
         os.chdir(folder)
         os.environ["COLUMNS"] = "200"
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_S, LIMIT_CPU_S + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + LIMIT_BYTES, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (_statm_bytes(0) + LIMIT_BYTES, resource.RLIM_INFINITY))
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
         # New streams as in a new process: the inherited ones remember the terminal of this process.
@@ -193,6 +197,6 @@ def _run_and_exit(arguments: list[str], folder: Path, file_bytes: int | None) ->
             os._exit(code)
 
 
-def _address_space() -> int:
-    """Bytes that this process has mapped."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+def _statm_bytes(column: int) -> int:
+    """Bytes that this process has mapped (column 0 of /proc/self/statm) or holds in memory (column 1)."""
+    return int(Path("/proc/self/statm").read_text().split()[column]) * resource.getpagesize()

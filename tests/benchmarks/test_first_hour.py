@@ -98,6 +98,21 @@ def test_each_way_to_answer_a_mistake_badly_is_seen(what, fault, bench, monkeypa
     assert fault in outcome.faults and not (tmp_path / "here").exists()
 
 
+def test_memory_that_the_calling_process_holds_is_not_counted(bench, monkeypatch, tmp_path):
+    """Other tests that ran in this process may have left it with more than the limit."""
+    from benchmarks.first_hour.mistake import Mistake
+
+    def refuse():
+        print("error: refused", file=sys.stderr)
+        raise SystemExit(2)
+
+    behave(monkeypatch, refuse)
+    (tmp_path / "ground").mkdir()
+    held = bytearray(b"\1") * 1_100_000_000
+    outcome = bench.attempt(Mistake("a test", ("show", "x"), True), tmp_path / "ground", tmp_path / "here")
+    assert outcome.faults == () and outcome.peak_bytes < 200_000_000, len(held)
+
+
 def test_a_solved_plan_that_check_rejects_is_counted(bench, ground, monkeypatch, tmp_path):
     from benchmarks.first_hour.mistake import SOLVE, Mistake
 
