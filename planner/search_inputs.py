@@ -45,7 +45,15 @@ def prepare(
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     in_usd = options.objective == "usd"
     space = enumerate_space(
-        cluster, job, profile, model, modes, fewer_nodes=in_usd, prompts=options.prompts, for_any=options.for_any
+        cluster,
+        job,
+        profile,
+        model,
+        modes,
+        fewer_nodes=in_usd,
+        prompts=options.prompts,
+        for_any=options.for_any,
+        shape=options.model,
     )
     pool = cluster.pools[space.pool]
     if in_usd and usd_per_node_hour(pool) == 0:

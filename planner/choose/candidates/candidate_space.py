@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from ....plans.facts.executable import left_out
+from ....plans.facts.model_shape import ModelShape
 from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
@@ -82,17 +83,18 @@ def enumerate_space(
     fewer_nodes: bool = False,
     prompts: int | None = None,
     for_any: bool = False,
+    shape: ModelShape | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
-    execute` can run (plans/facts/executable.py).
+    execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     must_be_plannable(job, pool, cluster.pools[pool], profile)
-    train = feasible_train(cluster, job, profile, pool, fewer_nodes, for_any)
+    train = feasible_train(cluster, job, profile, pool, fewer_nodes, for_any, shape)
     train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     short, without = short_keys(job, model, modes, decode, prompts)
     target, most = job.rollout.prompts_per_step, job.search.max_over_issue

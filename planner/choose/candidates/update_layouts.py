@@ -40,21 +40,29 @@ ROUNDING = 1e-9
 
 
 def feasible_train(
-    cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False, for_any: bool = False
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    pool_name: str,
+    fewer_nodes: bool = False,
+    for_any: bool = False,
+    model: ModelShape | None = None,
 ) -> tuple[TrainCost, ...]:
     """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost, in
     host memory and, where the job considers handing engines over, on any part of the accelerators.
 
     Measured entries count if they fit the pool; a law gives all layouts of the nodes. `for_any`: also layouts that only
-    other frameworks run, and each kind of round may shard the model its own way. Raises Infeasible when there is none.
+    other frameworks run, and each kind of round may shard the model its own way. `model`: the shape of the job's model;
+    None: that of the law's. Raises Infeasible when there is none.
     """
     pool = cluster.pools[pool_name]
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
     allowed = ANY_LAYOUT if for_any else UPDATE_VALUES
-    runs = _runs(profile, for_any)
+    model = model or _shape(profile)
+    runs = _runs(model, for_any)
     fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets and is_allowed(t.layout, allowed)]
-    fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total]
+    fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
     if not fits and profile.train_law is not None:
         dtype_fault = law_dtype_fault(profile, job.model.dtype)
         if dtype_fault is not None:
@@ -68,7 +76,7 @@ def feasible_train(
             }
             fits += _unbeaten(costs, any(job.search.hand_over), host) if for_any else _unbeaten_shardings(costs, host)
     if not fits:
-        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs)}")
+        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs, model)}")
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
@@ -77,9 +85,8 @@ def feasible_train(
     return tuple(sorted(fits, key=size))
 
 
-def _runs(profile: Profile, for_any: bool) -> Runs:
-    """Which layouts of a law's model are candidates: all, or those that the executor runs."""
-    model = _shape(profile)
+def _runs(model: ModelShape | None, for_any: bool) -> Runs:
+    """Which layouts of a model are candidates: all, or those that the executor runs."""
     return lambda layout: for_any or not any(update_faults(layout, model))
 
 
@@ -167,13 +174,22 @@ def _shape(profile: Profile) -> ModelShape | None:
     return shape_from_architecture(physics_of(profile.train_law).architecture)
 
 
-def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], allowed: Allowed, runs: Runs) -> str:
+def no_update(
+    job: Job,
+    profile: Profile,
+    pool: Pool,
+    budgets: Sequence[int],
+    allowed: Allowed,
+    runs: Runs,
+    model: ModelShape | None,
+) -> str:
     """Why no update fits.
 
     Args:
         budgets: micro-batches of the job that hold its longest sequence.
         allowed: values of the keys of a layout that are considered.
         runs: which layouts are candidates.
+        model: the model's shape, None: unknown.
     """
     longest, wanted = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
     total, train_law = pool.accelerators_total, profile.train_law
@@ -204,9 +220,9 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int], al
             f"{sorted(budgets)} hold the longest sequence of {longest}; profile again, or add a measured one that does"
         )
     fitting = [e.layout for e in profile.train if e.micro_batch_tokens in budgets]
-    least = min((layout.accelerators for layout in fitting if is_allowed(layout, allowed)), default=None)
+    least = min((layout.accelerators for layout in fitting if runs(layout)), default=None)
     if least is None:
-        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout, None)]
+        faults = [f"{key} {text}" for layout in fitting for key, text in update_faults(layout, model)]
         return f"none of its measured updates can be run by rlplan execute ({faults[0]}); profile another layout"
     return (
         f"the smallest needs {count(least, 'accelerator')}, the pool has {total}; add accelerators, or profile on this "

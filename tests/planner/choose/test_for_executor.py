@@ -28,7 +28,7 @@ from rlplan.planner.costs.update_costs import (
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, update_faults
-from rlplan.plans.facts.model_shape import shape_from_architecture, shape_of_public
+from rlplan.plans.facts.model_shape import ModelShape, shape_from_architecture, shape_of_public
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.architecture import architecture_of
@@ -194,6 +194,20 @@ def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
     runnable = {t.layout for t in train_costs(profile, 8, [4096], UPDATE_VALUES)}
     assert runnable and all(is_allowed(layout, UPDATE_VALUES) for layout in runnable)
     assert max(layout.pp for layout in every) > 1 and max(layout.cp for layout in every) > 1
+
+
+def test_the_jobs_own_model_decides_what_divides_it_and_not_the_table_of_the_profile():
+    seven = ModelShape("qwen2", heads=7, kv_heads=7, vocab=151936, intermediate=4864, experts=0)
+    law, job = library_profile("H800", "Qwen2.5-14B"), small_job(SIZES)
+    assert {t.layout.tp for t in feasible_train(gpu_cluster(), job, law, "main")} != {1}
+    kept = feasible_train(gpu_cluster(), job, law, "main", model=seven)
+    assert kept and {(t.layout.tp, t.layout.sp) for t in kept} == {(1, 1)}
+    measured = small_profile(train=(update(1e-4), update(5e-5, dp=1, tp=2)))
+    assert {t.layout.tp for t in feasible_train(laptop(), job, measured, "main")} == {1, 2}
+    assert {t.layout.tp for t in feasible_train(laptop(), job, measured, "main", model=seven)} == {1}
+    halves = small_profile(train=(update(5e-5, dp=1, tp=2),))
+    with pytest.raises(Infeasible, match="tp is 2, which does not divide 7 attention and 7 key-value heads"):
+        feasible_train(laptop(), job, halves, "main", model=seven)
 
 
 def shared_evenly(layout: UpdateLayout) -> bool:
