@@ -76,7 +76,9 @@ def feasible_train(
             }
             fits += _unbeaten(costs, any(job.search.hand_over), host) if for_any else _unbeaten_shardings(costs, host)
     if not fits:
-        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs, model)}")
+        raise Infeasible(
+            f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs, model)}"
+        )
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
