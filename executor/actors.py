@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -13,12 +14,18 @@ from .faults import ActorFailed
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
+OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+"""Ray's environment variable: with 0 it leaves an actor that was given no GPU its CUDA_VISIBLE_DEVICES."""
 
-def start_ray() -> None:
-    """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected."""
+
+def start_ray() -> bool:
+    """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected.
+
+    Returns whether Ray runs for this process alone, on this machine.
+    """
     if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        return not os.environ.get("RAY_ADDRESS")
+    os.environ.setdefault(OVERRIDE, "0")
     # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS")
@@ -27,7 +34,14 @@ def start_ray() -> None:
     if address:
         ray.init(address=address, **quiet)
     else:
-        ray.init(include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
+        # "local": without it Ray connects to whatever cluster runs on this machine.
+        ray.init(address="local", include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
+    return not address
+
+
+def visible_gpus(gpus: Sequence[str]) -> dict[str, str]:
+    """Environment of an actor that sees these GPUs and no others, though Ray was asked for none."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), OVERRIDE: "0"}
 
 
 def end_actor(actor: Any) -> None:

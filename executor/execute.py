@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..plans.yaml.errors import InputError
 from .prepare import Execution, Options
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
@@ -41,6 +42,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .actors import start_ray
     from .configuration import configuration
     from .engines.fleet import Fleet
+    from .placement.run_placement import run_placement
+    from .placement.seat_keeper import NodeNews, SeatKeeper
+    from .placement.seats import DoesNotFit
+    from .placement.shared_folder import check_shared
     from .rewards.pool import RewardPool
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.round_runner import RoundRunner
@@ -56,11 +61,19 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
 
     watcher.phase("starting Ray")
-    start_ray()
+    own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
-    settings = configuration([e.plan.job for e in executions], job, paths, pool)
-    fleet = Fleet(settings.fleet, supervisor)
-    rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor)
+    plans = [execution.plan.job for execution in executions]
+    settings = configuration(plans, job, paths, pool)
+    try:
+        placement = run_placement(settings, [execution.name for execution in executions], plans, pool)
+    except DoesNotFit as lack:
+        raise InputError(str(lack), str(first.plan_path)) from None
+    seats = SeatKeeper(placement, pool.accelerators.kind)
+    fleet = Fleet(settings.fleet, supervisor, seats=seats)
+    rewards = RewardPool.of_job(
+        job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor, seats=seats
+    )
     runner = RoundRunner(
         fleet,
         rewards,
@@ -70,7 +83,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         stall_s=options.stall_s,
     )
     trainers = [
-        TrainerGroup(execution.name, trainer, supervisor)
+        TrainerGroup(execution.name, trainer, supervisor, seats, options.node_patience_s)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
     runs = [
@@ -87,6 +100,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
     try:
+        watcher.phase("reserving devices")
+        await seats.open(own_machine)
+        for execution in executions:
+            await check_shared(execution.run_dir, seats.nodes)
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
@@ -102,6 +119,13 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
             await run.start(options.resume, start_s=round(start_s, 3), steps=options.steps, plan=plan)
             tell_faults(run, watcher)
+
+        def hear(news: NodeNews) -> None:
+            watcher.note(f"node {news.address}: {'lost' if news.event == 'node_lost' else 'in its place, or back'}")
+            for run in runs:
+                run.event(news.event, node=news.node, address=news.address)
+
+        seats.tell = hear
         return await take_turns(runs, options, watcher)
     finally:
         watcher.phase("stopping")
@@ -109,3 +133,4 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             await run.close()
         await rewards.close()
         await fleet.close()
+        seats.close()

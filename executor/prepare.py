@@ -22,6 +22,7 @@ from .records.execution_folder import check_folder
 SHARED: tuple[tuple[str, ...], ...] = (
     ("job", "rounds", "short", "rollout", "pool"),
     ("job", "reward", "workers"),
+    ("job", "placement"),
 )
 """Values beside job and cluster that plans which are executed in turns must have in common."""
 
@@ -53,7 +54,8 @@ class Options:
     `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
     how often one of them, or a reward worker, may be replaced within any hour. `checkpoint_every`: in steps; more often
     where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
-    progress is left and the trained steps are checkpointed; None: the round is waited for.
+    progress is left and the trained steps are checkpointed; None: the round is waited for. `node_patience_s`: seconds
+    that a trainer waits for a node in place of one that was lost.
     """
 
     steps: int
@@ -62,6 +64,7 @@ class Options:
     stall_s: float = 120.0
     grace_s: float | None = None
     restarts_per_hour: int = 12
+    node_patience_s: float = 600.0
 
 
 def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:

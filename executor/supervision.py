@@ -111,8 +111,11 @@ class Supervised(Protocol):
     def name(self) -> str:
         """What errors call it; its budget goes by this name."""
 
+    async def seat(self) -> None:
+        """Find where it is to run; waits as long as no node has room. Raises RunFailed or InputError."""
+
     async def launch(self) -> None:
-        """Start it, with no state but that of its construction. May raise anything."""
+        """Start it there, with no state but that of its construction. May raise anything."""
 
     async def discard(self) -> None:
         """End what is left of it, even if it is busy. Does not raise."""
@@ -137,8 +140,9 @@ class Supervisor:
         """Start an actor; a start in which its process dies is tried again. Raises RunFailed or InputError."""
         attempt = 0
         while True:
-            began = self._clock()
             try:
+                await actor.seat()
+                began = self._clock()  # a wait for room is no slow start
                 await actor.launch()
                 took_s = self._clock() - began
                 self._longest_start_s[actor.name] = max(took_s, self._longest_start_s.get(actor.name, 0.0))

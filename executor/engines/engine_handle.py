@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ import ray
 from ...plans.yaml.errors import InputError, RunFailed
 from ..actors import ACTOR_OPTIONS, end_actor, track
 from ..faults import ActorFailed, failure
+from ..placement.live_nodes import on_node
+from ..placement.seat_keeper import SeatKeeper
 from ..supervision import CALL_DEADLINE_S, Supervisor
 from .engine import RolloutEngine
 from .engine_process import EngineProcess
@@ -59,11 +62,15 @@ def spawn_engine(config: EngineConfig) -> Any:
     # Ray's stubs do not know this option.
     remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(RolloutEngine)  # type: ignore[call-overload]
     options = {**ACTOR_OPTIONS, "max_concurrency": 8, "runtime_env": {"env_vars": environment(config)}}
+    options |= on_node(config.node_id)
     return remote.options(**options).remote(config)
 
 
 class EngineHandle:
-    """One engine of the fleet. `tell` hears its news, on the event loop; `spawn` and `end` make and kill its actor."""
+    """One engine of the fleet. `tell` hears its news, on the event loop; `spawn` and `end` make and kill its actor.
+
+    `seats` says where it runs, each time that it is started; None: on any node, on the cores of its configuration.
+    """
 
     def __init__(
         self,
@@ -72,8 +79,10 @@ class EngineHandle:
         supervisor: Supervisor,
         spawn: Callable[[EngineConfig], Any] = spawn_engine,
         end: Callable[[Any], None] = end_actor,
+        seats: SeatKeeper | None = None,
     ) -> None:
         self.config = config
+        self._seats = seats
         self.alive = False
         self.version = ""
         self._tell = tell
@@ -100,6 +109,12 @@ class EngineHandle:
     async def start(self) -> None:
         """Start the engine; a start that its process does not survive is tried again. Raises RunFailed."""
         await self._supervisor.start(self)
+
+    async def seat(self) -> None:
+        """Find the engine's node and devices; waits as long as no node has room for it."""
+        if self._seats is not None:
+            seat = await self._seats.engine(self.name)
+            self.config = replace(self.config, node_id=seat.node_id, cores=seat.cores, gpus=seat.gpus)
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""

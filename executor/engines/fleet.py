@@ -13,8 +13,10 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ...plans.schema.sections.layouts import EngineLayout
+from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews
 from .messages import EngineConfig
@@ -71,8 +73,10 @@ class Fleet:
         self,
         config: FleetConfig,
         supervisor: Supervisor | None = None,
-        handle: Callable[[EngineConfig, Callable[[EngineNews], None], Supervisor], EngineHandle] = EngineHandle,
+        handle: Callable[[EngineConfig, Callable[[EngineNews], None], Supervisor], EngineHandle] | None = None,
+        seats: SeatKeeper | None = None,
     ) -> None:
+        handle = handle or partial(EngineHandle, seats=seats)
         self._device = config.device
         self._tell: Callable[[EngineNews], None] | None = None
         self._missed: list[EngineDied] = []

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for device cpu."""
+    """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for device cpu, `gpus`
+    ids of GPUs for cuda (none: all that the process sees), `node_id` is Ray's of the engine's node ("": any)."""
 
     name: str
     model_path: str
@@ -20,6 +21,8 @@ class EngineConfig:
     kv_memory_bytes: int
     cores: tuple[int, ...] = ()
     seed: int = 0
+    gpus: tuple[str, ...] = ()
+    node_id: str = ""
 
 
 class EngineFacts(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..actors import visible_gpus
 from .messages import EngineConfig, Request
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
@@ -32,6 +33,8 @@ def environment(config: EngineConfig) -> dict[str, str]:
         env["OMP_NUM_THREADS"] = "1"
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
+    elif config.gpus:
+        env |= visible_gpus(config.gpus)
     return env
 
 

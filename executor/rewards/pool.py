@@ -23,6 +23,7 @@ from typing import Any
 
 from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.errors import InputError, RunFailed
+from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor
 from .charges import FINAL, SOLO, RewardResult, Sample, tries, verdict
 from .functions import ScorerConfig
@@ -45,6 +46,7 @@ class RewardPool:
         slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
         start_s: seconds that a worker may take to start at most, the import of the function's module included.
         supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
+        seats: the node of each worker; None: any.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class RewardPool:
         slack_s: float = 10.0,
         start_s: float = START_S,
         supervisor: Supervisor | None = None,
+        seats: SeatKeeper | None = None,
     ) -> None:
         assert workers >= 1, "a reward pool needs a worker"
         self._retries = retries
@@ -64,7 +67,9 @@ class RewardPool:
         self._alarm_s = config.deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         supervisor = supervisor or Supervisor()
-        self._workers = [RewardProcess(f"{name}-{i}", config, supervisor, start_s) for i in range(workers)]
+        self._workers = [
+            RewardProcess(f"{name}-{i}", config, supervisor, start_s, seats=seats, number=i) for i in range(workers)
+        ]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, Sample] = {}
         self._queue = SampleQueue()
@@ -76,7 +81,13 @@ class RewardPool:
 
     @classmethod
     def of_job(
-        cls, job: Job, paths: JobPaths, workers: int, deadline_s: float, supervisor: Supervisor | None = None
+        cls,
+        job: Job,
+        paths: JobPaths,
+        workers: int,
+        deadline_s: float,
+        supervisor: Supervisor | None = None,
+        seats: SeatKeeper | None = None,
     ) -> RewardPool:
         """The pool of a job; `profile` and `execute` score with the same function and the same limits."""
         reward = job.reward
@@ -87,7 +98,7 @@ class RewardPool:
             search_path=str(paths.reward_folder.resolve()),
             memory_bytes=reward.memory_bytes or MEMORY_BYTES,
         )
-        return cls(config, workers, retries=reward.retries, supervisor=supervisor)
+        return cls(config, workers, retries=reward.retries, supervisor=supervisor, seats=seats)
 
     async def start(self) -> None:
         """Start all workers.

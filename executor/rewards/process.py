@@ -17,6 +17,8 @@ import ray
 from ...plans.yaml.errors import InputError, RunFailed
 from ..actors import ACTOR_OPTIONS, end_actor, track
 from ..faults import ActorFailed
+from ..placement.live_nodes import on_node
+from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor
 from .functions import ScorerConfig
 from .scoring import Scored
@@ -47,10 +49,11 @@ class WorkerHung(Exception):
         self.silent_s = silent_s
 
 
-def spawn_worker(actor_name: str, config: ScorerConfig) -> Any:
-    """A new actor for a worker."""
+def spawn_worker(actor_name: str, config: ScorerConfig, node_id: str = "") -> Any:
+    """A new actor for a worker, on the node of this id ("": on any)."""
     remote: Any = ray.remote(RewardWorker)
-    return remote.options(name=actor_name, max_concurrency=1, **ACTOR_OPTIONS).remote(config)
+    options = {"name": actor_name, "max_concurrency": 1, **ACTOR_OPTIONS, **on_node(node_id)}
+    return remote.options(**options).remote(config)
 
 
 class RewardProcess:
@@ -62,6 +65,7 @@ class RewardProcess:
         supervisor: starts and replaces it; how often it may is counted by `name`.
         start_s: seconds that a start may take at most, the import of the reward function's module included.
         spawn, end: make and kill its actor.
+        seats, number: where it runs, as worker `number`; None: on any node.
     """
 
     def __init__(
@@ -70,10 +74,14 @@ class RewardProcess:
         config: ScorerConfig,
         supervisor: Supervisor,
         start_s: float = START_S,
-        spawn: Callable[[str, ScorerConfig], Any] = spawn_worker,
+        spawn: Callable[[str, ScorerConfig, str], Any] = spawn_worker,
         end: Callable[[Any], None] = end_actor,
+        seats: SeatKeeper | None = None,
+        number: int = 0,
     ) -> None:
         self.name = name
+        self._seats, self._number = seats, number
+        self._node_id = ""
         self._config = config
         self._supervisor = supervisor
         self._start_s = start_s
@@ -97,13 +105,18 @@ class RewardProcess:
         """Replace the process, or what is left of it. Raises as `start` does; `RunFailed` beyond the hour's budget."""
         await self._supervisor.replace(self, why)
 
+    async def seat(self) -> None:
+        """Find the worker's node."""
+        if self._seats is not None:
+            self._node_id = (await self._seats.worker(self._number)).node_id
+
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises `InputError`, or anything that tells of the fault."""
         # A killed actor's name is free only a moment later, hence a new one for each.
         actor_name = self.name if self._generation == 0 else f"{self.name}.{self._generation}"
         self._generation += 1
         deadline_s = self._start_deadline_s()
-        self._actor = self._spawn(actor_name, self._config)
+        self._actor = self._spawn(actor_name, self._config, self._node_id)
         call = self._track(self._actor.ready.remote())
         await asyncio.wait({call}, timeout=deadline_s)
         if not call.done():

@@ -12,24 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from ...plans.yaml.errors import RunFailed
-from ..actors import ACTOR_OPTIONS, end_actor, retrieved, track
+from ..actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
 from ..engines.guard import guard_group
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
+from ..placement.live_nodes import free_address, on_node
+from ..placement.seat_keeper import LiveSeat, SeatKeeper
 from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
 from .samples import TrainSample
 from .trainer_config import TrainerConfig, UpdateSettings
 from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
+NODE_PATIENCE_S = 600.0  # for a node in place of one that was lost
 WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
 # When a collective fails on one rank, the death of another may be told a moment later.
 OTHERS_S = 2.0
@@ -46,20 +49,37 @@ class TrainerDied(ActorFailed):
 class TrainerRank(Trainer):
     """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
+    def __init__(self, config: TrainerConfig, rank: int) -> None:
+        self._arguments = (config, rank)
 
-    def construct(self) -> int:
-        """Construct the trainer; returns the number of its parameters."""
-        super().__init__(*self._arguments)
+    def meeting_point(self) -> str:
+        """Where ranks may meet on the node of this one."""
+        return free_address()
+
+    def construct(self, init_method: str | None) -> int:
+        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
+        super().__init__(*self._arguments, init_method)
         return self.parameters()
 
 
 class TrainerGroup:
-    """The ranks of one model. All calls go to every rank; what they return is rank 0's."""
+    """The ranks of one model. All calls go to every rank; what they return is rank 0's.
 
-    def __init__(self, name: str, config: TrainerConfig, supervisor: Supervisor | None = None) -> None:
+    `seats` says where the ranks of the plan `name` run, each time that they are started; None: on any node.
+    `node_patience_s`: how long a start waits for a node with room.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TrainerConfig,
+        supervisor: Supervisor | None = None,
+        seats: SeatKeeper | None = None,
+        node_patience_s: float = NODE_PATIENCE_S,
+    ) -> None:
         self.name = f"trainer {name}"
+        self._plan, self._seats, self._node_patience_s = name, seats, node_patience_s
+        self._places: list[LiveSeat] = []
         self.supervisor = supervisor or Supervisor()
         self._config = config
         self._ranks: list[Any] = []
@@ -76,6 +96,11 @@ class TrainerGroup:
         """Replace all ranks; the caller loads a checkpoint next. Raises RunFailed."""
         await self.supervisor.replace(self, why)
 
+    async def seat(self) -> None:
+        """Find the node and device of each rank. Raises RunFailed if a node is missing for too long."""
+        if self._seats is not None:
+            self._places = await self._seats.ranks(self._plan, self._node_patience_s)
+
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
@@ -84,24 +109,28 @@ class TrainerGroup:
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)
         ]
-        self.parameters = int(await self._all("construct", self.supervisor.start_deadline_s(self.name)))
+        deadline_s = self.supervisor.start_deadline_s(self.name)
+        method = None
+        if self._config.ranks > 1:
+            points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
+            method = f"tcp://{points}"
+        self.parameters = int(await self._all("construct", deadline_s, method))
 
     def _spawn(self) -> list[Any]:
         """New actors of all ranks."""
-        method = f"tcp://127.0.0.1:{_free_port()}" if self._config.ranks > 1 else None
-        # Spinning threads would take the cores from each other and from whoever shares the machine.
-        environment = {
-            "OMP_NUM_THREADS": str(self._config.threads),
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if self._config.device == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
         # Ray's stubs do not know this option.
         threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
         remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
-        options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
-        ranks = [remote.options(**options).remote(self._config, rank, method) for rank in range(self._config.ranks)]
+        ranks = []
+        for rank in range(self._config.ranks):
+            config, options = self._config, {**ACTOR_OPTIONS}
+            seat = self._places[rank] if self._places else None
+            if seat is not None:
+                beside = sum(other.node_id == seat.node_id for other in self._places)
+                config = replace(config, threads=max(seat.node_cores // beside, 1))
+                options |= on_node(seat.node_id)
+            options["runtime_env"] = {"env_vars": _environment(config, seat)}
+            ranks.append(remote.options(**options).remote(config, rank))
         for actor in ranks:
             actor.__ray_call__.remote(_guard)
         return ranks
@@ -261,7 +290,16 @@ def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:
     return [error for call in calls if call.done() and (error := call.exception()) is not None]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]:
+    """Environment of a rank."""
+    environment = {
+        "OMP_NUM_THREADS": str(config.threads),
+        # Spinning threads would take the cores from each other and from whoever shares the machine.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if config.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
+    elif seat is not None and seat.gpus:
+        environment |= visible_gpus(seat.gpus)
+    return environment

@@ -98,6 +98,9 @@ class Fragile:
     def __init__(self, *errors):
         self.errors, self.launched, self.discarded = list(errors), 0, 0
 
+    async def seat(self):
+        return None
+
     async def launch(self):
         self.launched += 1
         if self.errors:

@@ -88,6 +88,13 @@ class SyncPlan(Strict):
     """Checksums of all tensors are compared on the first step and then on every k-th."""
 
 
+class PlacementSpec(Strict):
+    """Which nodes of the pool have engines, and which have trainers."""
+
+    train_nodes: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Nodes that trainers have to themselves; engines have the others."""
+
+
 WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
 
 
@@ -127,6 +134,9 @@ class PlannedJob(Strict):
 
     sync: SyncPlan
     """How new weights reach the engines."""
+
+    placement: Annotated[PlacementSpec | None, Field(exclude_if=is_none)] = None
+    """Nodes apart for engines and trainers, as in the job; null: engines and trainers take turns on all nodes."""
 
     why: dict[WhyKey, str]
     """For each decision, by dotted key: what it gains and what the next best choice would cost."""

@@ -1,0 +1,203 @@
+"""Nodes of the Ray cluster that is connected: how many devices each has, and what a process on it sees.
+
+Devices are a resource of Ray: `GPU`; for pools of kind cpu `rlplan_core` where a node has it (`ray start --resources`),
+else Ray's `CPU`. A node is leased whole or in part by a placement group of one bundle, so that other jobs of the cluster
+are not given the same devices; actors then run on the node beside that bundle, with the devices that their seat names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from ...plans.phrases.numbers import count
+from ...plans.yaml.errors import RunFailed
+from ..actors import track, within
+from ..faults import reason
+
+CORE_RESOURCE = "rlplan_core"
+LEASE_S = 30.0  # for Ray to reserve devices that are free
+PROBE_S = 120.0  # for a process to start on a node and answer
+PACKAGES = ("rlplan", "torch", "transformers")
+
+
+class ClusterNode(NamedTuple):
+    """A node as Ray's tables have it: devices that it has, and that no job holds."""
+
+    node_id: str
+    address: str
+    devices: int
+    free: int
+
+
+class NodeFacts(NamedTuple):
+    """What a process on a node sees: its address, host name, the cores that it may run on, ids of the GPUs that were
+    asked for, versions of packages."""
+
+    address: str
+    host: str
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class LeasedNode:
+    """A node whose devices this run has; `lease` is None on the machine that Ray was started on for this run."""
+
+    node_id: str
+    facts: NodeFacts
+    lease: Any = None
+
+    def release(self) -> None:
+        """Give the devices back."""
+        if self.lease is not None:
+            remove_placement_group(self.lease)
+
+
+def device_resource(kind: str) -> str:
+    """Ray's resource for devices of a pool of this kind: `cpu` or `cuda`."""
+    if kind == "cuda":
+        return "GPU"
+    named = any(CORE_RESOURCE in node["Resources"] for node in ray.nodes() if node["Alive"])
+    return CORE_RESOURCE if named else "CPU"
+
+
+def cluster_nodes(resource: str) -> list[ClusterNode]:
+    """The nodes that are alive and have such devices, in order of their addresses."""
+    from ray._private.state import available_resources_per_node  # Ray has no public call for it
+
+    free = available_resources_per_node()
+    nodes = [
+        ClusterNode(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            int(node["Resources"].get(resource, 0)),
+            int(free.get(node["NodeID"], {}).get(resource, 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return sorted((n for n in nodes if n.devices), key=lambda n: (_order(n.address), n.node_id))
+
+
+def _order(address: str) -> tuple[tuple[int, ...], str]:
+    parts = address.split(".")
+    return (tuple(map(int, parts)) if all(part.isdigit() for part in parts) else (), address)
+
+
+def choose(nodes: Sequence[ClusterNode], wanted: int, devices: int) -> list[ClusterNode]:
+    """The first `wanted` nodes with `devices` free devices; fewer if there are no more.
+
+    Nodes whose free devices are the fewest that do come first, so that larger ones stay whole.
+    """
+    fitting = [node for node in nodes if node.free >= devices]
+    return sorted(fitting, key=lambda node: node.free)[:wanted]
+
+
+def shortage(nodes: Sequence[ClusterNode], wanted: int, devices: int, resource: str) -> str | None:
+    """What the cluster lacks for `wanted` nodes of `devices` free devices each, with the nodes' names; None: nothing."""
+    fitting = choose(nodes, wanted, devices)
+    if len(fitting) == wanted:
+        return None
+    held = [
+        f"node {node.address} has {node.devices}" + (f", {node.free} of them free" if node.free < node.devices else "")
+        for node in nodes
+        if node.free < devices
+    ]
+    return (
+        f"the plan needs {count(wanted, 'node')} with {devices} free {resource} each, and the cluster has "
+        f"{len(fitting)}" + (f": {'; '.join(held)}" if held else f" among {count(len(nodes), 'node')}")
+    )
+
+
+async def lease(node: ClusterNode, resource: str, devices: int) -> LeasedNode | None:
+    """Take `devices` of a node for this run; None if they are gone meanwhile, or the node is."""
+    group = placement_group([{resource: devices, f"node:{node.address}": 0.001}])
+    try:
+        if not await asyncio.to_thread(group.wait, LEASE_S):
+            remove_placement_group(group)
+            return None
+        gpus = devices if resource == "GPU" else 0
+        strategy = PlacementGroupSchedulingStrategy(group, 0) if gpus else _on(node.node_id)
+        call = _probe.options(scheduling_strategy=strategy, num_gpus=gpus).remote()
+        facts = NodeFacts(*await within(PROBE_S, track(call), f"node {node.address}"))
+    except BaseException as error:
+        remove_placement_group(group)
+        if isinstance(error, ray.exceptions.RayTaskError):
+            raise RunFailed(
+                f"node {node.address}: no process of rlplan starts there ({reason(error)}); install the same rlplan, "
+                "torch and vLLM on all nodes, under the same path"
+            ) from None
+        raise
+    return LeasedNode(node.node_id, facts, group)
+
+
+def this_machine(kind: str, devices: int) -> LeasedNode:
+    """The machine on which Ray was started for this run: nobody else has it, so nothing is leased."""
+    facts = _facts()
+    if kind == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = tuple(visible.split(",")) if visible else tuple(map(str, range(devices)))
+        facts = facts._replace(gpus=gpus)
+    return LeasedNode(ray.get_runtime_context().get_node_id(), facts)
+
+
+async def answers(node: LeasedNode) -> bool:
+    """Whether a process can be started on the node."""
+    if not any(entry["Alive"] for entry in ray.nodes() if entry["NodeID"] == node.node_id):
+        return False
+    call = _probe.options(scheduling_strategy=_on(node.node_id)).remote()
+    try:
+        await within(PROBE_S, track(call), f"node {node.facts.address}")
+    except Exception:  # noqa: BLE001 - whatever Ray says of it, nothing can be started there
+        return False
+    return True
+
+
+def free_address() -> str:
+    """`host:port` of this node at which nobody listens now, as other nodes reach it."""
+    address = ray.util.get_node_ip_address()
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return f"{address}:{probe.getsockname()[1]}"
+
+
+def on_node(node_id: str) -> dict[str, Any]:
+    """Options of an actor that runs on this node; `""`: on any."""
+    return {"scheduling_strategy": _on(node_id)} if node_id else {}
+
+
+def _on(node_id: str) -> Any:
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _probe() -> NodeFacts:
+    return _facts()
+
+
+def _facts() -> NodeFacts:
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append((package, importlib.metadata.version(package)))
+        except importlib.metadata.PackageNotFoundError:
+            versions.append((package, "missing"))
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    return NodeFacts(
+        ray.util.get_node_ip_address(),
+        socket.gethostname(),
+        tuple(sorted(os.sched_getaffinity(0))),
+        tuple(map(str, gpus)),
+        tuple(versions),
+    )

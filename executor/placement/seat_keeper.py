@@ -1,0 +1,203 @@
+"""The seats of a run while it goes on: which living node stands for each node of the placement, and what comes after one.
+
+Invariants:
+- a node of the placement is one node of the cluster, and no two are the same one;
+- an actor is seated only on a node that this run has leased, on the devices that the placement gives it: a device never
+  has two holders in a phase, whatever dies;
+- a node that is lost is replaced, when somebody needs it, by another with as many free devices, or by itself once it is
+  back; while there is none its engines wait, and the run goes on with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...plans.yaml.errors import InputError, RunFailed
+from .live_nodes import (
+    ClusterNode,
+    LeasedNode,
+    answers,
+    choose,
+    cluster_nodes,
+    device_resource,
+    lease,
+    shortage,
+    this_machine,
+)
+from .seats import Placement, Seat
+
+LOOK_S = 2.0  # how often the cluster is asked for a node that is missing
+
+
+class LiveSeat(NamedTuple):
+    """What an actor needs to know of its place.
+
+    Attributes:
+        node_id: Ray's id of the node; "": any.
+        address: of the node.
+        cores: host cores that are the devices, where devices are cores.
+        gpus: ids of the GPUs, where devices are GPUs.
+        node_cores: number of cores of the node.
+    """
+
+    node_id: str
+    address: str
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+    node_cores: int
+
+
+class NodeNews(NamedTuple):
+    """A node of the placement was lost (`event` "node_lost") or is there again ("node_back")."""
+
+    event: str
+    node: int
+    address: str
+
+
+class SeatKeeper:
+    """Seats the actors of a placement on nodes. `open()` first, `close()` last; all calls on one event loop.
+
+    Args:
+        placement: the seats.
+        kind: of the devices, `cpu` or `cuda`.
+        tell: hears of nodes that are lost or back.
+    """
+
+    def __init__(
+        self, placement: Placement, kind: str, tell: Callable[[NodeNews], None] = lambda news: None
+    ) -> None:
+        self.placement = placement
+        self.tell = tell
+        self._kind = kind
+        self._resource = ""
+        self._nodes: list[LeasedNode] = []
+        self._lost: set[int] = set()
+        self._seated: set[str] = set()
+        self._locks = [asyncio.Lock() for _ in range(placement.room.nodes)]
+
+    async def open(self, own_machine: bool) -> None:
+        """Lease the nodes. `own_machine`: Ray was started for this run, on this machine alone.
+
+        Raises InputError with what the cluster lacks, RunFailed if its nodes answer no more.
+        """
+        room, wanted = self.placement.room, self.placement.nodes_in_use()
+        if own_machine:
+            if wanted > 1:
+                raise InputError(
+                    f"the plan needs {wanted} nodes, and this machine is one; start Ray on all nodes, and set "
+                    "RAY_ADDRESS to the address of its head"
+                )
+            self._nodes = [this_machine(self._kind, room.devices)]
+            return
+        self._resource = device_resource(self._kind)
+        while len(self._nodes) < wanted:
+            nodes = cluster_nodes(self._resource)
+            free = self._not_held(nodes)
+            missing = wanted - len(self._nodes)
+            if (lack := shortage(free, missing, room.devices, self._resource)) is not None:
+                raise InputError(f"{lack}; start more nodes, wait for other jobs, or solve for this cluster")
+            leases = [lease(node, self._resource, room.devices) for node in choose(free, missing, room.devices)]
+            self._nodes += [node for node in await asyncio.gather(*leases) if node is not None]
+        _same_versions(self._nodes)
+
+    def close(self) -> None:
+        """Give all devices back."""
+        for node in self._nodes:
+            node.release()
+        self._nodes = []
+
+    @property
+    def nodes(self) -> list[LeasedNode]:
+        """The leased nodes, by number."""
+        return list(self._nodes)
+
+    @property
+    def nodes_lost(self) -> int:
+        """Nodes that are missing now."""
+        return len(self._lost)
+
+    async def engine(self, name: str) -> LiveSeat:
+        """The seat of an engine; waits for a node with room as long as there is none."""
+        return await self._take(name, self.placement.engines[name])
+
+    async def ranks(self, plan: str, patience_s: float) -> list[LiveSeat]:
+        """The seats of a plan's trainer ranks. Raises RunFailed if a node is missing for `patience_s` seconds."""
+        seats = self.placement.trainers[plan]
+        takes = [self._take(f"rank {rank} of {plan}", seat) for rank, seat in enumerate(seats)]
+        try:
+            return list(await asyncio.wait_for(asyncio.gather(*takes), patience_s))
+        except TimeoutError:
+            raise RunFailed(
+                f"trainer {plan}: no node with {self.placement.room.devices} free {self._resource} came in place of "
+                f"one that was lost, within {patience_s:.0f} s; start one, and go on with --resume"
+            ) from None
+
+    async def worker(self, number: int) -> LiveSeat:
+        """The seat of a reward worker: on another node while its own is missing. It holds no device."""
+        first = self.placement.reward_workers[number]
+        order = [first, *(node for node in range(len(self._nodes)) if node != first)]
+        name = f"worker {number}"
+        for node in order:
+            if node not in self._lost and (name not in self._seated or await answers(self._nodes[node])):
+                self._seated.add(name)
+                return self._live(Seat(node, ()))
+        return await self._take(name, Seat(first, ()))
+
+    async def _take(self, name: str, seat: Seat) -> LiveSeat:
+        async with self._locks[seat.node]:
+            # The first of a name finds the node as `open` left it; another one comes after a death.
+            if name in self._seated and seat.node not in self._lost and not await answers(self._nodes[seat.node]):
+                self._lose(seat.node)
+            while seat.node in self._lost:
+                if not await self._replaced(seat.node):
+                    await asyncio.sleep(LOOK_S)
+            self._seated.add(name)
+            return self._live(seat)
+
+    def _lose(self, number: int) -> None:
+        node = self._nodes[number]
+        self._lost.add(number)
+        node.release()
+        self.tell(NodeNews("node_lost", number, node.facts.address))
+
+    async def _replaced(self, number: int) -> bool:
+        devices = self.placement.room.devices
+        if not self._resource:  # Ray runs on this machine alone
+            raise RunFailed("Ray is gone from this machine; go on with --resume")
+        for node in choose(self._not_held(cluster_nodes(self._resource)), 1, devices):
+            leased = await lease(node, self._resource, devices)
+            if leased is not None:
+                _same_versions([*self._nodes, leased])
+                self._nodes[number] = leased
+                self._lost.discard(number)
+                self.tell(NodeNews("node_back", number, leased.facts.address))
+                return True
+        return False
+
+    def _not_held(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
+        held = {node.node_id for number, node in enumerate(self._nodes) if number not in self._lost}
+        return [node for node in nodes if node.node_id not in held]
+
+    def _live(self, seat: Seat) -> LiveSeat:
+        node = self._nodes[seat.node]
+        cores, gpus = node.facts.cores, node.facts.gpus
+        if self._kind == "cuda":
+            return LiveSeat(node.node_id, node.facts.address, (), tuple(gpus[d] for d in seat.devices), len(cores))
+        # A node may have fewer cores than the plan says (a laptop): then devices share them.
+        own = tuple(cores[device % len(cores)] for device in seat.devices)
+        return LiveSeat(node.node_id, node.facts.address, own, (), len(cores))
+
+
+def _same_versions(nodes: Sequence[LeasedNode]) -> None:
+    """Raises InputError if nodes have different packages: ranks would not understand each other."""
+    first = nodes[0].facts
+    for node in nodes[1:]:
+        for (package, ours), (_, theirs) in zip(first.versions, node.facts.versions, strict=True):
+            if ours != theirs:
+                raise InputError(
+                    f"{package} is {theirs} on node {node.facts.address} and {ours} on node {first.address}; install "
+                    "the same on all nodes"
+                )

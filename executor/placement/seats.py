@@ -1,0 +1,157 @@
+"""Seats: the node and the devices of every engine, trainer rank and reward worker, as data, before any node is known.
+
+Nodes are numbered from 0, and so are the devices of each. Invariants (`Placement.double_booked`, tests):
+- in one phase (rollout with engines of one TP size, or the training of one plan) no device has two holders;
+- an engine's devices, which hold its tensor-parallel ranks, are of one node;
+- trainer ranks fill nodes in order, so that ranks that exchange most (rank_mesh.py) are on one node;
+- where trainers have nodes to themselves (`train_nodes`) no engine is on them, and no rank elsewhere.
+
+Engines are spread over nodes, one on each before any has two: each has its node's host to itself for longer, and the
+death of a node takes the fewest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...plans.phrases.numbers import count
+
+
+class DoesNotFit(Exception):
+    """The pool has no room; the text says for what, how much is needed and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Devices of one node."""
+
+    node: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The nodes of a pool.
+
+    Attributes:
+        nodes: how many; the last `train_nodes` of them are the trainers' alone, where that is not 0.
+        devices: of each node.
+        cores: host cores of each node.
+        device_is_core: whether a device is one of these cores (pools of kind cpu).
+    """
+
+    nodes: int
+    devices: int
+    cores: int
+    device_is_core: bool
+    train_nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every actor of a run sits.
+
+    Attributes:
+        room: the nodes.
+        engines: by name of the engine.
+        engine_sets: names of the engines of each TP size; those of one size decode together.
+        trainers: seats of the ranks by name of the plan, in order of the ranks; plans train in turns.
+        reward_workers: the node of each worker.
+    """
+
+    room: Room
+    engines: Mapping[str, Seat]
+    engine_sets: Mapping[int, tuple[str, ...]]
+    trainers: Mapping[str, tuple[Seat, ...]]
+    reward_workers: tuple[int, ...]
+
+    def phases(self) -> Iterator[tuple[str, list[Seat]]]:
+        """Yield (phase, seats that are in use together in it)."""
+        for tp, names in self.engine_sets.items():
+            yield f"rollout with TP {tp}", [self.engines[name] for name in names]
+        for plan, seats in self.trainers.items():
+            yield f"training of {plan}", list(seats)
+
+    def double_booked(self) -> list[tuple[str, int, int]]:
+        """(phase, node, device) of each device that has several holders in one phase; none, or the placement is wrong."""
+        twice = []
+        for phase, seats in self.phases():
+            held: set[tuple[int, int]] = set()
+            for seat in seats:
+                for device in seat.devices:
+                    if (seat.node, device) in held:
+                        twice.append((phase, seat.node, device))
+                    held.add((seat.node, device))
+        return twice
+
+    def nodes_in_use(self) -> int:
+        """Nodes that have an actor; they are the first ones, or all where trainers have nodes to themselves."""
+        trained = [seat.node for seats in self.trainers.values() for seat in seats]
+        return 1 + max([*(seat.node for seat in self.engines.values()), *trained, *self.reward_workers], default=-1)
+
+
+def place(room: Room, engines: Mapping[int, Sequence[str]], ranks: Mapping[str, int], workers: int) -> Placement:
+    """The placement of a run's actors.
+
+    Args:
+        room: the nodes.
+        engines: names of the engines by TP size.
+        ranks: trainer ranks of each plan.
+        workers: reward workers.
+
+    Raises DoesNotFit.
+    """
+    if room.train_nodes >= room.nodes:
+        raise DoesNotFit(
+            f"{count(room.train_nodes, 'node')} for trainers alone leave none of {count(room.nodes, 'node')} to engines"
+        )
+    seats = {}
+    for tp, names in engines.items():
+        for number, name in enumerate(names):
+            seats[name] = _engine_seat(room, tp, number, len(names))
+    trainers = {plan: tuple(_rank_seat(room, rank, total) for rank in range(total)) for plan, total in ranks.items()}
+    used: list[set[int]] = [set() for _ in range(room.nodes)]
+    for seat in [*seats.values(), *(seat for of_plan in trainers.values() for seat in of_plan)]:
+        used[seat.node].update(seat.devices)
+    return Placement(
+        room, seats, {tp: tuple(names) for tp, names in engines.items()}, trainers, _worker_nodes(room, used, workers)
+    )
+
+
+def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
+    nodes, of_node = room.nodes - room.train_nodes, room.devices // tp
+    row, node = divmod(number, nodes)
+    if row >= of_node:
+        alone = f" beside {room.train_nodes} for trainers alone" if room.train_nodes else ""
+        raise DoesNotFit(
+            f"{count(total, 'engine')} of TP {tp} need {count(total * tp, 'device')}, each engine's on one node; "
+            f"{count(nodes, 'node')} of {count(room.devices, 'device')}{alone} hold {count(nodes * of_node, 'engine')}"
+        )
+    return Seat(node, tuple(range(row * tp, (row + 1) * tp)))
+
+
+def _rank_seat(room: Room, rank: int, total: int) -> Seat:
+    first = room.nodes - room.train_nodes if room.train_nodes else 0
+    nodes = room.nodes - first
+    row, device = divmod(rank, room.devices)
+    if row >= nodes:
+        raise DoesNotFit(
+            f"{count(total, 'trainer rank')} need a device each; {count(nodes, 'node')} of "
+            f"{count(room.devices, 'device')} have {nodes * room.devices}"
+        )
+    return Seat(first + row, (device,))
+
+
+def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[int, ...]:
+    """The node of each reward worker: that with most cores which nobody else needs, workers before it counted.
+
+    An engine or trainer rank on a GPU keeps one host core busy for it; where devices are cores, it is the device.
+    """
+    free = [room.cores - len(devices) for devices in used]
+    nodes = []
+    for _ in range(workers):
+        node = max(range(room.nodes), key=lambda number: (free[number], -number))
+        free[node] -= 1
+        nodes.append(node)
+    return tuple(nodes)

@@ -1,0 +1,60 @@
+"""Whether all nodes see the same folder: each reads what this process writes there, and this process what each writes.
+
+Checkpoints need a folder that all nodes with trainer ranks share; so do weights that travel as a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+
+from ...plans.yaml.errors import InputError
+from ..actors import track, within
+from .live_nodes import PROBE_S, LeasedNode, on_node
+
+
+async def check_shared(folder: Path, nodes: Sequence[LeasedNode]) -> None:
+    """Raises InputError if a node does not share `folder` with this process. A folder on one node is not checked."""
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in nodes if node.node_id != here]
+    if not others:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(8)
+    name = f".shared-{token}"
+    written = folder / name
+    written.write_text(token, encoding="utf-8")
+    try:
+        calls = [
+            _answer.options(**on_node(node.node_id)).remote(str(folder.resolve()), name, number)
+            for number, node in enumerate(others)
+        ]
+        waits = (within(PROBE_S, track(c), f"node {n.facts.address}") for c, n in zip(calls, others, strict=True))
+        for number, (node, fault) in enumerate(zip(others, await asyncio.gather(*waits), strict=True)):
+            answer = folder / f"{name}-{number}"
+            if fault is None and not (answer.is_file() and answer.read_text(encoding="utf-8") == token):
+                fault = "what it writes there is not seen here"
+            if fault is not None:
+                raise InputError(
+                    f"node {node.facts.address} does not share this folder: {fault}; name one with --out that all "
+                    "nodes share, since trainer ranks on every node write checkpoints there",
+                    str(folder),
+                )
+    finally:
+        for path in folder.glob(f"{name}*"):
+            path.unlink(missing_ok=True)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _answer(folder: str, name: str, number: int) -> str | None:
+    """Read the token of `name` in `folder`, and write it to a file of this node's; what is wrong, or None."""
+    try:
+        token = (Path(folder) / name).read_text(encoding="utf-8")
+        (Path(folder) / f"{name}-{number}").write_text(token, encoding="utf-8")
+    except OSError as error:
+        return f"{error.strerror or error}"
+    return None
