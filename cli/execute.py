@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,13 +12,22 @@ from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
 from .shared.options import Finite
 
+if TYPE_CHECKING:
+    from ..executor.placement.seats import Placement
+    from ..executor.prepare import Execution
+
 
 @click.command("execute")
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/run"), show_default=True, help="Run folder.")
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
-@click.option("--dry-run", is_flag=True, help="Check plans as a start and as rlplan check would, and stop.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check plans as a start and as rlplan check would, and the cluster in RAY_ADDRESS for room, and stop.",
+)
+@click.option("--show-placement", is_flag=True, help="As --dry-run, and print node and devices of each process.")
 @click.option(
     "--checkpoint-every",
     type=click.IntRange(min=1),
@@ -47,6 +57,13 @@ from .shared.options import Finite
     default=None,
     help="Seconds from SIGINT or SIGTERM until the round is left and what was trained is saved; default: no limit.",
 )
+@click.option(
+    "--node-patience",
+    type=Finite(min=0),
+    default=600.0,
+    show_default=True,
+    help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
     plans: tuple[Path, ...],
@@ -54,10 +71,12 @@ def execute_command(
     steps: int,
     resume: bool,
     dry_run: bool,
+    show_placement: bool,
     checkpoint_every: int,
     stall_timeout: float,
     restarts_per_hour: int,
     grace_s: float | None,
+    node_patience: float,
     as_json: bool,
 ) -> int:
     """Run real synchronous training as PLANS say.
@@ -68,7 +87,8 @@ def execute_command(
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
 
-    --dry-run starts nothing: it makes the checks of a start (exit code 2) and those of `rlplan check` (exit code 1).
+    --dry-run starts nothing: it makes the checks of a start (exit code 2) and those of `rlplan check` (exit code 1). If
+    RAY_ADDRESS names a cluster, its nodes must have room for the plan (exit code 1).
     A plan that does not fit in memory is not started (exit code 1).
     """
     from ..plans.schema.groups_plan import document_kind
@@ -83,20 +103,21 @@ def execute_command(
             )
 
     from ..executor.execute import execute
-    from ..executor.prepare import Options, prepare
+    from ..executor.prepare import Options, placement_of, prepare
     from .screens.live import LiveView
     from .shared.findings import line, memory_findings, with_findings
 
     try:
         executions = prepare(plans, out, resume)
     except InputError as error:
-        raise (with_findings(error, plans) if dry_run else error) from None
-    if dry_run:
-        return _dry_run(plans, [execution.name for execution in executions], as_json)
+        raise (with_findings(error, plans) if dry_run or show_placement else error) from None
+    placement = placement_of(executions)
+    if dry_run or show_placement:
+        return _dry_run(plans, executions, placement, show_placement, as_json)
     beyond_memory = [finding for plan in plans for finding in memory_findings(plan)]
     if beyond_memory:
         raise RunFailed(f"{line(beyond_memory[0])}{f' (and {len(beyond_memory) - 1} more)' * (len(beyond_memory) > 1)}")
-    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour)
+    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}
@@ -109,22 +130,35 @@ def execute_command(
     return 0 if finished else EXIT_INTERRUPTED
 
 
-def _dry_run(plans: tuple[Path, ...], names: list[str], as_json: bool) -> int:
-    """Print the findings of `check` in plans that could be started; returns the exit code."""
+def _dry_run(
+    plans: tuple[Path, ...], executions: list[Execution], placement: Placement, show_placement: bool, as_json: bool
+) -> int:
+    """Print the findings of `check` in plans that could be started, and what their cluster lacks; returns the exit
+    code."""
+    from ..executor.placement.live_check import live_addresses
     from .shared.findings import line, reports
+    from .shared.placement_text import placement_data, placement_lines
 
+    names = [execution.name for execution in executions]
+    addresses, lack = live_addresses(placement, executions[0].pool.accelerators.kind)
     findings = [finding for report in reports(plans) for finding in report.findings]
     broken = [finding for finding in findings if not finding.warning]
     if as_json:
         rows = [{"file": finding.file, **finding.data()} for finding in findings]
-        click.echo(json.dumps({"checked": names, "findings": rows, "ok": not broken}))
+        result = {"checked": names, "findings": rows, "shortage": lack, "ok": not broken and lack is None}
+        shown = {"placement": placement_data(placement, addresses)} if show_placement else {}
+        click.echo(json.dumps(result | shown))
     else:
         for finding in findings:
             click.echo(line(finding))
+        for text in placement_lines(placement, addresses) if show_placement else ():
+            click.echo(text)
+        if lack is not None:
+            click.echo(f"cluster in RAY_ADDRESS: {lack}")
         if broken:
             click.echo(f"{count(len(broken), 'finding')}; see rlplan check --rules")
-        else:
+        elif lack is None:
             click.echo(f"can be started, since inputs, memory and files are in order: {', '.join(names)}")
     if any(finding.bad_input for finding in broken):
         return EXIT_BAD_INPUT
-    return EXIT_FAILED if broken else 0
+    return EXIT_FAILED if broken or lack is not None else 0

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plans.yaml.errors import InputError
-from .prepare import Execution, Options
+from .prepare import Execution, Options, placement_of
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .actors import start_ray
     from .configuration import configuration
     from .engines.fleet import Fleet
-    from .placement.run_placement import run_placement
     from .placement.seat_keeper import NodeNews, SeatKeeper
-    from .placement.seats import DoesNotFit
     from .placement.shared_folder import check_shared
     from .rewards.pool import RewardPool
     from .rollout.prompts import load_prompts, load_tokenizer
@@ -63,13 +60,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
-    plans = [execution.plan.job for execution in executions]
-    settings = configuration(plans, job, paths, pool)
-    try:
-        placement = run_placement(settings, [execution.name for execution in executions], plans, pool)
-    except DoesNotFit as lack:
-        raise InputError(str(lack), str(first.plan_path)) from None
-    seats = SeatKeeper(placement, pool.accelerators.kind)
+    settings = configuration([e.plan.job for e in executions], job, paths, pool)
+    seats = SeatKeeper(placement_of(executions), pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
     rewards = RewardPool.of_job(
         job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor, seats=seats

@@ -17,6 +17,8 @@ from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
+from .placement.run_placement import run_placement
+from .placement.seats import DoesNotFit, Placement
 from .records.execution_folder import check_folder
 
 SHARED: tuple[tuple[str, ...], ...] = (
@@ -104,6 +106,15 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
     for loc, fault, remedy in unsupported(plan, model) if plan is not None else ():
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     return None if checked is None else Execution(path.stem, path, run_dir, checked)
+
+
+def placement_of(executions: Sequence[Execution]) -> Placement:
+    """Where the actors of plans that are executed together sit. Raises InputError if the pool has no room for them."""
+    first = executions[0]
+    try:
+        return run_placement({execution.name: execution.plan.job for execution in executions}, first.pool)
+    except DoesNotFit as lack:
+        raise InputError(f"{lack}; solve again for this cluster", str(first.plan_path)) from None
 
 
 def differences(first: CheckedPlan, other: CheckedPlan) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -19,7 +19,7 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews
-from .messages import EngineConfig
+from .messages import EngineConfig, engine_counts, engine_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,13 @@ class FleetConfig:
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
-        counts: dict[int, int] = {}
-        for layout in self.layouts:
-            counts[layout.tp] = max(counts.get(layout.tp, 0), layout.engines)
-        return {tp: [self._engine(tp, number) for number in range(count)] for tp, count in sorted(counts.items())}
+        counts = engine_counts(self.layouts)
+        return {tp: [self._engine(tp, number) for number in range(count)] for tp, count in counts.items()}
 
     def _engine(self, tp: int, number: int) -> EngineConfig:
         cores = sorted(os.sched_getaffinity(0)) if self.device == "cpu" else []
         return EngineConfig(
-            name=f"rollout-tp{tp}-{number}",
+            name=engine_name(tp, number),
             model_path=self.model_path,
             dtype=self.dtype,
             tp=tp,

@@ -116,7 +116,7 @@ def shortage(nodes: Sequence[ClusterNode], wanted: int, devices: int, resource: 
     ]
     return (
         f"the plan needs {count(wanted, 'node')} with {devices} free {resource} each, and the cluster has "
-        f"{len(fitting)}" + (f": {'; '.join(held)}" if held else f" among {count(len(nodes), 'node')}")
+        f"{len(fitting) or 'none'}" + "".join(f"; {text}" for text in held)
     )
 
 

@@ -1,30 +1,29 @@
-"""The placement of the plans that are executed together, from the plans alone."""
+"""The placement of the plans that are executed together, from the plans alone; nothing heavy is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.planned_job import PlannedJob
-from ..configuration import Configuration
+from ..engines.messages import engine_counts, engine_name
 from .seats import Placement, Room, place
 
 
-def run_placement(
-    settings: Configuration, names: Sequence[str], plans: Sequence[PlannedJob], pool: Pool
-) -> Placement:
-    """Seats of the engines, trainer ranks and reward workers of `settings`, made of these `plans`, called `names`.
+def run_placement(plans: Mapping[str, PlannedJob], pool: Pool) -> Placement:
+    """Seats of the engines, trainer ranks and reward workers of plans that take turns, by name, on one pool.
 
-    Plans that take turns on the same engines agree on their nodes. Raises DoesNotFit.
+    They share engines and reward workers, and agree on their nodes (prepare.py). Raises DoesNotFit.
     """
-    own = plans[0].placement
+    first = next(iter(plans.values()))
     room = Room(
         nodes=pool.nodes,
         devices=pool.accelerators.per_node,
         cores=pool.cores,
-        device_is_core=pool.accelerators.kind == "cpu",
-        train_nodes=0 if own is None else own.train_nodes,
+        train_nodes=0 if first.placement is None else first.placement.train_nodes,
     )
-    engines = {tp: [engine.name for engine in configs] for tp, configs in settings.fleet.engines().items()}
-    ranks = {name: trainer.ranks for name, trainer in zip(names, settings.trainers, strict=True)}
-    return place(room, engines, ranks, settings.reward_workers)
+    kinds = [kind for plan in plans.values() for kind in (plan.rounds.short, plan.rounds.long) if kind is not None]
+    counts = engine_counts({kind.rollout.layout for kind in kinds})
+    engines = {tp: [engine_name(tp, number) for number in range(count)] for tp, count in counts.items()}
+    ranks = {name: plan.rounds.short.train.accelerators for name, plan in plans.items()}
+    return place(room, engines, ranks, first.reward.workers)

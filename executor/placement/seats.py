@@ -37,14 +37,12 @@ class Room:
     Attributes:
         nodes: how many; the last `train_nodes` of them are the trainers' alone, where that is not 0.
         devices: of each node.
-        cores: host cores of each node.
-        device_is_core: whether a device is one of these cores (pools of kind cpu).
+        cores: host cores of each node; where devices are cores, they are among them.
     """
 
     nodes: int
     devices: int
     cores: int
-    device_is_core: bool
     train_nodes: int = 0
 
 
