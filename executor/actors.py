@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ def start_ray() -> bool:
     os.environ.setdefault(OVERRIDE, "0")
     # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    _keep_standard_output_clean()
     address = os.environ.get("RAY_ADDRESS")
     # Ray's logs and dashboards are not this tool's output.
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
@@ -37,6 +39,16 @@ def start_ray() -> bool:
         # "local": without it Ray connects to whatever cluster runs on this machine.
         ray.init(address="local", include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
     return not address
+
+
+def _keep_standard_output_clean() -> None:
+    """Send to the log what Ray prints on standard output when a node dies: output is this tool's, perhaps JSON."""
+    from ray._private import worker  # no option of Ray does it
+
+    def log(data: dict[str, Any], ignore_prefix: bool) -> None:
+        logging.getLogger(__name__).info("Ray: %s", "\n".join(map(str, data.get("lines", ()))))
+
+    worker.print_to_stdstream = log
 
 
 def visible_gpus(gpus: Sequence[str]) -> dict[str, str]:

@@ -69,8 +69,8 @@ def run(plan: Path, out: Path, steps: int) -> float:
 
 
 def run_with_deaths(plan: Path, out: Path, steps: int, nodes: RayNodes) -> dict[str, Any]:
-    """Run a plan on three nodes of four, kill an engine's node in the round of step 4, and the trainer's node in that of
-    two thirds of the steps. Returns what happened."""
+    """Run a plan on three nodes. Kill an engine's node in the round of step 4, and the trainer's in the round after
+    two thirds of the steps; each time another node joins. Returns what happened."""
     began = time.monotonic()
     kills, addresses = 0, list(nodes.added)  # a run takes them in this order
     with Driver(plan, out, steps) as driver:

@@ -1,8 +1,8 @@
 """Nodes of the Ray cluster that is connected: how many devices each has, and what a process on it sees.
 
-Devices are a resource of Ray: `GPU`; for pools of kind cpu `rlplan_core` where a node has it (`ray start --resources`),
-else Ray's `CPU`. A node is leased whole or in part by a placement group of one bundle, so that other jobs of the cluster
-are not given the same devices; actors then run on the node beside that bundle, with the devices that their seat names.
+Devices are a resource of Ray: `GPU`; for pools of kind cpu `rlplan_core` where a node has it, as by `ray start
+--resources`, else Ray's `CPU`. A node is leased by a placement group of one bundle, so that other jobs of the cluster
+are not given the same devices. Actors then run on the node beside that bundle, with the devices that their seat names.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def device_resource(kind: str) -> str:
     """Ray's resource for devices of a pool of this kind: `cpu` or `cuda`."""
     if kind == "cuda":
         return "GPU"
-    named = any(CORE_RESOURCE in node["Resources"] for node in ray.nodes() if node["Alive"])
+    named = any(CORE_RESOURCE in node["Resources"] for node in _alive())
     return CORE_RESOURCE if named else "CPU"
 
 
@@ -76,7 +76,7 @@ def cluster_nodes(resource: str) -> list[ClusterNode]:
     """The nodes that are alive and have such devices, in order of their addresses."""
     from ray._private.state import available_resources_per_node  # Ray has no public call for it
 
-    free = available_resources_per_node()
+    free = available_resources_per_node()  # type: ignore[no-untyped-call]
     nodes = [
         ClusterNode(
             node["NodeID"],
@@ -84,10 +84,14 @@ def cluster_nodes(resource: str) -> list[ClusterNode]:
             int(node["Resources"].get(resource, 0)),
             int(free.get(node["NodeID"], {}).get(resource, 0)),
         )
-        for node in ray.nodes()
-        if node["Alive"]
+        for node in _alive()
     ]
     return sorted((n for n in nodes if n.devices), key=lambda n: (_order(n.address), n.node_id))
+
+
+def _alive() -> list[dict[str, Any]]:
+    """Ray's entries of the nodes that are alive."""
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _order(address: str) -> tuple[tuple[int, ...], str]:
@@ -105,7 +109,7 @@ def choose(nodes: Sequence[ClusterNode], wanted: int, devices: int) -> list[Clus
 
 
 def shortage(nodes: Sequence[ClusterNode], wanted: int, devices: int, resource: str) -> str | None:
-    """What the cluster lacks for `wanted` nodes of `devices` free devices each, with the nodes' names; None: nothing."""
+    """What the cluster lacks for `wanted` nodes of `devices` free devices each, with the nodes' names, or None."""
     fitting = choose(nodes, wanted, devices)
     if len(fitting) == wanted:
         return None
@@ -154,7 +158,7 @@ def this_machine(kind: str, devices: int) -> LeasedNode:
 
 async def answers(node: LeasedNode) -> bool:
     """Whether a process can be started on the node."""
-    if not any(entry["Alive"] for entry in ray.nodes() if entry["NodeID"] == node.node_id):
+    if all(entry["NodeID"] != node.node_id for entry in _alive()):
         return False
     call = _probe.options(scheduling_strategy=_on(node.node_id)).remote()
     try:
@@ -166,7 +170,7 @@ async def answers(node: LeasedNode) -> bool:
 
 def free_address() -> str:
     """`host:port` of this node at which nobody listens now, as other nodes reach it."""
-    address = ray.util.get_node_ip_address()
+    address = _own_address()
     with socket.socket() as probe:
         probe.bind((address, 0))
         return f"{address}:{probe.getsockname()[1]}"
@@ -186,6 +190,10 @@ def _probe() -> NodeFacts:
     return _facts()
 
 
+def _own_address() -> str:
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def _facts() -> NodeFacts:
     versions = []
     for package in PACKAGES:
@@ -195,7 +203,7 @@ def _facts() -> NodeFacts:
             versions.append((package, "missing"))
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return NodeFacts(
-        ray.util.get_node_ip_address(),
+        _own_address(),
         socket.gethostname(),
         tuple(sorted(os.sched_getaffinity(0))),
         tuple(map(str, gpus)),

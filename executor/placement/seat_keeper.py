@@ -1,4 +1,4 @@
-"""The seats of a run while it goes on: which living node stands for each node of the placement, and what comes after one.
+"""The seats of a run while it goes on: which node of the cluster stands for each node of a placement.
 
 Invariants:
 - a node of the placement is one node of the cluster, and no two are the same one;
@@ -66,9 +66,7 @@ class SeatKeeper:
         tell: hears of nodes that are lost or back.
     """
 
-    def __init__(
-        self, placement: Placement, kind: str, tell: Callable[[NodeNews], None] = lambda news: None
-    ) -> None:
+    def __init__(self, placement: Placement, kind: str, tell: Callable[[NodeNews], None] = lambda news: None) -> None:
         self.placement = placement
         self.tell = tell
         self._kind = kind

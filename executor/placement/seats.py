@@ -72,7 +72,7 @@ class Placement:
             yield f"training of {plan}", list(seats)
 
     def double_booked(self) -> list[tuple[str, int, int]]:
-        """(phase, node, device) of each device that has several holders in one phase; none, or the placement is wrong."""
+        """(phase, node, device) of each device that has several holders in one phase; the invariants say none."""
         twice = []
         for phase, seats in self.phases():
             held: set[tuple[int, int]] = set()

@@ -123,7 +123,7 @@ class TrainerGroup:
         remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
         ranks = []
         for rank in range(self._config.ranks):
-            config, options = self._config, {**ACTOR_OPTIONS}
+            config, options = self._config, dict[str, Any](ACTOR_OPTIONS)
             seat = self._places[rank] if self._places else None
             if seat is not None:
                 beside = sum(other.node_id == seat.node_id for other in self._places)

@@ -1,0 +1,68 @@
+"""Run by test_seat_keeper.py in a process of its own: a seat keeper on Ray nodes of this machine; prints JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import ray
+from benchmarks.ray_nodes import RayNodes
+
+from rlplan.executor.actors import start_ray
+from rlplan.executor.placement.seat_keeper import NodeNews, SeatKeeper
+from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.shared_folder import check_shared
+from rlplan.plans.yaml.errors import InputError, RunFailed
+
+ROOM = Room(nodes=3, devices=2, cores=2, train_nodes=1)
+
+
+async def observe(nodes: RayNodes) -> dict[str, Any]:
+    placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2)
+    news: list[NodeNews] = []
+    keeper, rival = SeatKeeper(placement, "cpu", news.append), SeatKeeper(placement, "cpu")
+    seen: dict[str, Any] = {}
+    await keeper.open(own_machine=False)
+    one, two = await keeper.engine("one"), await keeper.engine("two")
+    ranks = await keeper.ranks("plan", 60.0)
+    seen["before"] = [one.address, two.address, *(rank.address for rank in ranks)]
+    seen["cores"] = [len(one.cores), len(ranks[0].cores)]
+    with tempfile.TemporaryDirectory() as folder:
+        await check_shared(Path(folder), keeper.nodes)
+        seen["left_in_folder"] = os.listdir(folder)
+    try:
+        await rival.open(own_machine=False)
+    except InputError as error:
+        seen["rival"] = str(error)
+    worker = placement.reward_workers.index(0)
+    seen["worker"] = (await keeper.worker(worker)).address
+    nodes.kill(one.address)
+    waiting = asyncio.create_task(keeper.engine("one"))
+    seen["two_after_death"] = (await keeper.engine("two")).address
+    seen["worker_after_death"] = (await keeper.worker(worker)).address
+    await asyncio.sleep(3.0)
+    seen["waits"] = not waiting.done()
+    seen["added"] = nodes.add(2)
+    seen["one_after_death"] = (await asyncio.wait_for(waiting, 60.0)).address
+    nodes.kill(ranks[0].address)
+    try:
+        await keeper.ranks("plan", 15.0)
+    except RunFailed as error:
+        seen["gave_up"] = str(error)
+    seen["news"] = [f"{each.event} {each.node} {each.address}" for each in news]
+    keeper.close()
+    return seen
+
+
+with RayNodes([2, 2, 2]) as nodes:
+    os.environ["RAY_ADDRESS"] = nodes.address
+    start_ray()
+    print(json.dumps(asyncio.run(observe(nodes))))
+    ray.shutdown()

@@ -1,0 +1,39 @@
+"""A seat keeper on real Ray nodes of this machine, some of which are killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen():
+    # In a process of its own: this one is connected to a Ray of the other tests.
+    script = Path(__file__).with_name("keeper_on_nodes.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = done.stdout.splitlines()  # Ray prints nothing of the nodes' deaths
+    return json.loads(line)
+
+
+def test_each_node_of_a_placement_is_another_node_and_other_jobs_are_refused_its_devices(seen):
+    assert seen["before"] == ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.5"]
+    assert seen["cores"] == [1, 1] and seen["left_in_folder"] == []
+    assert seen["rival"].startswith("the plan needs 3 nodes with 2 free rlplan_core each, and the cluster has none")
+    assert "node 127.0.0.4 has 2, 0 of them free" in seen["rival"]
+
+
+def test_an_engine_of_a_lost_node_waits_for_another_one_while_the_others_go_on(seen):
+    assert seen["two_after_death"] == "127.0.0.4" and seen["waits"]
+    assert seen["worker"] == "127.0.0.3" and seen["worker_after_death"] in ("127.0.0.4", "127.0.0.5"), "a worker holds no device and does not wait"
+    assert seen["one_after_death"] == seen["added"] == "127.0.0.6"
+    assert seen["news"][:2] == ["node_lost 0 127.0.0.3", "node_back 0 127.0.0.6"]
+
+
+def test_trainer_ranks_wait_for_a_node_only_so_long(seen):
+    assert "no node with 2 free rlplan_core came in place of one that was lost, within 15 s" in seen["gave_up"]
+    assert seen["news"][2:] == ["node_lost 2 127.0.0.5"]
