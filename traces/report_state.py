@@ -68,7 +68,7 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, resume, checkpoint, failed prompt, unscored, skipped, run failed, stopped, not a number,
+    Kinds: restart, node, resume, checkpoint, failed prompt, unscored, skipped, run failed, stopped, not a number,
     conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
@@ -104,6 +104,10 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [
                 (step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")
             ]
+        case "node_lost":
+            return [(step, "node", f"node {event.get('node')} ({event.get('address')}) was lost, with all that ran there")]
+        case "node_back":
+            return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":
             return [(step, "resume", f"taken up again after step {step}")]
         case "checkpoint_failed":
