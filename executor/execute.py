@@ -115,7 +115,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         def hear(news: NodeNews) -> None:
             watcher.note(f"node {news.address}: {'lost' if news.event == 'node_lost' else 'in its place, or back'}")
             for run in runs:
-                run.event(news.event, node=news.node, address=news.address)
+                if news.event == "node_lost":
+                    run.event("node_lost", node=news.node, address=news.address)
+                else:
+                    run.event("node_back", node=news.node, address=news.address)
 
         seats.tell = hear
         return await take_turns(runs, options, watcher)

@@ -105,7 +105,9 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
                 (step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")
             ]
         case "node_lost":
-            return [(step, "node", f"node {event.get('node')} ({event.get('address')}) was lost, with all that ran there")]
+            return [
+                (step, "node", f"node {event.get('node')} ({event.get('address')}) was lost, with all that ran there")
+            ]
         case "node_back":
             return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.errors import InputError
 from .scoring_errors import MEMORY_BYTES
 from .scoring_errors import InfrastructureError as InfrastructureError  # a user's function imports them from here
@@ -48,6 +49,17 @@ class ScorerConfig:
     deadline_s: float
     search_path: str | None = None
     memory_bytes: int = MEMORY_BYTES
+
+    @classmethod
+    def of_job(cls, job: Job, paths: JobPaths, deadline_s: float) -> ScorerConfig:
+        """The configuration of a job, with `deadline_s` as the longest deadline of a sample."""
+        return cls(
+            reward_kind=job.reward.kind,
+            function=job.reward.function,
+            deadline_s=deadline_s,
+            search_path=str(paths.reward_folder.resolve()),
+            memory_bytes=job.reward.memory_bytes or MEMORY_BYTES,
+        )
 
 
 @dataclass(frozen=True)

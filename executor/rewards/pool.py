@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from ...plans.schema.job import Job, JobPaths
@@ -30,7 +31,6 @@ from .functions import ScorerConfig
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
 from .sample_queue import SampleQueue
 from .scoring import Scored
-from .scoring_errors import MEMORY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class RewardPool:
         slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
         start_s: seconds that a worker may take to start at most, the import of the function's module included.
         supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
-        seats: the node of each worker; None: any.
+        seats: the node of each worker.
     """
 
     def __init__(
@@ -61,15 +61,14 @@ class RewardPool:
         supervisor: Supervisor | None = None,
         seats: SeatKeeper | None = None,
     ) -> None:
-        assert workers >= 1, "a reward pool needs a worker"
+        assert workers >= 1
         self._retries = retries
         self._deadline_s = config.deadline_s
         self._alarm_s = config.deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         supervisor = supervisor or Supervisor()
-        self._workers = [
-            RewardProcess(f"{name}-{i}", config, supervisor, start_s, seats=seats, number=i) for i in range(workers)
-        ]
+        process = partial(RewardProcess, config=config, supervisor=supervisor, start_s=start_s, seats=seats)
+        self._workers = [process(f"{name}-{i}", number=i) for i in range(workers)]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, Sample] = {}
         self._queue = SampleQueue()
@@ -90,15 +89,8 @@ class RewardPool:
         seats: SeatKeeper | None = None,
     ) -> RewardPool:
         """The pool of a job; `profile` and `execute` score with the same function and the same limits."""
-        reward = job.reward
-        config = ScorerConfig(
-            reward_kind=reward.kind,
-            function=reward.function,
-            deadline_s=deadline_s,
-            search_path=str(paths.reward_folder.resolve()),
-            memory_bytes=reward.memory_bytes or MEMORY_BYTES,
-        )
-        return cls(config, workers, retries=reward.retries, supervisor=supervisor, seats=seats)
+        scorer, retries = ScorerConfig.of_job(job, paths, deadline_s), job.reward.retries
+        return cls(scorer, workers, retries=retries, supervisor=supervisor, seats=seats)
 
     async def start(self) -> None:
         """Start all workers.
@@ -173,8 +165,6 @@ class RewardPool:
             self.cancel(sample.key)
         self._queue.clear()
         await asyncio.gather(*(worker.close() for worker in self._workers + self._ended))
-
-    # ---- one worker ----
 
     async def _serve(self, worker: RewardProcess) -> None:
         while True:

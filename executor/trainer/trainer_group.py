@@ -14,22 +14,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from ...plans.yaml.errors import RunFailed
-from ..actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
-from ..engines.guard import guard_group
+from ..actors import end_actor, retrieved, track
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
-from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat, SeatKeeper
 from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
+from .rank_actor import PULSE_GROUP, WRITER_GROUP, spawn_ranks
 from .samples import TrainSample
 from .trainer_config import TrainerConfig, UpdateSettings
-from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
 NODE_PATIENCE_S = 600.0  # for a node in place of one that was lost
@@ -38,28 +35,9 @@ WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
 OTHERS_S = 2.0
 Result = TypeVar("Result")
 
-# Threads of their own in each rank: a rank that trains can answer, and write what it has staged.
-PULSE_GROUP, WRITER_GROUP = "pulse", "writer"
-
 
 class TrainerDied(ActorFailed):
     """A rank is gone, and with it the state since the last checkpoint; ends the run only if it cannot recover."""
-
-
-class TrainerRank(Trainer):
-    """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
-
-    def __init__(self, config: TrainerConfig, rank: int) -> None:
-        self._arguments = (config, rank)
-
-    def meeting_point(self) -> str:
-        """Where ranks may meet on the node of this one."""
-        return free_address()
-
-    def construct(self, init_method: str | None) -> int:
-        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
-        super().__init__(*self._arguments, init_method)
-        return self.parameters()
 
 
 class TrainerGroup:
@@ -104,7 +82,7 @@ class TrainerGroup:
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
-        self._ranks = self._spawn()
+        self._ranks = spawn_ranks(self._config, self._places)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)
@@ -115,25 +93,6 @@ class TrainerGroup:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
             method = f"tcp://{points}"
         self.parameters = int(await self._all("construct", deadline_s, method))
-
-    def _spawn(self) -> list[Any]:
-        """New actors of all ranks."""
-        # Ray's stubs do not know this option.
-        threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
-        remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
-        ranks = []
-        for rank in range(self._config.ranks):
-            config, options = self._config, dict[str, Any](ACTOR_OPTIONS)
-            seat = self._places[rank] if self._places else None
-            if seat is not None:
-                beside = sum(other.node_id == seat.node_id for other in self._places)
-                config = replace(config, threads=max(seat.node_cores // beside, 1))
-                options |= on_node(seat.node_id)
-            options["runtime_env"] = {"env_vars": _environment(config, seat)}
-            ranks.append(remote.options(**options).remote(config, rank))
-        for actor in ranks:
-            actor.__ray_call__.remote(_guard)
-        return ranks
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
@@ -281,25 +240,5 @@ async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, R
         await asyncio.gather(task, death, return_exceptions=True)
 
 
-def _guard(trainer: Trainer) -> None:
-    """Start the guard process of a rank; runs in the rank."""
-    guard_group()
-
-
 def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:
     return [error for call in calls if call.done() and (error := call.exception()) is not None]
-
-
-def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]:
-    """Environment of a rank."""
-    environment = {
-        "OMP_NUM_THREADS": str(config.threads),
-        # Spinning threads would take the cores from each other and from whoever shares the machine.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    if config.device == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
-    elif seat is not None and seat.gpus:
-        environment |= visible_gpus(seat.gpus)
-    return environment

@@ -13,8 +13,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import ray
-from benchmarks.ray_nodes import RayNodes
 
+from benchmarks.ray_nodes import RayNodes
 from rlplan.executor.actors import start_ray
 from rlplan.executor.placement.seat_keeper import NodeNews, SeatKeeper
 from rlplan.executor.placement.seats import Room, place
@@ -36,7 +36,7 @@ async def observe(nodes: RayNodes) -> dict[str, Any]:
     seen["cores"] = [len(one.cores), len(ranks[0].cores)]
     with tempfile.TemporaryDirectory() as folder:
         await check_shared(Path(folder), keeper.nodes)
-        seen["left_in_folder"] = os.listdir(folder)
+        seen["left_in_folder"] = [path.name for path in Path(folder).iterdir()]
     try:
         await rival.open(own_machine=False)
     except InputError as error:

@@ -29,7 +29,9 @@ def test_each_node_of_a_placement_is_another_node_and_other_jobs_are_refused_its
 
 def test_an_engine_of_a_lost_node_waits_for_another_one_while_the_others_go_on(seen):
     assert seen["two_after_death"] == "127.0.0.4" and seen["waits"]
-    assert seen["worker"] == "127.0.0.3" and seen["worker_after_death"] in ("127.0.0.4", "127.0.0.5"), "a worker holds no device and does not wait"
+    assert seen["worker"] == "127.0.0.3" and seen["worker_after_death"] in ("127.0.0.4", "127.0.0.5"), (
+        "a worker holds no device and does not wait"
+    )
     assert seen["one_after_death"] == seen["added"] == "127.0.0.6"
     assert seen["news"][:2] == ["node_lost 0 127.0.0.3", "node_back 0 127.0.0.6"]
 

@@ -1,0 +1,75 @@
+"""The Ray actor of one trainer rank: where it runs, what it sees of its node, and how it is constructed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from ..actors import ACTOR_OPTIONS, visible_gpus
+from ..engines.guard import guard_group
+from ..placement.live_nodes import free_address, on_node
+from ..placement.seat_keeper import LiveSeat
+from .trainer_config import TrainerConfig
+from .trainer_rank import Trainer
+
+# Threads of their own in each rank: a rank that trains can answer, and write what it has staged.
+PULSE_GROUP, WRITER_GROUP = "pulse", "writer"
+
+
+class TrainerRank(Trainer):
+    """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
+
+    def __init__(self, config: TrainerConfig, rank: int) -> None:
+        self._arguments = (config, rank)
+
+    def meeting_point(self) -> str:
+        """Where ranks may meet on the node of this one."""
+        return free_address()
+
+    def construct(self, init_method: str | None) -> int:
+        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
+        super().__init__(*self._arguments, init_method)
+        return self.parameters()
+
+
+def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
+    """New actors of all ranks, on their seats; on any node if there are none."""
+    # Ray's stubs do not know this option.
+    threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
+    remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
+    ranks = []
+    for rank in range(config.ranks):
+        own, options = config, dict[str, Any](ACTOR_OPTIONS)
+        seat = seats[rank] if seats else None
+        if seat is not None:
+            beside = sum(other.node_id == seat.node_id for other in seats)
+            own = replace(config, threads=max(seat.node_cores // beside, 1))
+            options |= on_node(seat.node_id)
+        options["runtime_env"] = {"env_vars": _environment(own, seat)}
+        ranks.append(remote.options(**options).remote(own, rank))
+    for actor in ranks:
+        actor.__ray_call__.remote(_guard)
+    return ranks
+
+
+def _guard(trainer: Trainer) -> None:
+    """Start the guard process of a rank; runs in the rank."""
+    guard_group()
+
+
+def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]:
+    """Environment of a rank."""
+    environment = {
+        "OMP_NUM_THREADS": str(config.threads),
+        # Spinning threads would take the cores from each other and from whoever shares the machine.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if config.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
+    elif seat is not None and seat.gpus:
+        environment |= visible_gpus(seat.gpus)
+    return environment
