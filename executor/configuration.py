@@ -68,8 +68,13 @@ class Configuration:
     """One for each plan."""
 
 
-def configuration(plans: Sequence[PlannedJob], job: Job, paths: JobPaths, pool: Pool) -> Configuration:
-    """The configuration of plans of one job that take turns on one pool."""
+def configuration(
+    plans: Sequence[PlannedJob], job: Job, paths: JobPaths, pool: Pool, train_pool: Pool | None = None
+) -> Configuration:
+    """The configuration of plans of one job that take turns on one pool.
+
+    `train_pool`: the pool of their trainers; None: that of the engines.
+    """
     runs = tuple(run_settings(planned, job) for planned in plans)
     rounds = [settings for run in runs for settings in run.rounds.values()]
     return Configuration(
@@ -82,7 +87,7 @@ def configuration(plans: Sequence[PlannedJob], job: Job, paths: JobPaths, pool: 
         ),
         reward_workers=plans[0].reward.workers,
         reward_deadline_s=max(planned.reward.deadline_s for planned in plans),
-        trainers=tuple(planned_trainer(planned, job, paths.model, pool) for planned in plans),
+        trainers=tuple(planned_trainer(planned, job, paths.model, train_pool or pool) for planned in plans),
         runs=runs,
     )
 

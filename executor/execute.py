@@ -60,7 +60,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
-    settings = configuration([e.plan.job for e in executions], job, paths, pool)
+    settings = configuration([e.plan.job for e in executions], job, paths, pool, first.train_pool)
     seats = SeatKeeper(placement_of(executions), pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
     rewards = RewardPool.of_job(

@@ -48,6 +48,12 @@ class Execution:
         """The pool that the plan's engines run on."""
         return self.checked.cluster.pools[self.plan.job.rounds.short.rollout.pool]
 
+    @property
+    def train_pool(self) -> Pool:
+        """The pool that its trainers run on."""
+        placement = self.plan.job.placement
+        return self.pool if placement is None else self.checked.cluster.pools[placement.train_pool]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -112,7 +118,8 @@ def placement_of(executions: Sequence[Execution]) -> Placement:
     """Where the actors of plans that are executed together sit. Raises InputError if the pool has no room for them."""
     first = executions[0]
     try:
-        return run_placement({execution.name: execution.plan.job for execution in executions}, first.pool)
+        pools = first.checked.cluster.pools
+        return run_placement({execution.name: execution.plan.job for execution in executions}, pools)
     except DoesNotFit as lack:
         raise InputError(f"{lack}; solve again for this cluster", str(first.plan_path)) from None
 

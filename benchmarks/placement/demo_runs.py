@@ -39,12 +39,14 @@ def write_plan(folder: Path, nodes: int) -> Path:
     dump(Job.model_validate(job), folder / "job.yaml")
     cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
     pool = cluster["pools"]["main"]
-    pool |= {"nodes": nodes, "cores": max(PER_NODE, pool["cores"])}
+    pool |= {"nodes": max(nodes - 1, 1), "cores": max(PER_NODE, pool["cores"])}
     pool["accelerators"]["per_node"] = PER_NODE
+    if nodes > 1:
+        cluster["pools"]["train"] = pool | {"nodes": 1}
     dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
     document = with_layout(shipped_plan(folder, "exact")).model_dump(mode="json")
     if nodes > 1:
-        document["job"]["placement"] = {"train_nodes": 1}
+        document["job"]["placement"] = {"train_pool": "train"}
     dump(Plan.model_validate(document), folder / "plan.yaml")
     return folder / "plan.yaml"
 

@@ -9,10 +9,10 @@ from ...executor.placement.seats import Placement
 from ...plans.phrases.numbers import count
 
 
-def placement_data(placement: Placement, addresses: Sequence[str]) -> list[dict[str, Any]]:
+def placement_data(placement: Placement, addresses: Sequence[str | None]) -> list[dict[str, Any]]:
     """One entry for each node in use: its number, its address if it is known, and the devices of who runs there."""
     rows = []
-    for node in range(placement.nodes_in_use()):
+    for number, (node, room) in enumerate(placement.nodes_in_use().items()):
         engines = {name: list(seat.devices) for name, seat in placement.engines.items() if seat.node == node}
         trainers = {
             plan: {rank: list(seat.devices) for rank, seat in enumerate(seats) if seat.node == node}
@@ -21,7 +21,8 @@ def placement_data(placement: Placement, addresses: Sequence[str]) -> list[dict[
         rows.append(
             {
                 "node": node,
-                "address": addresses[node] if node < len(addresses) else None,
+                "pool": room.pool,
+                "address": addresses[number] if number < len(addresses) else None,
                 "engines": engines,
                 "trainers": {plan: ranks for plan, ranks in trainers.items() if ranks},
                 "reward_workers": [i for i, place in enumerate(placement.reward_workers) if place == node],
@@ -30,19 +31,24 @@ def placement_data(placement: Placement, addresses: Sequence[str]) -> list[dict[
     return rows
 
 
-def placement_lines(placement: Placement, addresses: Sequence[str]) -> list[str]:
+def placement_lines(placement: Placement, addresses: Sequence[str | None]) -> list[str]:
     """Lines of the same."""
     lines = []
     for row in placement_data(placement, addresses):
-        lines.append(f"node {row['node']}" + (f", {row['address']}" if row["address"] else ""))
-        lines += [f"  devices {spans(devices)}: engine {name}" for name, devices in row["engines"].items()]
+        lines.append(f"node {row['node']} of pool {row['pool']}" + (f": {row['address']}" if row["address"] else ""))
+        lines += [f"  {_devices(devices)}: engine {name}" for name, devices in row["engines"].items()]
         for plan, ranks in row["trainers"].items():
             devices = sorted(device for held in ranks.values() for device in held)
-            lines.append(f"  devices {spans(devices)}: trainer {plan}, ranks {spans(sorted(ranks))}")
+            which = f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(sorted(ranks))}"
+            lines.append(f"  {_devices(devices)}: trainer {plan}, {which}")
         if row["reward_workers"]:
             workers = row["reward_workers"]
             lines.append(f"  {count(len(workers), 'reward worker')}: {spans(workers)}")
     return lines
+
+
+def _devices(devices: Sequence[int]) -> str:
+    return f"{'device' if len(devices) == 1 else 'devices'} {spans(devices)}"
 
 
 def spans(numbers: Sequence[int]) -> str:

@@ -7,8 +7,8 @@ import os
 from .seats import Placement
 
 
-def live_addresses(placement: Placement, kind: str) -> tuple[list[str], str | None]:
-    """(addresses of the nodes that a start would take now, what is lacking for the others or None).
+def live_addresses(placement: Placement, kind: str) -> tuple[list[str | None], str | None]:
+    """(addresses of the nodes that a start would take now, None for those that lack; what is lacking, or None).
 
     Connects to the cluster that RAY_ADDRESS names; ([], None) without that variable, since Ray would then be started on
     this machine alone.
@@ -16,9 +16,10 @@ def live_addresses(placement: Placement, kind: str) -> tuple[list[str], str | No
     if not os.environ.get("RAY_ADDRESS"):
         return [], None
     from ..actors import start_ray
-    from .live_nodes import choose, cluster_nodes, device_resource, shortage
+    from .live_nodes import choose, cluster_nodes, device_resource
 
     start_ray()
-    resource, devices, wanted = device_resource(kind), placement.room.devices, placement.nodes_in_use()
+    resource = device_resource(kind)
     nodes = cluster_nodes(resource)
-    return [node.address for node in choose(nodes, wanted, devices)], shortage(nodes, wanted, devices, resource)
+    chosen, lack = choose(nodes, list(placement.nodes_in_use().values()), resource)
+    return [None if node is None else node.address for node in chosen], lack

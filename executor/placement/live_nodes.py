@@ -23,20 +23,24 @@ from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import RunFailed
 from ..actors import track, within
 from ..faults import reason
+from .seats import Room
 
 CORE_RESOURCE = "rlplan_core"
+POOL_LABEL = "rlplan-pool"
+"""Label of a Ray node (`ray start --labels rlplan-pool=NAME`) that serves only the pool of this name."""
 LEASE_S = 30.0  # for Ray to reserve devices that are free
 PROBE_S = 120.0  # for a process to start on a node and answer
 PACKAGES = ("rlplan", "torch", "transformers")
 
 
 class ClusterNode(NamedTuple):
-    """A node as Ray's tables have it: devices that it has, and that no job holds."""
+    """A node as Ray's tables have it: devices that it has, and that no job holds; the pool that it serves, "": any."""
 
     node_id: str
     address: str
     devices: int
     free: int
+    pool: str = ""
 
 
 class NodeFacts(NamedTuple):
@@ -83,6 +87,7 @@ def cluster_nodes(resource: str) -> list[ClusterNode]:
             node["NodeManagerAddress"],
             int(node["Resources"].get(resource, 0)),
             int(free.get(node["NodeID"], {}).get(resource, 0)),
+            node.get("Labels", {}).get(POOL_LABEL, ""),
         )
         for node in _alive()
     ]
@@ -99,28 +104,40 @@ def _order(address: str) -> tuple[tuple[int, ...], str]:
     return (tuple(map(int, parts)) if all(part.isdigit() for part in parts) else (), address)
 
 
-def choose(nodes: Sequence[ClusterNode], wanted: int, devices: int) -> list[ClusterNode]:
-    """The first `wanted` nodes with `devices` free devices; fewer if there are no more.
+def choose(
+    nodes: Sequence[ClusterNode], rooms: Sequence[Room], resource: str
+) -> tuple[list[ClusterNode | None], str | None]:
+    """A node for each of `rooms`, the pools of the nodes that are wanted: none twice, None where none is left.
 
-    Nodes whose free devices are the fewest that do come first, so that larger ones stay whole.
+    Nodes that bear a pool's name serve only that pool. Those come first; then those whose free devices are the fewest
+    that do, so that larger nodes stay whole. With it comes what is lacking, with the nodes' names, or None.
     """
-    fitting = [node for node in nodes if node.free >= devices]
-    return sorted(fitting, key=lambda node: node.free)[:wanted]
+    left = list(nodes)
+    chosen: dict[int, ClusterNode] = {}
+    for number, room in sorted(enumerate(rooms), key=lambda item: -item[1].devices):
+        fitting = [node for node in left if node.free >= room.devices and node.pool in ("", room.pool)]
+        if fitting:
+            chosen[number] = min(fitting, key=lambda node: (node.pool == "", node.free))
+            left.remove(chosen[number])
+    lacking = [room for number, room in enumerate(rooms) if number not in chosen]
+    return [chosen.get(number) for number in range(len(rooms))], _lack(left, rooms, lacking, resource)
 
 
-def shortage(nodes: Sequence[ClusterNode], wanted: int, devices: int, resource: str) -> str | None:
-    """What the cluster lacks for `wanted` nodes of `devices` free devices each, with the nodes' names, or None."""
-    fitting = choose(nodes, wanted, devices)
-    if len(fitting) == wanted:
+def _lack(left: Sequence[ClusterNode], rooms: Sequence[Room], lacking: Sequence[Room], resource: str) -> str | None:
+    if not lacking:
         return None
-    held = [
-        f"node {node.address} has {node.devices}" + (f", {node.free} of them free" if node.free < node.devices else "")
-        for node in nodes
-        if node.free < devices
+    room = lacking[0]
+    wanted = sum(each.pool == room.pool for each in rooms)
+    there = wanted - sum(each.pool == room.pool for each in lacking)
+    others = [
+        f"node {node.address} has {node.devices}"
+        + (f", {node.free} of them free" if node.free < node.devices else "")
+        + (f", and is of pool '{node.pool}'" if node.pool not in ("", room.pool) else "")
+        for node in left
     ]
     return (
-        f"the plan needs {count(wanted, 'node')} with {devices} free {resource} each, and the cluster has "
-        f"{len(fitting) or 'none'}" + "".join(f"; {text}" for text in held)
+        f"pool '{room.pool}' needs {count(wanted, 'node')} with {room.devices} free {resource} each, and the cluster "
+        f"has {there or 'none'}" + "".join(f"; {text}" for text in others)
     )
 
 

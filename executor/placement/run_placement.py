@@ -10,20 +10,22 @@ from ..engines.messages import engine_counts, engine_name
 from .seats import Placement, Room, place
 
 
-def run_placement(plans: Mapping[str, PlannedJob], pool: Pool) -> Placement:
-    """Seats of the engines, trainer ranks and reward workers of plans that take turns, by name, on one pool.
+def run_placement(plans: Mapping[str, PlannedJob], pools: Mapping[str, Pool]) -> Placement:
+    """Seats of the engines, trainer ranks and reward workers of plans that take turns, by name.
 
-    They share engines and reward workers, and agree on their nodes (prepare.py). Raises DoesNotFit.
+    They share engines and reward workers, and agree on their pools (prepare.py). Raises DoesNotFit.
     """
     first = next(iter(plans.values()))
-    room = Room(
-        nodes=pool.nodes,
-        devices=pool.accelerators.per_node,
-        cores=pool.cores,
-        train_nodes=0 if first.placement is None else first.placement.train_nodes,
-    )
+    rollout_pool = first.rounds.short.rollout.pool
+    train_pool = rollout_pool if first.placement is None else first.placement.train_pool
     kinds = [kind for plan in plans.values() for kind in (plan.rounds.short, plan.rounds.long) if kind is not None]
     counts = engine_counts({kind.rollout.layout for kind in kinds})
     engines = {tp: [engine_name(tp, number) for number in range(count)] for tp, count in counts.items()}
     ranks = {name: plan.rounds.short.train.accelerators for name, plan in plans.items()}
-    return place(room, engines, ranks, first.reward.workers)
+    train_room = None if train_pool == rollout_pool else _room(train_pool, pools)
+    return place(_room(rollout_pool, pools), engines, ranks, first.reward.workers, train_room)
+
+
+def _room(name: str, pools: Mapping[str, Pool]) -> Room:
+    pool = pools[name]
+    return Room(name, pool.nodes, pool.accelerators.per_node, pool.cores)

@@ -23,7 +23,6 @@ from .live_nodes import (
     cluster_nodes,
     device_resource,
     lease,
-    shortage,
     this_machine,
 )
 from .seats import Placement, Seat
@@ -71,46 +70,54 @@ class SeatKeeper:
         self.tell = tell
         self._kind = kind
         self._resource = ""
-        self._nodes: list[LeasedNode] = []
+        self._rooms = placement.nodes_in_use()
+        self._nodes: dict[int, LeasedNode] = {}
         self._lost: set[int] = set()
         self._seated: set[str] = set()
-        self._locks = [asyncio.Lock() for _ in range(placement.room.nodes)]
+        self._locks = {node: asyncio.Lock() for node in self._rooms}
 
     async def open(self, own_machine: bool) -> None:
         """Lease the nodes. `own_machine`: Ray was started for this run, on this machine alone.
 
         Raises InputError with what the cluster lacks, RunFailed if its nodes answer no more.
         """
-        room, wanted = self.placement.room, self.placement.nodes_in_use()
         if own_machine:
-            if wanted > 1:
+            if len(self._rooms) > 1:
                 raise InputError(
-                    f"the plan needs {wanted} nodes, and this machine is one; start Ray on all nodes, and set "
-                    "RAY_ADDRESS to the address of its head"
+                    f"the plan needs {len(self._rooms)} nodes, and this machine is one; start Ray on all nodes, and "
+                    "set RAY_ADDRESS to the address of its head"
                 )
-            self._nodes = [this_machine(self._kind, room.devices)]
+            self._nodes = {node: this_machine(self._kind, room.devices) for node, room in self._rooms.items()}
             return
         self._resource = device_resource(self._kind)
-        while len(self._nodes) < wanted:
-            nodes = cluster_nodes(self._resource)
-            free = self._not_held(nodes)
-            missing = wanted - len(self._nodes)
-            if (lack := shortage(free, missing, room.devices, self._resource)) is not None:
+        while missing := [node for node in self._rooms if node not in self._nodes]:
+            if (lack := await self._lease(missing)) is not None:
                 raise InputError(f"{lack}; start more nodes, wait for other jobs, or solve for this cluster")
-            leases = [lease(node, self._resource, room.devices) for node in choose(free, missing, room.devices)]
-            self._nodes += [node for node in await asyncio.gather(*leases) if node is not None]
-        _same_versions(self._nodes)
+        _same_versions(self.nodes)
+
+    async def _lease(self, missing: Sequence[int]) -> str | None:
+        """Lease a node for each of these, unless one went away meanwhile; what the cluster lacks, or None."""
+        rooms = [self._rooms[node] for node in missing]
+        chosen, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
+        if lack is not None:
+            return lack
+        calls = [lease(node, self._resource, room.devices) for node, room in zip(chosen, rooms, strict=True) if node]
+        for number, leased in zip(missing, await asyncio.gather(*calls), strict=True):
+            if leased is not None:
+                self._nodes[number] = leased
+        return None
 
     def close(self) -> None:
         """Give all devices back."""
-        for node in self._nodes:
-            node.release()
-        self._nodes = []
+        for number, node in self._nodes.items():
+            if number not in self._lost:
+                node.release()
+        self._nodes = {}
 
     @property
     def nodes(self) -> list[LeasedNode]:
-        """The leased nodes, by number."""
-        return list(self._nodes)
+        """The leased nodes, in order."""
+        return list(self._nodes.values())
 
     @property
     def nodes_lost(self) -> int:
@@ -129,14 +136,14 @@ class SeatKeeper:
             return list(await asyncio.wait_for(asyncio.gather(*takes), patience_s))
         except TimeoutError:
             raise RunFailed(
-                f"trainer {plan}: no node with {self.placement.room.devices} free {self._resource} came in place of "
-                f"one that was lost, within {patience_s:.0f} s; start one, and go on with --resume"
+                f"trainer {plan}: no node with {self._rooms[seats[0].node].devices} free {self._resource} came in "
+                f"place of one that was lost, within {patience_s:.0f} s; start one, and go on with --resume"
             ) from None
 
     async def worker(self, number: int) -> LiveSeat:
         """The seat of a reward worker: on another node while its own is missing. It holds no device."""
         first = self.placement.reward_workers[number]
-        order = [first, *(node for node in range(len(self._nodes)) if node != first)]
+        order = [first, *(node for node in self._nodes if node != first)]
         name = f"worker {number}"
         for node in order:
             if node not in self._lost and (name not in self._seated or await answers(self._nodes[node])):
@@ -162,21 +169,18 @@ class SeatKeeper:
         self.tell(NodeNews("node_lost", number, node.facts.address))
 
     async def _replaced(self, number: int) -> bool:
-        devices = self.placement.room.devices
         if not self._resource:  # Ray runs on this machine alone
             raise RunFailed("Ray is gone from this machine; go on with --resume")
-        for node in choose(self._not_held(cluster_nodes(self._resource)), 1, devices):
-            leased = await lease(node, self._resource, devices)
-            if leased is not None:
-                _same_versions([*self._nodes, leased])
-                self._nodes[number] = leased
-                self._lost.discard(number)
-                self.tell(NodeNews("node_back", number, leased.facts.address))
-                return True
-        return False
+        before = self._nodes[number]
+        if await self._lease([number]) is not None or self._nodes[number] is before:
+            return False
+        _same_versions(self.nodes)
+        self._lost.discard(number)
+        self.tell(NodeNews("node_back", number, self._nodes[number].facts.address))
+        return True
 
     def _not_held(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
-        held = {node.node_id for number, node in enumerate(self._nodes) if number not in self._lost}
+        held = {node.node_id for number, node in self._nodes.items() if number not in self._lost}
         return [node for node in nodes if node.node_id not in held]
 
     def _live(self, seat: Seat) -> LiveSeat:

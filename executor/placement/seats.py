@@ -4,7 +4,7 @@ Nodes are numbered from 0, and so are the devices of each. Invariants (`Placemen
 - in one phase (rollout with engines of one TP size, or the training of one plan) no device has two holders;
 - an engine's devices, which hold its tensor-parallel ranks, are of one node;
 - trainer ranks fill nodes in order, so that ranks that exchange most (rank_mesh.py) are on one node;
-- where trainers have nodes to themselves (`train_nodes`) no engine is on them, and no rank elsewhere.
+- where trainers have a pool to themselves no engine is on its nodes, and no rank elsewhere.
 
 Engines are spread over nodes, one on each before any has two: each has its node's host to itself for longer, and the
 death of a node takes the fewest.
@@ -13,7 +13,7 @@ death of a node takes the fewest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...plans.phrases.numbers import count
 
@@ -32,18 +32,20 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The nodes of a pool.
+    """The nodes of a pool, numbered from `first`.
 
     Attributes:
-        nodes: how many; the last `train_nodes` of them are the trainers' alone, where that is not 0.
+        pool: its name.
+        nodes: how many.
         devices: of each node.
         cores: host cores of each node; where devices are cores, they are among them.
     """
 
+    pool: str
     nodes: int
     devices: int
     cores: int
-    train_nodes: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,14 @@ class Placement:
     """Where every actor of a run sits.
 
     Attributes:
-        room: the nodes.
+        rooms: the engines' pool, and the trainers' where they have one of their own.
         engines: by name of the engine.
         engine_sets: names of the engines of each TP size; those of one size decode together.
         trainers: seats of the ranks by name of the plan, in order of the ranks; plans train in turns.
         reward_workers: the node of each worker.
     """
 
-    room: Room
+    rooms: tuple[Room, ...]
     engines: Mapping[str, Seat]
     engine_sets: Mapping[int, tuple[str, ...]]
     trainers: Mapping[str, tuple[Seat, ...]]
@@ -83,62 +85,72 @@ class Placement:
                     held.add((seat.node, device))
         return twice
 
-    def nodes_in_use(self) -> int:
-        """Nodes that have an actor; they are the first ones, or all where trainers have nodes to themselves."""
-        trained = [seat.node for seats in self.trainers.values() for seat in seats]
-        return 1 + max([*(seat.node for seat in self.engines.values()), *trained, *self.reward_workers], default=-1)
+    def nodes_in_use(self) -> dict[int, Room]:
+        """The nodes that have an actor, in order, each with its pool."""
+        trained = {seat.node for seats in self.trainers.values() for seat in seats}
+        used = {seat.node for seat in self.engines.values()} | trained | set(self.reward_workers)
+        return {
+            node: room for room in self.rooms for node in range(room.first, room.first + room.nodes) if node in used
+        }
 
 
-def place(room: Room, engines: Mapping[int, Sequence[str]], ranks: Mapping[str, int], workers: int) -> Placement:
+def place(
+    room: Room,
+    engines: Mapping[int, Sequence[str]],
+    ranks: Mapping[str, int],
+    workers: int,
+    train_room: Room | None = None,
+) -> Placement:
     """The placement of a run's actors.
 
     Args:
-        room: the nodes.
+        room: the nodes of the engines.
         engines: names of the engines by TP size.
         ranks: trainer ranks of each plan.
-        workers: reward workers.
+        workers: reward workers; they are on nodes of engines.
+        train_room: the nodes of the trainers, which follow those of the engines; None: the engines'.
 
     Raises DoesNotFit.
     """
-    if room.train_nodes >= room.nodes:
-        raise DoesNotFit(
-            f"{count(room.train_nodes, 'node')} for trainers alone leave none of {count(room.nodes, 'node')} to engines"
-        )
+    if train_room is not None:
+        train_room = replace(train_room, first=room.nodes)
+    trained = train_room or room
     seats = {}
     for tp, names in engines.items():
         for number, name in enumerate(names):
             seats[name] = _engine_seat(room, tp, number, len(names))
-    trainers = {plan: tuple(_rank_seat(room, rank, total) for rank in range(total)) for plan, total in ranks.items()}
+    trainers = {plan: tuple(_rank_seat(trained, rank, total) for rank in range(total)) for plan, total in ranks.items()}
     used: list[set[int]] = [set() for _ in range(room.nodes)]
     for seat in [*seats.values(), *(seat for of_plan in trainers.values() for seat in of_plan)]:
-        used[seat.node].update(seat.devices)
-    return Placement(
-        room, seats, {tp: tuple(names) for tp, names in engines.items()}, trainers, _worker_nodes(room, used, workers)
-    )
+        if seat.node < room.nodes:
+            used[seat.node].update(seat.devices)
+    sets = {tp: tuple(names) for tp, names in engines.items()}
+    rooms = (room,) if train_room is None else (room, train_room)
+    return Placement(rooms, seats, sets, trainers, _worker_nodes(room, used, workers))
 
 
 def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
-    nodes, of_node = room.nodes - room.train_nodes, room.devices // tp
-    row, node = divmod(number, nodes)
+    of_node = room.devices // tp
+    row, node = divmod(number, room.nodes)
     if row >= of_node:
-        alone = f" beside {room.train_nodes} for trainers alone" if room.train_nodes else ""
         raise DoesNotFit(
-            f"{count(total, 'engine')} of TP {tp} need {count(total * tp, 'device')}, each engine's on one node; "
-            f"{count(nodes, 'node')} of {count(room.devices, 'device')}{alone} hold {count(nodes * of_node, 'engine')}"
+            f"{count(total, 'engine')} of TP {tp} {'needs' if total == 1 else 'need'} {count(total * tp, 'device')}, "
+            f"each engine's on one node; the {_text(room)} can hold {count(room.nodes * of_node, 'engine')}"
         )
     return Seat(node, tuple(range(row * tp, (row + 1) * tp)))
 
 
 def _rank_seat(room: Room, rank: int, total: int) -> Seat:
-    first = room.nodes - room.train_nodes if room.train_nodes else 0
-    nodes = room.nodes - first
     row, device = divmod(rank, room.devices)
-    if row >= nodes:
+    if row >= room.nodes:
         raise DoesNotFit(
-            f"{count(total, 'trainer rank')} need a device each; {count(nodes, 'node')} of "
-            f"{count(room.devices, 'device')} have {nodes * room.devices}"
+            f"{count(total, 'trainer rank')} need a device each; the {_text(room)} have {room.nodes * room.devices}"
         )
-    return Seat(first + row, (device,))
+    return Seat(room.first + row, (device,))
+
+
+def _text(room: Room) -> str:
+    return f"{count(room.nodes, 'node')} of pool '{room.pool}', with {count(room.devices, 'device')} each,"
 
 
 def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ..schema.job import Job
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.levers import RewardJudge
-from ..schema.sections.planned_job import PlannedJob
+from ..schema.sections.planned_job import PlacementSpec, PlannedJob
 from ..schema.sections.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
@@ -47,11 +47,12 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
     step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
     if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else the step size is the fault
         yield from _loss(planned, job)
+    yield from _placement(planned, cluster)
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
         location: Loc = ("job", "rounds", kind)
         yield from _rollout((*location, "rollout"), rollout, cluster, model)
-        yield from _train((*location, "train"), train, rollout, cluster, job)
+        yield from _train((*location, "train"), train, rollout, cluster, job, planned.placement)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
 
@@ -148,7 +149,34 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         )
 
 
-def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
+def _placement(planned: PlannedJob, cluster: Cluster) -> Iterator[Fault]:
+    """Faults of the pool that trainers have to themselves."""
+    if planned.placement is None:
+        return
+    location, name, engines = ("job", "placement", "train_pool"), planned.placement.train_pool, planned.rounds.short
+    pool, others = cluster.pools.get(name), cluster.pools.get(engines.rollout.pool)
+    if pool is None:
+        message = f"cluster '{cluster.name}' has no pool '{name}'"
+        yield Fault("unknown-pool", location, message, f"its pools are {', '.join(cluster.pools)}")
+    elif name == engines.rollout.pool:
+        message = f"is {name}, which is the engines' pool"
+        yield Fault("same-pool", location, message, "name another pool, or remove placement: they then take turns")
+    elif others is not None and pool.accelerators.kind != others.accelerators.kind:
+        message = (
+            f"pool '{name}' is of kind {pool.accelerators.kind}, and the engines' pool is of kind "
+            f"{others.accelerators.kind}"
+        )
+        yield Fault("pools-of-two-kinds", location, message, "name a pool of the same kind")
+
+
+def _train(
+    location: Loc,
+    train: UpdateLayout,
+    rollout: RoundRollout,
+    cluster: Cluster,
+    job: Job,
+    placement: PlacementSpec | None = None,
+) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if train.micro_batch_tokens < longest:
         yield Fault(
@@ -158,7 +186,8 @@ def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: C
             "max_response_tokens) and is never split",
             f"write at least {longest}",
         )
-    pool = cluster.pools.get(rollout.pool)
+    name = rollout.pool if placement is None else placement.train_pool
+    pool = cluster.pools.get(name)
     if pool is not None and train.accelerators > pool.accelerators_total:
         unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
         per_trainer = train.accelerators // train.dp
@@ -169,7 +198,7 @@ def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: C
             "too-many-trainers",
             (*location, "dp"),
             f"{count(train.dp, 'trainer')} {_need(train.dp)} {train.accelerators} {unit}, pool "
-            f"'{rollout.pool}' has "
+            f"'{name}' has "
             f"{pool.accelerators_total}",
             remedy,
         )

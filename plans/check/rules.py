@@ -76,6 +76,8 @@ cutoff-beyond-cap        a cutoff at or above the longest response
 loss-divisor             loss divisors (samples or tokens) that no synchronous step of the job has
 heads-not-divided        a tensor- or sequence-parallel size that does not divide the model's heads
 unknown-pool             a pool that the cluster does not have
+same-pool                trainers with a pool of their own that is the engines'
+pools-of-two-kinds       engines and trainers on pools of different kinds
 engine-wider-than-node   an engine of more accelerators than a node has
 too-many-engines         more engines than the pool holds
 too-many-trainers        more trainers than the pool holds

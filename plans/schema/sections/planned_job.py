@@ -89,10 +89,10 @@ class SyncPlan(Strict):
 
 
 class PlacementSpec(Strict):
-    """Which nodes of the pool have engines, and which have trainers."""
+    """Engines and trainers on pools of their own."""
 
-    train_nodes: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Nodes that trainers have to themselves; engines have the others."""
+    train_pool: Name
+    """The pool that trainers have to themselves; engines are on that of the rounds' `rollout.pool`."""
 
 
 WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
@@ -136,7 +136,7 @@ class PlannedJob(Strict):
     """How new weights reach the engines."""
 
     placement: Annotated[PlacementSpec | None, Field(exclude_if=is_none)] = None
-    """Nodes apart for engines and trainers, as in the job; null: engines and trainers take turns on all nodes."""
+    """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""
 
     why: dict[WhyKey, str]
     """For each decision, by dotted key: what it gains and what the next best choice would cost."""

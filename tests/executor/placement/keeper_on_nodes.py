@@ -21,11 +21,11 @@ from rlplan.executor.placement.seats import Room, place
 from rlplan.executor.placement.shared_folder import check_shared
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
-ROOM = Room(nodes=3, devices=2, cores=2, train_nodes=1)
+ROOM, TRAIN_ROOM = Room("rollout", nodes=2, devices=2, cores=2), Room("train", nodes=1, devices=2, cores=2)
 
 
 async def observe(nodes: RayNodes) -> dict[str, Any]:
-    placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2)
+    placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2, TRAIN_ROOM)
     news: list[NodeNews] = []
     keeper, rival = SeatKeeper(placement, "cpu", news.append), SeatKeeper(placement, "cpu")
     seen: dict[str, Any] = {}

@@ -23,7 +23,9 @@ def seen():
 def test_each_node_of_a_placement_is_another_node_and_other_jobs_are_refused_its_devices(seen):
     assert seen["before"] == ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.5"]
     assert seen["cores"] == [1, 1] and seen["left_in_folder"] == []
-    assert seen["rival"].startswith("the plan needs 3 nodes with 2 free rlplan_core each, and the cluster has none")
+    assert seen["rival"].startswith(
+        "pool 'rollout' needs 2 nodes with 2 free rlplan_core each, and the cluster has none"
+    )
     assert "node 127.0.0.4 has 2, 0 of them free" in seen["rival"]
 
 

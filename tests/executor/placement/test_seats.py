@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.placement.live_nodes import ClusterNode, choose, shortage
+from rlplan.executor.placement.live_nodes import ClusterNode, choose
 from rlplan.executor.placement.seats import DoesNotFit, Placement, Room, Seat, place
 
 
@@ -27,76 +25,93 @@ def names(tp: int, number: int) -> list[str]:
 def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_no_room(
     nodes, devices, apart, sets, ranks, workers
 ):
-    room = Room(nodes, devices, cores=devices + 2, train_nodes=apart)
+    room, train_room = Room("main", nodes, devices, devices + 2), Room("train", apart, 3, 5) if apart else None
+    engines = {tp: names(tp, number) for tp, number in sets.items()}
     try:
-        placed = place(room, {tp: names(tp, number) for tp, number in sets.items()}, ranks, workers)
+        placed = place(room, engines, ranks, workers, train_room)
     except DoesNotFit:
-        for_engines, for_ranks = nodes - apart, apart or nodes
-        engines_fit = all(number <= for_engines * (devices // tp) for tp, number in sets.items())
-        assert for_engines < 1 or not engines_fit or max(ranks.values()) > for_ranks * devices
+        engines_fit = all(number <= nodes * (devices // tp) for tp, number in sets.items())
+        assert not engines_fit or max(ranks.values()) > (apart * 3 if apart else nodes * devices)
         return
     assert placed.double_booked() == []
-    for tp, engines in placed.engine_sets.items():
-        assert all(len(placed.engines[name].devices) == tp for name in engines)
-        per_node = [sum(placed.engines[name].node == node for name in engines) for node in range(nodes - apart)]
+    for tp, of_size in placed.engine_sets.items():
+        assert all(len(placed.engines[name].devices) == tp for name in of_size)
+        per_node = [sum(placed.engines[name].node == node for name in of_size) for node in range(nodes)]
         assert max(per_node) - min(per_node) <= 1, "spread over nodes"
+    assert all(seat.node < nodes and max(seat.devices) < devices for seat in placed.engines.values())
     for seats in placed.trainers.values():
         assert [(seat.node, seat.devices) for seat in seats] == sorted((seat.node, seat.devices) for seat in seats)
-    everyone = [*placed.engines.values(), *(seat for seats in placed.trainers.values() for seat in seats)]
-    assert all(0 <= seat.node < nodes and max(seat.devices) < devices for seat in everyone)
-    if apart:
-        assert all(seat.node < nodes - apart for seat in placed.engines.values())
-        assert all(seat.node >= nodes - apart for seats in placed.trainers.values() for seat in seats)
-    assert len(placed.reward_workers) == workers
-    assert placed.nodes_in_use() <= nodes
+        if apart:
+            assert all(nodes <= seat.node < nodes + apart and max(seat.devices) < 3 for seat in seats)
+        else:
+            assert all(seat.node < nodes and max(seat.devices) < devices for seat in seats)
+    assert len(placed.reward_workers) == workers and max(placed.reward_workers) < nodes
+    used = {seat.node for _, seats in placed.phases() for seat in seats} | set(placed.reward_workers)
+    assert list(placed.nodes_in_use()) == sorted(used)
 
 
 def test_a_device_with_two_holders_in_one_phase_is_seen():
-    twice = Placement(Room(1, 2, 2), {"a": Seat(0, (0, 1)), "b": Seat(0, (1,))}, {1: ("a", "b")}, {}, (0,))
+    twice = Placement((Room("p", 1, 2, 2),), {"a": Seat(0, (0, 1)), "b": Seat(0, (1,))}, {1: ("a", "b")}, {}, (0,))
     assert twice.double_booked() == [("rollout with TP 1", 0, 1)]
-    in_turns = Placement(Room(1, 2, 2), {"a": Seat(0, (0, 1))}, {2: ("a",)}, {"plan": (Seat(0, (1,)),)}, (0,))
+    in_turns = Placement((Room("p", 1, 2, 2),), {"a": Seat(0, (0, 1))}, {2: ("a",)}, {"plan": (Seat(0, (1,)),)}, (0,))
     assert in_turns.double_booked() == [], "engines and trainers take turns"
 
 
 def test_reward_workers_go_where_cores_are_free():
-    placed = place(Room(3, 4, 6, train_nodes=1), {1: names(1, 2)}, {"plan": 4}, 8)
-    # Nodes 0 and 1 have five cores beside an engine's, node 2 has two beside the ranks'.
-    assert sorted(placed.reward_workers) == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert sorted(place(Room(1, 2, 2), {1: names(1, 2)}, {"plan": 2}, 3).reward_workers) == [0, 0, 0]
+    placed = place(Room("p", 3, 4, 6), {1: names(1, 2)}, {"plan": 4}, 8)
+    # Node 0 has two cores beside the four of the ranks, node 1 five beside an engine, node 2 six.
+    assert sorted(placed.reward_workers) == [0, 1, 1, 1, 2, 2, 2, 2]
+    assert sorted(place(Room("p", 1, 2, 2), {1: names(1, 2)}, {"plan": 2}, 3).reward_workers) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
-    ("room", "engines", "ranks", "said"),
+    ("room", "engines", "ranks", "train_room", "said"),
     [
-        (Room(2, 8, 8), {8: names(8, 3)}, 1, "3 engines of TP 8 need 24 devices.*2 nodes of 8 devices hold 2 engines"),
-        (Room(2, 4, 8), {8: names(8, 1)}, 1, "1 engine of TP 8 need 8 devices.*hold 0 engines"),
-        (Room(3, 2, 8, 1), {1: names(1, 5)}, 1, "2 nodes of 2 devices beside 1 for trainers alone hold 4 engines"),
-        (Room(2, 2, 8), {1: names(1, 1)}, 5, "5 trainer ranks need a device each; 2 nodes of 2 devices have 4"),
-        (Room(2, 2, 8, 2), {1: names(1, 1)}, 1, "2 nodes for trainers alone leave none of 2 nodes to engines"),
+        (Room("p", 2, 8, 8), {8: names(8, 3)}, 1, None, "3 engines of TP 8 need 24 devices, each engine's on one node; "
+         "the 2 nodes of pool 'p', with 8 devices each, can hold 2 engines"),
+        (Room("p", 2, 4, 8), {8: names(8, 1)}, 1, None, "1 engine of TP 8 needs 8 devices.*can hold 0 engines"),
+        (Room("p", 2, 2, 8), {1: names(1, 1)}, 5, None, "5 trainer ranks need a device each; the 2 nodes of pool 'p', "
+         "with 2 devices each, have 4"),
+        (Room("p", 9, 9, 8), {1: names(1, 1)}, 5, Room("t", 1, 4, 4), "the 1 node of pool 't', with 4 devices each"),
     ],
-)
-def test_what_does_not_fit_is_named_with_its_size(room, engines, ranks, said):
+)  # fmt: skip
+def test_what_does_not_fit_is_named_with_its_size(room, engines, ranks, train_room, said):
     with pytest.raises(DoesNotFit, match=said):
-        place(room, engines, {"plan": ranks}, 1)
+        place(room, engines, {"plan": ranks}, 1, train_room)
 
 
-def node(number: int, devices: int, free: int) -> ClusterNode:
-    return ClusterNode(f"id{number}", f"10.0.0.{number}", devices, free)
+def node(number: int, devices: int, free: int, pool: str = "") -> ClusterNode:
+    return ClusterNode(f"id{number}", f"10.0.0.{number}", devices, free, pool)
+
+
+def chosen(nodes: list[ClusterNode], *rooms: Room) -> tuple[list[str | None], str | None]:
+    taken, lack = choose(nodes, rooms, "GPU")
+    return [None if each is None else each.address.rpartition(".")[2] for each in taken], lack
+
+
+BIG, SMALL = Room("big", 9, 8, 8), Room("small", 9, 4, 8)
 
 
 def test_nodes_that_just_fit_are_taken_first_so_that_larger_ones_stay_whole():
     nodes = [node(1, 16, 16), node(2, 8, 8), node(3, 8, 4), node(4, 8, 8)]
-    assert [n.address for n in choose(nodes, 2, 8)] == ["10.0.0.2", "10.0.0.4"]
-    assert [n.address for n in choose(nodes, 5, 8)] == ["10.0.0.2", "10.0.0.4", "10.0.0.1"]
+    assert chosen(nodes, BIG, BIG) == (["2", "4"], None)
+    assert chosen(nodes, BIG, BIG, BIG) == (["2", "4", "1"], None)
+    assert chosen(nodes, SMALL, BIG, BIG, BIG) == (["3", "2", "4", "1"], None)
+
+
+def test_a_node_that_bears_the_name_of_a_pool_serves_no_other():
+    nodes = [node(1, 8, 8), node(2, 8, 8, "big"), node(3, 8, 8, "small")]
+    assert chosen(nodes, BIG, SMALL) == (["2", "3"], None)
+    assert chosen(nodes, SMALL, SMALL)[0] == ["3", "1"]
+    taken, lack = chosen(nodes[1:], BIG, BIG)
+    assert taken == ["2", None] and lack is not None and "node 10.0.0.3 has 8, and is of pool 'small'" in lack
 
 
 def test_a_shortage_names_each_node_that_lacks_devices():
     nodes = [node(1, 8, 8), node(2, 8, 3), node(3, 4, 4)]
-    assert shortage(nodes, 1, 8, "GPU") is None
-    said = shortage(nodes, 3, 8, "GPU")
-    assert said is not None and re.fullmatch(
-        "the plan needs 3 nodes with 8 free GPU each, and the cluster has 1; node 10.0.0.2 has 8, 3 of them free; "
-        "node 10.0.0.3 has 4",
-        said,
+    assert chosen(nodes, BIG)[1] is None
+    assert chosen(nodes, BIG, BIG, BIG)[1] == (
+        "pool 'big' needs 3 nodes with 8 free GPU each, and the cluster has 1; node 10.0.0.2 has 8, 3 of them free; "
+        "node 10.0.0.3 has 4"
     )
-    assert shortage([], 2, 8, "GPU") == "the plan needs 2 nodes with 8 free GPU each, and the cluster has none"
+    assert chosen([], BIG, BIG)[1] == "pool 'big' needs 2 nodes with 8 free GPU each, and the cluster has none"

@@ -139,7 +139,7 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     assert [process._config for process in pool._workers] == [config] * 3
     for room in ("profiles/measure/measure_job.py", "executor/execute.py"):
         source = (HERE.parents[2] / room).read_text()
-        assert re.search(r"RewardPool\.of_job\(.*, supervisor\)", source) and "search_path" not in source
+        assert re.search(r"RewardPool\.of_job\([^)]*, supervisor\b", source) and "search_path" not in source
 
 
 # ---- the pool, over real workers ----
