@@ -36,7 +36,7 @@ if sys.argv[1:3] == ["show", "hostnames"]:
 
 
 class Commands:
-    """A folder of stand-ins, each of which notes its name, its arguments and some of its environment when it is called."""
+    """A folder of stand-ins, each of which notes its name, arguments and variables RAY_* when it is called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Commands:
         return [tuple(json.loads(line)) for line in self.calls.read_text(encoding="utf-8").splitlines()]
 
     def run(self, *words: str | Path, env: dict[str, str]) -> subprocess.Popen[str]:
-        """Start `words` with the stand-ins first on the path, this Python's commands next, and all of RAY_* in `env`."""
+        """Start `words` with the stand-ins first on the path and this Python's commands next; RAY_* are those of `env`."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SLURM_", "RLPLAN_"))}
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.Popen(
@@ -78,6 +78,7 @@ class Commands:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
 

@@ -2,8 +2,8 @@
 
 The CRDs are helm-chart/kuberay-operator/crds/ray.io_rayclusters.yaml and ray.io_rayjobs.yaml of
 https://github.com/ray-project/kuberay (Apache License 2.0), here those of v1.7.0: 2.3 MB, nearly all of it keys of pods
-that our manifests do not have. Kept are, of each object in the manifests, the names of all keys that may stand there, and
-of those that do the types, limits and required keys; descriptions go.
+that our manifests do not have. Of each object in the manifests, the names of all keys that may stand there are kept, and
+the types, limits and required keys of those that do; descriptions go.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = ("type", "enum", "minimum", "maximum", "minLength", "maxLength", "pattern
 
 
 def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """The schema of `values`, which stand at one place of the manifests. Of keys that they lack, `{}` allows any value."""
+    """The schema of `values`, which stand at one place of the manifests; keys that they lack may have any value."""
     kept = {key: schema[key] for key in KEPT if key in schema}
     if isinstance(schema.get("items"), dict):
         kept["items"] = trimmed(schema["items"], [item for value in values for item in value])
