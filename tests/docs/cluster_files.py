@@ -69,7 +69,7 @@ class Commands:
         return [tuple(json.loads(line)) for line in self.calls.read_text(encoding="utf-8").splitlines()]
 
     def run(self, *words: str | Path, env: dict[str, str]) -> subprocess.Popen[str]:
-        """Start `words` with the stand-ins first on the path and this Python's commands next; RAY_* are those of `env`."""
+        """Start `words` with the stand-ins first on the path, then this Python's commands; RAY_* are of `env`."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SLURM_", "RLPLAN_"))}
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.Popen(

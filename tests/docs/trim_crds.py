@@ -2,8 +2,8 @@
 
 The CRDs are helm-chart/kuberay-operator/crds/ray.io_rayclusters.yaml and ray.io_rayjobs.yaml of
 https://github.com/ray-project/kuberay (Apache License 2.0), here those of v1.7.0: 2.3 MB, nearly all of it keys of pods
-that our manifests do not have. Of each object in the manifests, the names of all keys that may stand there are kept, and
-the types, limits and required keys of those that do; descriptions go.
+that our manifests do not have. Of each object in the manifests, the names of all keys that may stand there are kept,
+and the types, limits and required keys of those that do; descriptions go.
 """
 
 from __future__ import annotations
