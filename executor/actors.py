@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 import ray
 
+from ..plans.yaml.errors import RunFailed
 from .faults import ActorFailed
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
+CONNECT_S = 20.0
 OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 """Ray's environment variable: with 0 it leaves an actor that was given no GPU its CUDA_VISIBLE_DEVICES."""
 
@@ -22,7 +25,7 @@ OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 def start_ray() -> bool:
     """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected.
 
-    Returns whether Ray runs for this process alone, on this machine.
+    Returns whether Ray runs for this process alone, on this machine. Raises RunFailed if nobody answers in RAY_ADDRESS.
     """
     if ray.is_initialized():
         return not os.environ.get("RAY_ADDRESS")
@@ -34,11 +37,26 @@ def start_ray() -> bool:
     # Ray's logs and dashboards are not this tool's output.
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address:
+        _must_answer(address)
         ray.init(address=address, **quiet)
     else:
         # "local": without it Ray connects to whatever cluster runs on this machine.
         ray.init(address="local", include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
     return not address
+
+
+def _must_answer(address: str) -> None:
+    """Raise RunFailed if nobody listens at `host:port`, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # `auto`, which Ray resolves
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise RunFailed(
+            f"no Ray cluster answers at {address} (RAY_ADDRESS): {error.strerror or error}; start its head there, or "
+            "unset RAY_ADDRESS to run on this machine alone"
+        ) from None
 
 
 def _keep_standard_output_clean() -> None:
