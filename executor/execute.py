@@ -41,6 +41,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .actors import start_ray
     from .configuration import configuration
     from .engines.fleet import Fleet
+    from .memory.device_holds import device_ledgers
+    from .memory.device_turns import DeviceTurns
     from .rewards.pool import RewardPool
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.round_runner import RoundRunner
@@ -73,6 +75,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         TrainerGroup(execution.name, trainer, supervisor)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
+    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool)
+    turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     runs = [
         TrainingRun(
             execution.name,
@@ -83,6 +87,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             runner=runner,
             trainer=trainer,
             prompt_ids=list(prompts),
+            turns=turns,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
@@ -90,11 +95,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        if pool.accelerators.kind == "cpu":
-            await together(rewards.start(), fleet.start(), *(trainer.start() for trainer in trainers))
-        else:  # vLLM measures how much memory of a GPU is free, so nobody else may start there meanwhile
-            await together(rewards.start(), fleet.start())
-            await together(*(trainer.start() for trainer in trainers))
+        await together(rewards.start(), turns.start())
         start_s = time.monotonic() - began
         for execution, run in zip(executions, runs, strict=True):
             begin_folder(execution.run_dir, execution.plan_path, options.resume)

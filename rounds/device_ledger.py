@@ -242,6 +242,11 @@ class DeviceLedgers:
             return False
         return True
 
+    def grows(self, turn: Turn) -> bool:
+        """Whether a turn takes more of a device than its holder has there now."""
+        holder = self.holders[turn.holder]
+        return holder.device_bytes(EVENTS[turn.event][1]) > holder.device_bytes(self.state(turn.holder))
+
     def take(self, turn: Turn) -> Move:
         """Take a turn on all devices of its holder; returns what it does on each. Raises as `check`, without change."""
         self.check(turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...plans.facts.device_shares import ENGINE_SHARE
 from .messages import EngineConfig, Request
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
@@ -61,7 +62,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
         }
-    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
+    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": ENGINE_SHARE}
 
 
 def sampling_parameters(request: Request) -> Any:

@@ -1,7 +1,7 @@
 """Seconds that each step loses because engines and trainers take turns on the same GPUs, and those of checkpoints.
 
 The order of the turns, and the bytes that each of them frees, takes and moves, are those of the executor
-(rounds/device_turns.py on the ledger of rounds/device_ledger.py). A step pays for them whichever layouts follow each
+(rounds/step_order.py on the ledger of rounds/device_ledger.py). A step pays for them whichever layouts follow each
 other:
 
     engines     sleep drops weights and KV cache (level 2), so nothing crosses the host link: memory is unmapped, and
@@ -31,7 +31,7 @@ from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.profile_schema import Profile
 from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
 from ...rounds.device_ledger import DeviceLedger, Holder, Parts, State
-from ...rounds.device_turns import step_moves
+from ...rounds.step_order import step_moves
 from .memory_bars import Engines
 
 LINK_ERROR = 0.35

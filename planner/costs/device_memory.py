@@ -1,6 +1,6 @@
 """Bytes that engines and trainers hold on an accelerator, by phase; memory_table.py lists the assumptions.
 
-What is held in a phase follows from the order in which they take turns (rounds/device_turns.py), as the executor does.
+What is held in a phase follows from the order in which they take turns (rounds/step_order.py), as the executor does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory
 from ...profiles.profile_schema import Profile
 from ...rounds.device_holders import engine_holder
-from ...rounds.device_turns import step_moves
+from ...rounds.step_order import step_moves
 from .colocation import (
     NO_TRAINER,
     engine_on_device,

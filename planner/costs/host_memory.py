@@ -9,7 +9,6 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.laws.rank_memory import CHECKPOINT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ...profiles.profile_schema import Profile
-from ...rounds.device_ledger import State
 from .colocation import trained_parameters, trainer_on_turns
 from .device_memory import device_bytes
 from .memory_bars import PHASES, Engines, Phase
@@ -17,9 +16,6 @@ from .memory_bars import PHASES, Engines, Phase
 # A process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its core
 # and one for the actor around it; a trainer on GPUs has one per rank.
 HOST_PROCESS_BYTES = 1_000_000_000
-
-STATES: dict[Phase, State] = {"rollout": "offloaded", "train": "training", "sync": "sending"}
-"""The state of a trainer on GPUs in each phase (rounds/device_turns.py)."""
 
 
 class Share(NamedTuple):
@@ -63,8 +59,9 @@ def trainers_on_host(
         held |= {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
     held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
+    # What ever leaves the GPU has page-locked memory of its own, which is not freed (local_tensors.host_zeros).
     trainer = trainer_on_turns(profile, device_bytes(profile, pool), weight_bytes, layout)
-    return held | {part: ranks * size for part, size in trainer.on_host[STATES[phase]].items()}
+    return held | {part: ranks * size for part, size in trainer.on_host["offloaded"].items()}
 
 
 def host_bytes_of_rank(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
 from rlplan.rounds.device_ledger import EVENTS, DeviceLedger, DeviceLedgers, OutOfMemory, Turn, WrongTurn
-from rlplan.rounds.device_turns import step_moves, to_decoding, to_sending, to_starting, to_training
+from rlplan.rounds.step_order import step_moves, to_decoding, to_sending, to_starting, to_training
 
 SHORT = engine_holder("short", {"engine_weights": 30.0, KV_CACHE: 40.0, "graphs": 2.0})
 LONG = engine_holder("long", {"engine_weights": 15.0, KV_CACHE: 55.0, "graphs": 2.0})
@@ -72,7 +72,7 @@ def test_a_turn_that_would_not_fit_is_refused_with_device_holder_and_bytes_and_c
         device.take(Turn("trainer_loads", "trainer"))
     assert (refused.value.needed_bytes, refused.value.free_bytes) == (16.0, 5.0)
     assert device.states == before and device.peak_bytes == 85.0
-    with pytest.raises(OutOfMemory, match="engine wakes weights .* for long"):
+    with pytest.raises(OutOfMemory, match=r"engine wakes weights .* for long"):
         device.take(Turn("engine_wakes_weights", "long"))
 
 
