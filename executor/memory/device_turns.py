@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.device_ledger import DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
+from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
 from ...rounds.step_order import to_decoding, to_sending, to_starting, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
@@ -183,9 +183,8 @@ class DeviceTurns:
         """Have a trainer's ranks place what they hold as the ledger says of the state that the turn leads to."""
         if turn.event == "trainer_trains":
             return
-        held = self.ledgers.holders[turn.holder].on_device
-        parts = held.get({"trainer_loads": "loaded", "trainer_sends": "sending"}.get(turn.event, "offloaded"), {})
-        await self._trainers[turn.holder].place(parts)
+        parts = self.ledgers.holders[turn.holder].on_device.get(EVENTS[turn.event][1])
+        await self._trainers[turn.holder].place(parts or {})
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 

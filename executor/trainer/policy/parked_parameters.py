@@ -7,7 +7,7 @@ refer to it. FSDP2 keeps a second reference to each shard, which its own method 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ class ParkedParameters:
         return held.nbytes
 
 
-def _shards(units: list[FSDPModule]) -> Iterator[Any]:
+def _shards(units: Sequence[FSDPModule]) -> Iterator[Any]:
     """FSDP2's own records of the parameters of its units."""
     for unit in units:
         state: Any = unit._get_fsdp_state()
