@@ -5,7 +5,7 @@ Invariants:
   holder and bytes, before any device runs out of memory;
 - turns of the same kind are taken at once: all engines sleep together, and wake together;
 - an engine that cannot sleep or wake is a dead engine: it is replaced, and its replacement waits here until its devices
-  have room for it;
+  have room for it, which is while others decode;
 - where no memory is bounded (CPUs) the same turns are taken and traced, and no engine is waited for.
 """
 
@@ -47,8 +47,9 @@ class DeviceTurns:
         self.ledgers = ledgers
         self._fleet, self._trainers = fleet, {trainer_name(run): trainer for run, trainer in trainers.items()}
         self._engines = {engine.name: engine for engine in fleet.all_engines()}
-        self._freed = asyncio.Event()
+        self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
         for engine in self._engines.values():
             engine.room = self.room
 
@@ -81,8 +82,8 @@ class DeviceTurns:
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
         self._gone(name)
-        while not self.ledgers.fits(Turn("engine_starts", name)):
-            await self._freed.wait()
+        while self._bounded(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
+            await self._changed.wait()
         self._take(Turn("engine_starts", name))
 
     async def before_restart(self, run: TurnsOf) -> None:
@@ -90,6 +91,7 @@ class DeviceTurns:
         name = trainer_name(run.name)
         if name not in self._trainers:
             return
+        self._let_start(False)
         self._gone(name)
         await self._go(to_starting, run)
         self._take(Turn("trainer_starts", name))
@@ -104,7 +106,9 @@ class DeviceTurns:
         if self._bounded(*(engine.name for engine in engines)) and not any(engine.alive for engine in engines):
             # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
             await self._go(to_starting, run)
+            self._let_start(True)
             await self._fleet.some_ready(engines)
+        self._let_start(False)
         names = [engine.name for engine in engines]
         await self._go(lambda holders, states: to_sending(holders, states, name, names), run)
 
@@ -113,11 +117,13 @@ class DeviceTurns:
         if trainer_name(run.name) in self._trainers:
             names = [engine.name for engine in engines]
             await self._go(lambda holders, states: to_decoding(holders, states, names), run)
+            self._let_start(True)
 
     async def to_training(self, run: TurnsOf) -> None:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
         if name in self._trainers:
+            self._let_start(False)
             await self._go(lambda holders, states: to_training(holders, states, name), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
@@ -204,9 +210,17 @@ class DeviceTurns:
             raise RunFailed(
                 f"{refused}; plan with fewer bytes per device: solve again with what cluster.yaml says of its memory"
             ) from None
-        freed, self._freed = self._freed, asyncio.Event()
-        freed.set()
+        self._tell_waiting()
         return move
+
+    def _let_start(self, may: bool) -> None:
+        """Whether replacements of engines may book memory; those that have booked it are waited for (`_look`)."""
+        self._may_start = may
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class _NobodyShares:
