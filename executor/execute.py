@@ -41,6 +41,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .actors import start_ray
     from .configuration import configuration
     from .engines.fleet import Fleet
+    from .memory.device_holds import device_ledgers
+    from .memory.device_turns import DeviceTurns
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
     from .rewards.pool import RewardPool
@@ -61,7 +63,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     settings = configuration([e.plan.job for e in executions], job, paths, pool, first.train_pool)
-    seats = SeatKeeper(placement_of(executions), pool.accelerators.kind)
+    placement = placement_of(executions)
+    seats = SeatKeeper(placement, pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
     rewards = RewardPool.of_job(
         job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor, seats=seats
@@ -78,6 +81,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         TrainerGroup(execution.name, trainer, supervisor, seats, options.node_patience_s)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
+    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, placement.device_numbers())
+    turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     runs = [
         TrainingRun(
             execution.name,
@@ -88,6 +93,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             runner=runner,
             trainer=trainer,
             prompt_ids=list(prompts),
+            turns=turns,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
@@ -99,11 +105,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        if pool.accelerators.kind == "cpu":
-            await together(rewards.start(), fleet.start(), *(trainer.start() for trainer in trainers))
-        else:  # vLLM measures how much memory of a GPU is free, so nobody else may start there meanwhile
-            await together(rewards.start(), fleet.start())
-            await together(*(trainer.start() for trainer in trainers))
+        await together(rewards.start(), turns.start())
         start_s = time.monotonic() - began
         for execution, run in zip(executions, runs, strict=True):
             begin_folder(execution.run_dir, execution.plan_path, options.resume)

@@ -1,6 +1,7 @@
 """One step of synchronous training: the algorithm.
 
-Sync weights, roll out, train, alarm, record; then begin a checkpoint where one is due. Invariants:
+Sync weights (engines wake), roll out, train (engines sleep), alarm, record; then begin a checkpoint where one is due.
+Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
@@ -38,11 +39,13 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
+    await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
     mismatches = await sync_weights(run.trainer, run.fleet, engines, run.weights_path, version, checked)
     for death in run.fleet.take_missed():
         run.event("restart", whom=death.engine.name, reason=death.reason)
     if mismatches:
         raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
+    await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
     synced = time.perf_counter()
 
     # Roll out.
@@ -66,6 +69,8 @@ async def _step(run: TrainingRun) -> StepRecord:
     violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
+    if groups:
+        await while_trainer_lives(run.trainer, run.turns.to_training(run))
     run.updating = True
     metrics = await run.trainer.step(groups, settings.update) if groups else {}
     trained = time.perf_counter()

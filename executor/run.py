@@ -24,6 +24,7 @@ from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import Timeouts
 from .configuration import run_settings
 from .engines.fleet import Fleet
+from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
@@ -49,10 +50,12 @@ class TrainingRun:
         runner: RoundRunner,
         trainer: TrainerGroup,
         prompt_ids: list[str],
+        turns: DeviceTurns | None = None,
     ) -> None:
         self.name = name
         self.settings = run_settings(planned, job)
         self.fleet, self.runner, self.trainer = fleet, runner, trainer
+        self.turns = turns or no_turns()
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = Timeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
@@ -263,6 +266,7 @@ class TrainingRun:
                     await self.checkpoints.settle()  # its calls to the ranks must end before there are new ones
                     self.trainer_restarts += 1
                     self.event("restart", whom=death.process, reason=death.reason)
+                    await self.turns.before_restart(self)
                     await self.trainer.restart(death.reason)
                 return await body()
             except TrainerDied as again:

@@ -7,5 +7,7 @@ machines         one round, event by event; round_spec the kinds of round, sched
 balance, seeds, timeouts, hand_over, predict   which engine, seed and deadline a sample gets; engines that are freed;
                  prompts that are expected to be long
 round_shape      how many sequences run while a round goes on
+device_ledger    who holds how much of a device that engines and trainers share; step_order in which order they take
+                 turns, device_holders what each of them holds
 permits          who holds a shared pool; compiled the numba translation of all machines
 """

@@ -9,7 +9,9 @@ Invariants:
 - a poll without any other event returns a sign of life: `alive` if any request grew since the last poll, else `pulse`
   if vLLM's processes, which are asked once a second, answered since the last poll;
 - the next poll after the death of vLLM's core or of a rank raises, whether anything decodes or not; no process that
-  vLLM started outlives this actor.
+  vLLM started outlives this actor;
+- an engine that sleeps holds neither weights nor KV cache, and refuses requests until both are back: weights wake, are
+  loaded, then the cache wakes.
 
 Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`poll`/`abort` ...]* -> `close()`.
 """
@@ -17,10 +19,13 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from ...rounds.device_holders import SLEEP_LEVEL
 from ..faults import ActorFailed
 from .core_watch import CoreWatch
 from .guard import guard_group
@@ -33,6 +38,9 @@ from .vllm_options import engine_arguments, sampling_parameters
 COALESCE_S = 0.005
 
 WARM_UP_REQUESTS = 64
+
+SLEEPING_PARTS = ("weights", "kv_cache")
+"""vLLM's tags of what sleeps, in the order in which it wakes."""
 
 
 class RolloutEngine:
@@ -50,6 +58,7 @@ class RolloutEngine:
         self._died: str | None = None
         self._grew = False
         self._watch: CoreWatch | None = None
+        self._asleep: tuple[str, ...] = ()
 
     async def start(self) -> EngineFacts:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
@@ -101,6 +110,8 @@ class RolloutEngine:
         """
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
+        if "weights" in self._asleep:
+            raise RuntimeError(f"{self._config.name}: the memory of its weights is asleep")
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
             answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
@@ -127,6 +138,8 @@ class RolloutEngine:
 
         Raises RuntimeError if the engine does not hold `version`.
         """
+        if self._asleep:
+            raise RuntimeError(f"{self._config.name}: asked to decode while its {', '.join(self._asleep)} sleep")
         if version != self._version:
             raise RuntimeError(f"{self._config.name}: asked to decode with {version!r}, holds {self._version!r}")
         wanted = self._config.max_num_seqs if max_num_seqs is None else max_num_seqs
@@ -205,14 +218,40 @@ class RolloutEngine:
         self._outbox = [event for event in self._outbox if event.request_id not in gone]
 
     async def sleep(self) -> None:
-        """Free the accelerator's memory for training, where the platform can (CUDA)."""
-        if self._config.device == "cuda":
-            await self._engine.sleep(level=2)
+        """Drop weights and KV cache and free their memory; on a CPU nothing is freed, and the weights count as dropped.
 
-    async def wake(self) -> None:
-        """Undo `sleep`; weights must be loaded afterwards (level 2 drops them)."""
-        if self._config.device == "cuda":
-            await self._engine.wake_up()
+        Raises RuntimeError if requests are running, ActorFailed if vLLM cannot sleep.
+        """
+        if self._tasks:
+            raise RuntimeError(f"{self._config.name}: cannot sleep while {len(self._tasks)} requests decode")
+        self._version = ""  # so that no request is taken before new weights came
+        with self._turns("sleep"):
+            if self._config.device == "cuda":
+                await self._engine.sleep(level=SLEEP_LEVEL)
+        self._asleep = SLEEPING_PARTS
+
+    async def wake(self, part: str) -> None:
+        """Take memory again for `weights`, which are loaded next, and then for the `kv_cache`.
+
+        In this order: beside a KV cache there may be no room for the trainer's weights. Until both are awake, vLLM
+        schedules nothing. Raises RuntimeError out of order, ActorFailed if vLLM cannot wake.
+        """
+        if part not in self._asleep or (part == "kv_cache" and not self._version):
+            raise RuntimeError(
+                f"{self._config.name}: {part} cannot wake; asleep: {', '.join(self._asleep) or 'nothing'}"
+            )
+        with self._turns(f"wake its {part}"):
+            if self._config.device == "cuda":
+                await self._engine.wake_up(tags=[part])
+        self._asleep = tuple(other for other in self._asleep if other != part)
+
+    @contextlib.contextmanager
+    def _turns(self, what: str) -> Iterator[None]:
+        """An engine that fails within the block is of no use: ActorFailed says so."""
+        try:
+            yield
+        except Exception as error:
+            raise ActorFailed(self._config.name, f"vLLM could not {what}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """Stop vLLM and its processes."""

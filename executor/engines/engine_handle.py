@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,8 @@ class EngineHandle:
         self._process: EngineProcess | None = None
         self._repair: asyncio.Task[None] | None = None
         self._given_up: RunFailed | InputError | None = None
+        self.room: Callable[[str], Awaitable[None]] | None = None
+        """Waits until the engine's devices have room for its start (executor/memory/device_turns.py)."""
 
     @property
     def name(self) -> str:
@@ -115,6 +117,8 @@ class EngineHandle:
         if self._seats is not None:
             seat = await self._seats.engine(self.name)
             self.config = replace(self.config, node_id=seat.node_id, cores=seat.cores, gpus=seat.gpus)
+        if self.room is not None:
+            await self.room(self.name)
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
@@ -231,12 +235,13 @@ class EngineHandle:
         return str(await self._up(self._process).core_call("live_checksum", (), CALL_DEADLINE_S))
 
     async def sleep(self) -> None:
-        """Free accelerator memory for training (CUDA)."""
+        """Free the devices' memory; weights are dropped. Raises ActorFailed if the engine is gone, or cannot sleep."""
         await self._up(self._process).core_call("sleep", (), CALL_DEADLINE_S)
+        self.version = ""
 
-    async def wake(self) -> None:
-        """Undo `sleep`; weights must be loaded next."""
-        await self._up(self._process).core_call("wake", (), CALL_DEADLINE_S)
+    async def wake(self, part: str) -> None:
+        """Take memory for `weights`, which must be loaded next, or then for the `kv_cache`. Raises as `sleep`."""
+        await self._up(self._process).core_call("wake", (part,), CALL_DEADLINE_S)
 
     def _up(self, process: EngineProcess | None) -> EngineProcess:
         if process is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...plans.facts.device_shares import ENGINE_SHARE
 from ..actors import visible_gpus
 from .messages import EngineConfig, Request
 
@@ -64,7 +65,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
         }
-    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
+    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": ENGINE_SHARE}
 
 
 def sampling_parameters(request: Request) -> Any:

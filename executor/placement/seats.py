@@ -93,6 +93,17 @@ class Placement:
             node: room for room in self.rooms for node in range(room.first, room.first + room.nodes) if node in used
         }
 
+    def device_numbers(self) -> dict[str, list[int]]:
+        """Of each engine, and of `trainer PLAN`, its devices, numbered through all nodes."""
+        first, before = {}, 0
+        for room in self.rooms:
+            for node in range(room.first, room.first + room.nodes):
+                first[node] = before
+                before += room.devices
+        held = {name: [seat] for name, seat in self.engines.items()}
+        held |= {f"trainer {plan}": list(seats) for plan, seats in self.trainers.items()}
+        return {name: [first[s.node] + d for s in seats for d in s.devices] for name, seats in held.items()}
+
 
 def place(
     room: Room,

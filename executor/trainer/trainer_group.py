@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from ...plans.yaml.errors import RunFailed
+from ...rounds.device_holders import MOMENTS, PARAMETERS
 from ..actors import end_actor, retrieved, track
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from ..placement.seat_keeper import LiveSeat, SeatKeeper
@@ -180,6 +181,16 @@ class TrainerGroup:
         """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor."""
         sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
         return sums
+
+    async def place(self, on_device: Mapping[str, float]) -> int:
+        """Have the ranks keep the parts that `on_device` names on their devices, and the others in host memory.
+
+        Parts are `trainer_parameters` and `trainer_optimizer` (of no bytes: in host memory). Returns bytes that rank 0
+        moved; on a CPU nothing moves.
+        """
+        here = [part for part, size in on_device.items() if size]
+        moved: int = await self._all("place", CALL_DEADLINE_S, PARAMETERS in here, MOMENTS in here)
+        return moved
 
     async def stage(self) -> int:
         """Copy model and optimizer state to the ranks' host memory; returns the bytes of rank 0's copy.

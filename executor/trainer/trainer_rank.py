@@ -37,6 +37,7 @@ from .packing import pack, pair_share
 from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import load_policy
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
+from .policy.parked_parameters import ParkedParameters
 from .policy.partial_gradients import PartialGradients
 from .policy.rank_mesh import RankMesh, join
 from .policy.recompute import Recompute
@@ -77,7 +78,8 @@ class Trainer:
         self._partial_gradients = PartialGradients(self._model, self._mesh)
         self._recompute = Recompute(self._model, config.update.recompute)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
-        self._staging = Staging(rank)
+        self._parked = ParkedParameters(self._model, self._device)
+        self._staging = Staging(rank, self._device)
         self.version = 0
 
     def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
@@ -225,6 +227,18 @@ class Trainer:
         if self._world_size > 1:
             dist.barrier()
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+
+    def place(self, parameters: bool, moments: bool) -> int:
+        """Have parameters, and the optimizer's moments, on the device or else in host memory; returns the bytes of this
+        rank that moved. On a CPU the host is the device, and nothing moves.
+
+        `step` and `export_weights` need the parameters on the device; `stage` and `load` do not.
+        """
+        if self._device.type == "cpu":
+            return 0
+        before_bytes = self._optimizer.host_bytes
+        self._optimizer.place(not moments)
+        return self._parked.place(parameters) + abs(self._optimizer.host_bytes - before_bytes)
 
     def stage(self) -> int:
         """Copy model, optimizer, version and random state to host memory for `write_staged`; returns this rank's bytes.

@@ -28,11 +28,12 @@ SLOWEST_DISK = timedelta(hours=3)
 class Staging:
     """The staged state of one rank. Construct it on all ranks, after the process group that they train with.
 
+    `device` is the rank's: also what is parked in host memory just now will be copied from there.
     `stage` and `write` are collective. They may be called from two threads; `stage` refuses while `write` runs.
     """
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, device: torch.device | None = None) -> None:
+        self._rank, self._device = rank, device
         self._group = dist.new_group(backend="gloo", timeout=SLOWEST_DISK) if dist.is_initialized() else None
         self._copies: State = {}
         self._whole = False  # the copies are of one instant and not written yet
@@ -81,7 +82,7 @@ class Staging:
             for name, tensor in entries.items():
                 part = local(tensor.detach())
                 if name not in copies:
-                    copies[name] = cut_as(tensor, host_zeros(part))
+                    copies[name] = cut_as(tensor, host_zeros(part, self._device))
                 # From a GPU to page-locked memory the copies are queued; the device is waited for once, below.
                 local(copies[name]).copy_(part, non_blocking=True)
         for device in {tensor.device for entries in state.values() for tensor in entries.values()}:

@@ -1,15 +1,18 @@
 """Seconds that each step loses because engines and trainers take turns on the same GPUs, and those of checkpoints.
 
-Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
-those of the trainer's states that do not fit on the GPU beside the engines (`stays_on_device`) go to host memory and
-come back for the next update. So each step pays, whichever layouts follow each other:
+The order of the turns, and the bytes that each of them frees, takes and moves, are those of the executor
+(rounds/step_order.py on the ledger of rounds/device_ledger.py). A step pays for them whichever layouts follow each
+other:
 
-    sleep and wake   2 x bytes of an engine's weights on one GPU / rate
-    states           2 x bytes of a rank's states on its GPU / rate, where they leave it
+    engines     sleep drops weights and KV cache (level 2), so nothing crosses the host link: memory is unmapped, and
+                mapped again when they wake: bytes / MAP_BYTES_PER_S. The new weights come with the weight transfer
+    trainer     what does not fit on the GPU beside the engines (`stays_on_device`) goes to host memory, and comes back
+                for the next update: bytes / rate of the host link
 
-The rate is the one at which vLLM's sleep mode was seen to move weights between host and GPU (profiles/hardware.py,
-HOST_LINK_SHARE), which is off by sqrt(2) either way. Moments that are offloaded move while the optimizer steps, which
-the training law prices at the same rate; of such a trainer only the weights take turns with engines.
+That rate is the one at which vLLM's sleep mode of level 1 was seen to move weights between host and GPU
+(profiles/hardware.py, HOST_LINK_SHARE), which is off by sqrt(2) either way. Moments that are offloaded move while the
+optimizer steps, which the training law prices at the same rate; of such a trainer only the weights take turns with
+engines.
 
 Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
 engines do not sleep.
@@ -17,6 +20,7 @@ engines do not sleep.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...plans.schema.sections.layouts import UpdateLayout
@@ -25,11 +29,22 @@ from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES
 from ...profiles.laws.train_law import TrainPhysics
 from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.profile_schema import Profile
+from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
+from ...rounds.device_ledger import DeviceLedger, Holder, Parts, State
+from ...rounds.step_order import step_moves
 from .memory_bars import Engines
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
-it."""
+it. Those of `MAP_BYTES_PER_S` differ from it by a factor of 1.3."""
+
+MAP_BYTES_PER_S = 217e9
+"""Bytes of a GPU a second that an engine frees at sleep level 2, or takes when it wakes.
+
+Sleep of level 2 on an A100 freed 32.13 GiB in 0.12 s and 47.40 GiB in 0.31 s (vllm-project/vllm pull request 48337):
+287 and 164 GB/s, of which this is the geometric mean. Waking took 1.6 times as long as sleeping where both were seen
+without the weights' reload (0.085 s and 0.053 s, issue 29341).
+"""
 
 HOST_COPY_BYTES_PER_S = 3e9
 """Bytes a second at which a trainer's rank copies a state that is in host memory, and sees that it is finite. Measured
@@ -37,6 +52,10 @@ on two busy cores: 3 to 8 GB/s with one rank, 2 to 5 GB/s for each of two."""
 
 WEIGHT_BYTES = 2
 """Engines hold weights in 16 bits."""
+
+NO_ENGINE = Holder("engine", "engine")
+NO_TRAINER = Holder("trainer", "trainer")
+"""Holders of nothing: the turns of one beside them cost what it moves alone."""
 
 
 def shares_gpus(profile: Profile) -> bool:
@@ -56,7 +75,12 @@ def sleep_and_wake_s(profile: Profile, tp: int) -> float:
     """
     if not shares_gpus(profile):
         return 0.0
-    return 2 * WEIGHT_BYTES * profile.model_parameters / tp / host_bytes_per_s(_gpu(profile))
+    entry = next(entry for entry in profile.rollout if entry.tp == tp)
+    capacity = _gpu(profile).memory_bytes
+    engine = engine_holder("engine", engine_on_device(profile, capacity, WEIGHT_BYTES, Engines(entry, entry.layout)))
+    moves, _ = step_moves(shared_device(engine, NO_TRAINER), NO_TRAINER.name, [engine.name])
+    link_s = sum(move.link_bytes for move in moves) / host_bytes_per_s(_gpu(profile))
+    return link_s + sum(move.mapped_bytes for move in moves) / MAP_BYTES_PER_S
 
 
 def _gpu(profile: Profile) -> Gpu:
@@ -72,9 +96,9 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
     physics = train_physics(profile)
     if physics is None:
         return 0.0
-    stays = stays_on_device(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
-    leaves = [size for name, size in trainer_state(profile, layout).items() if name not in stays]
-    return 2 * sum(leaves) / host_bytes_per_s(physics.gpu)
+    trainer = trainer_on_turns(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
+    moves, _ = step_moves(shared_device(NO_ENGINE, trainer), trainer.name, [NO_ENGINE.name])
+    return sum(move.link_bytes for move in moves) / host_bytes_per_s(physics.gpu)
 
 
 def staging_s(profile: Profile, layout: UpdateLayout) -> float:
@@ -130,7 +154,7 @@ def engine_on_device(
     weights = weight_bytes * profile.model_parameters / tp
     kv = entry.kv_capacity_tokens * entry.kv_bytes_per_token / ranks
     left = UTILISATION * capacity_bytes - weights - kv
-    return {"engine_weights": weights, "kv_cache": kv, "engine_activations_and_graphs": max(0.0, left)}
+    return {"engine_weights": weights, KV_CACHE: kv, "engine_activations_and_graphs": max(0.0, left)}
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
@@ -145,7 +169,7 @@ def trainer_state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
     """Bytes of a rank's parameters and optimizer on its GPU; of the optimizer none where it is offloaded."""
     share = trained_parameters(profile, layout)
     moments = 0.0 if layout.offload else share * MOMENT_BYTES
-    return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": moments}
+    return {PARAMETERS: share * MASTER_BYTES, MOMENTS: moments}
 
 
 def stays_on_device(
@@ -160,11 +184,37 @@ def stays_on_device(
     """
     engines = (Engines(entry, entry.layout) for entry in profile.rollout)
     held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
-    state, room = trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held
-    if sum(state.values()) <= room:
-        return state
-    parameters = state["trainer_parameters"]
-    return {"trainer_parameters": parameters} if parameters <= room else {}
+    return staying(trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held)
+
+
+def trainer_on_turns(
+    profile: Profile,
+    capacity_bytes: float,
+    weight_bytes: float,
+    layout: UpdateLayout,
+    training: Parts | None = None,
+    sending: Parts | None = None,
+) -> Holder:
+    """A trainer's rank by what it holds on its GPU and in host memory in each state.
+
+    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel.
+    """
+    moments = trained_parameters(profile, layout) * MOMENT_BYTES
+    return trainer_holder(
+        "trainer",
+        trainer_state(profile, layout),
+        stays_on_device(profile, capacity_bytes, weight_bytes, layout),
+        training,
+        sending,
+        {MOMENTS: moments} if layout.offload else None,
+    )
+
+
+def shared_device(engine: Holder, trainer: Holder, always: Parts | None = None) -> DeviceLedger:
+    """The ledger of a GPU on which an engine decodes while the trainer is offloaded. It refuses nothing: what does not
+    fit is told by bars of the memory table."""
+    states: dict[str, State] = {engine.name: "awake", trainer.name: "offloaded"}
+    return DeviceLedger("GPU", math.inf, [trainer, engine], always, states)
 
 
 def _seconds(values: Sequence[float]) -> str:

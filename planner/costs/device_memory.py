@@ -1,4 +1,7 @@
-"""Bytes that engines and trainers hold on an accelerator, by phase; memory_table.py lists the assumptions."""
+"""Bytes that engines and trainers hold on an accelerator, by phase; memory_table.py lists the assumptions.
+
+What is held in a phase follows from the order in which they take turns (rounds/step_order.py), as the executor does.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,17 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory
 from ...profiles.profile_schema import Profile
-from .colocation import engine_on_device, stays_on_device, train_physics, trained_parameters, trainer_state
+from ...rounds.device_holders import engine_holder
+from ...rounds.step_order import step_moves
+from .colocation import (
+    NO_TRAINER,
+    engine_on_device,
+    shared_device,
+    train_physics,
+    trained_parameters,
+    trainer_on_turns,
+    trainer_state,
+)
 from .memory_bars import Bar, Engines
 from .update_costs import measured_update
 
@@ -25,23 +38,19 @@ def device_bars(
             Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.layout.tp * pool.accelerators.memory_bytes)
         ]
     capacity = device_bytes(profile, pool)
-    held, asleep = engine_on_device(profile, capacity, weight_bytes, engines), (1 - MEMORY_SHARE) * capacity
-    decoding = {**held, "asleep": asleep}
-    travelling = {name: size for name, size in decoding.items() if name != "kv_cache"}
+    engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
+    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
     if trainers is None:
-        return [
-            Bar("device", "rollout", kind, decoding, {}, capacity),
-            Bar("device", "sync", kind, travelling, {}, capacity),
-        ]
-    state = trainer_state(profile, trainers)
-    stays = stays_on_device(profile, capacity, weight_bytes, trainers)
+        _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
+        return [Bar("device", phase, kind, held[phase], {}, capacity) for phase in ("rollout", "sync")]
     kept, moments, complete = trainer_on_device(profile, trainers)
-    gathered = moments.get("loss", {}).get("trainer_gathered_weights", 0.0)
-    parameters = {"trainer_parameters": state["trainer_parameters"], "trainer_gathered_weights": gathered}
+    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
+    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered)
+    _, held = step_moves(shared_device(engine, trainer, always), trainer.name, [engine.name])
     return [
-        Bar("device", "rollout", kind, {**decoding, **stays}, {}, capacity),
-        Bar("device", "train", kind, {**kept, "asleep": asleep}, moments, capacity, complete),
-        Bar("device", "sync", kind, {**travelling, **parameters, **stays}, {}, capacity),
+        Bar("device", "rollout", kind, held["rollout"], {}, capacity),
+        Bar("device", "train", kind, held["train"], moments, capacity, complete),
+        Bar("device", "sync", kind, held["sync"], {}, capacity),
     ]
 
 

@@ -9,7 +9,7 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.laws.rank_memory import CHECKPOINT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ...profiles.profile_schema import Profile
-from .colocation import stays_on_device, trained_parameters
+from .colocation import trained_parameters, trainer_on_turns
 from .device_memory import device_bytes
 from .memory_bars import PHASES, Engines, Phase
 
@@ -59,12 +59,9 @@ def trainers_on_host(
         held |= {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
     held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
-    stays = stays_on_device(profile, device_bytes(profile, pool), weight_bytes, layout)
-    if layout.offload or (phase != "train" and "trainer_optimizer" not in stays):
-        held["trainer_optimizer"] = optimizer
-    if phase == "rollout" and "trainer_parameters" not in stays:
-        held["trainer_parameters"] = parameters
-    return held
+    # What ever leaves the GPU has page-locked memory of its own, which is not freed (local_tensors.host_zeros).
+    trainer = trainer_on_turns(profile, device_bytes(profile, pool), weight_bytes, layout)
+    return held | {part: ranks * size for part, size in trainer.on_host["offloaded"].items()}
 
 
 def host_bytes_of_rank(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> tuple[float, ...]:

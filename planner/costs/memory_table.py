@@ -9,13 +9,13 @@ What is assumed (`rlplan execute` does not place GPUs yet, so that this is what 
 - Engines and trainers of a job take turns on the same accelerators, and are spread evenly over the nodes of the plan.
 - Awake, an engine takes its share of a device (vLLM's gpu_memory_utilization): its weights, its KV cache, and what is
   left of the share for captured graphs and activations.
-- While trainers train, engines sleep at level 2 (executor/engines/engine.py): weights and KV cache are dropped, and no
-  copy of
-  them stays in host memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device
-  (`asleep`).
+- Who is on a device in which phase follows from the order of turns that the executor keeps (rounds/step_order.py),
+  and what each holds in each state from rounds/device_holders.py.
+- While trainers train, engines sleep at level 2: weights and KV cache are dropped, and no copy of them stays in host
+  memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device (`asleep`).
 - While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
-  engines, or its parameters alone; what does not fit lies in host memory (verl's param_offload and optimizer_offload).
-  Gradients go after an update.
+  engines, or its parameters alone; what does not fit goes to host memory (verl's param_offload and optimizer_offload),
+  where it has page-locked memory in all phases. Gradients go after an update.
 - Offloaded, AdamW's moments are in host memory in every phase; while the optimizer steps, those of a few parameters
   at a time are on the device. Parameters and gradients are not offloaded.
 - A host holds the copy of parameters and moments that a checkpoint is written from while training goes on.

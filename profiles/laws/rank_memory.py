@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.schema.sections.layouts import UpdateLayout
 from ..architecture import Architecture
 from ..hardware import Gpu
@@ -29,7 +30,7 @@ LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trai
 BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy/load_policy.py)
 
-UTILISATION = 0.9  # vLLM's default gpu_memory_utilization
+UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
 from ...plans.schema.sections.layouts import UpdateLayout
 from ..phase_schema import TrainLaw
@@ -12,10 +13,8 @@ from .rank_memory import TrainMemory, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
-# Of an accelerator's memory that a trainer may plan to fill. The rest is for sleeping engines: a sleeping vLLM
-# engine keeps its CUDA context and communicators (1.3 GB of an 80 GB GPU: vllm-project/vllm pull request 11743) and its
-# captured graphs (1.5 GB: issue 47654).
-MEMORY_SHARE = 0.95
+MEMORY_SHARE = PLANNED_SHARE
+"""Of an accelerator's memory that a trainer may plan to fill."""
 SIZES = (1, 2, 4, 8)
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 

@@ -13,7 +13,7 @@ from .solved_folder import edit, listing, sha
 def test_the_documents_are_sound_before_they_are_broken(solved):
     result = rlplan("execute", solved / "plan.yaml", "--dry-run", "--json")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == {"checked": ["plan"], "findings": [], "ok": True}
+    assert json.loads(result.stdout) == {"checked": ["plan"], "findings": [], "shortage": None, "ok": True}
 
 
 FAULTS = {

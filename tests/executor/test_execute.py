@@ -163,6 +163,27 @@ def check_run(out, steps):
     return run
 
 
+def check_turns(out):
+    """Each step of a trace has the turns of rounds/step_order.py in their order, whatever was interrupted before."""
+    sync = ["trainer_sends", "engine_wakes_weights", "trainer_offloads", "engine_wakes_kv"]
+    update = ["engine_sleeps", "trainer_loads", "trainer_trains"]
+    turns, steps = [], 0
+    for line in (out / "trace.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] == "turn":
+            turns.append(event["turn"])
+            assert event["whom"] == (["trainer plan"] if "trainer" in event["turn"] else ["rollout-tp1-0"])
+        elif event["event"] == "resume":
+            turns = []
+        elif event["event"] == "step":
+            steps += 1
+            if event["trained_samples"]:
+                assert turns[-7:] == sync + update
+                assert turns[:-7] in ([], ["engine_sleeps"]), "an engine that did not train sleeps before it wakes"
+            turns = []
+    assert steps > 6
+
+
 @pytest.mark.timeout(900)
 def test_sigkill_of_the_driver_and_resume_lose_nothing_and_sigint_ends_at_a_round_with_a_checkpoint(job_dir, tmp_path):
     out = tmp_path / "run"
@@ -191,6 +212,7 @@ def test_sigkill_of_the_driver_and_resume_lose_nothing_and_sigint_ends_at_a_roun
     assert json.loads(third.stdout.strip().splitlines()[-1])["finished"] is True
     run = check_run(out, done + 3)
     assert run.resumes == 2
+    check_turns(out)
     assert list((out / "tensorboard").glob("events.*"))
 
 

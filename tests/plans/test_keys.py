@@ -28,6 +28,7 @@ ADAPTS: dict[str, Any] = {"job.reward.adaptive_timeout": {"min_s": 0.5, "anchor_
 PREFIX = {"block_tokens": 16, "tokens_per_sample": 100}
 READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.bias.mode": (DEFER, "race"),
+    "job.placement.train_pool": ({"job.placement.train_pool": "main"}, "other"),
     "job.issue.prompts_per_step": ({}, 15),
     "job.issue.samples_per_prompt": ({}, 7),
     S + "issue.prompts": ({}, 24),
@@ -96,7 +97,8 @@ SHOWN = (
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
-WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "judge": JUDGE, "adaptive_timeout": ADAPTS, "rewards": REWARDS}
+WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "judge": JUDGE, "adaptive_timeout": ADAPTS, "rewards": REWARDS,
+         "placement": {"train_pool": "main"}}  # fmt: skip
 """Sections that come whole or not at all."""
 
 
@@ -154,7 +156,9 @@ class Documents:
         job = load_job(self.folder.path("job.yaml"))
         cluster = loads(self.folder.path("cluster.yaml").read_text(), Cluster)
         paths = JobPaths("model", Path("data.jsonl"), None, Path())
-        return configuration([plan.job], job, paths, cluster.pools[plan.job.rounds.short.rollout.pool])
+        pool = cluster.pools[plan.job.rounds.short.rollout.pool]
+        train_pool = None if plan.job.placement is None else cluster.pools[plan.job.placement.train_pool]
+        return configuration([plan.job], job, paths, pool, train_pool)
 
     def refuses(self, document: Any) -> str:
         """What `execute` says before it starts anything; empty if it would run the plan."""

@@ -172,6 +172,33 @@ def test_an_engine_refuses_to_decode_with_weights_that_it_does_not_hold(fleet, l
         loop.run_until_complete(body())
 
 
+def test_an_engine_that_slept_decodes_only_after_its_weights_woke_and_came_and_its_cache_woke(fleet, loop, tiny_model):
+    layout, path = EngineLayout(1, 1), tiny_model / "model.safetensors"
+    (engine,) = fleet.engines(layout)
+
+    async def refused(call, why):
+        with pytest.raises(Exception, match=why):
+            await call
+
+    async def body():
+        await load(fleet, layout, path, "before")
+        before = await decode(fleet, layout, "before", [greedy("awake")])
+        await engine.sleep()
+        await refused(engine.submit([greedy("asleep")], "before"), "while its weights, kv_cache sleep")
+        await refused(engine.load(str(path), "after", False), "memory of its weights is asleep")
+        await refused(engine.wake("kv_cache"), "kv_cache cannot wake")
+        await engine.wake("weights")
+        await refused(engine.wake("kv_cache"), "kv_cache cannot wake")
+        await load(fleet, layout, path, "after")
+        await refused(engine.submit([greedy("no cache")], "after"), "while its kv_cache sleep")
+        await engine.wake("kv_cache")
+        after = await decode(fleet, layout, "after", [greedy("awake again")])
+        assert after["awake again"].tokens == before["awake"].tokens
+        assert engine.alive, "a call out of order is refused, and costs no engine"
+
+    loop.run_until_complete(body())
+
+
 def test_a_seeded_sample_is_the_same_alone_and_in_company_and_another_seed_gives_another(fleet, loop, tiny_model):
     layout = EngineLayout(1, 1)
 

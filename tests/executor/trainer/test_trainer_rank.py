@@ -544,12 +544,16 @@ def run_rank(model: str, folder: Path, prompts: int, layout: str, rank: int) -> 
     trainer = new_trainer(model, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
     # Kinds of round differ in these.
     updates = [UpdateSettings(128), UpdateSettings(256, recompute=True, offload=True)]
-    metrics = [trainer.step(random_groups(prompts, seed=20 + i), update) for i, update in enumerate(updates)][-1]
+    for number, update in enumerate(updates):
+        metrics = trainer.step(random_groups(prompts, seed=20 + number), update)
+        moved = trainer._parked.place(False)  # as on a GPU between two updates, whose memory engines have meanwhile
+        assert moved > 0 and trainer._parked.place(True) == moved
     # The odd sample is on one rank only; all must leave the step, or their weights part.
     poisoned = [[dataclasses.replace(s, logprobs=[math.nan] * len(s.logprobs)) for s in g] for g in one_group()]
     assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
     sums = trainer.export_weights(folder / "weights.safetensors")
     assert bool(sums) == (rank == 0)
+    trainer._parked.place(False)
     trainer.save(folder / "checkpoint")
     (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     trainer.close()

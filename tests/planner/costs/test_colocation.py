@@ -8,15 +8,18 @@ import pytest
 from rlplan.planner.costs.colocation import (
     HOST_COPY_BYTES_PER_S,
     LINK_ERROR,
+    MAP_BYTES_PER_S,
     host_bytes_per_s,
     sleep_and_wake_s,
     staging_s,
     trained_parameters,
 )
-from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.decode_costs import decode_cost, engines_of
 from rlplan.planner.costs.host_memory import trainers_on_host
+from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain import cost_error, predictions
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
@@ -38,8 +41,20 @@ def test_a_weight_transfer_on_shared_gpus_holds_the_sleep_and_wake_of_the_engine
     for entry in profile.rollout:
         cost, turns_s = decode_cost(profile, entry), sleep_and_wake_s(profile, entry.tp)
         assert cost.sync_s == pytest.approx(entry.sync.p50 + turns_s) and turns_s > 0.1
-    seconds = [sleep_and_wake_s(profile, tp) for tp in (2, 4, 8)]
-    assert seconds == pytest.approx([seconds[0], seconds[0] / 2, seconds[0] / 4])
+
+
+def test_sleep_of_level_2_frees_an_engines_share_of_a_gpu_and_takes_it_again_and_moves_nothing_to_the_host():
+    profile = library_profile("H100", "Qwen2.5-32B")
+    for tp in (2, 4, 8):
+        assert sleep_and_wake_s(profile, tp) == pytest.approx(2 * 0.9 * 80e9 / MAP_BYTES_PER_S)
+    pool = gpu_pool().pools["main"]
+    bars = memory_table(profile, pool, 2, 8, [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))])
+    assert not any("engine_weights" in bar.holds_bytes for bar in bars if bar.place == "host")
+
+
+@pytest.mark.parametrize(("gib", "measured_s"), [(32.13, 0.12), (47.40, 0.31)])
+def test_the_rate_of_sleep_is_within_a_factor_of_one_point_four_of_what_level_2_took(gib, measured_s):
+    assert 1 / 1.4 < gib * 2**30 / MAP_BYTES_PER_S / measured_s < 1.4
 
 
 def test_what_was_measured_and_what_does_not_sleep_is_not_charged():

@@ -92,7 +92,8 @@ def test_offloaded_moments_of_32b_are_in_a_nodes_host_memory_and_parameters_come
         assert bar.holds_bytes["trainer_optimizer"] == pytest.approx(262.1e9, rel=1e-3) and not bar.fits
         assert bar.holds_bytes["checkpoint_copy"] == pytest.approx(393.2e9, rel=1e-3)
     assert at(bars, "host", "rollout").holds_bytes["trainer_parameters"] == pytest.approx(131.1e9, rel=1e-3)
-    assert "trainer_parameters" not in at(bars, "host", "train").holds_bytes
+    held = [at(bars, "host", phase).holds_bytes["trainer_parameters"] for phase in PHASES]
+    assert held == [held[0]] * 3, "page-locked memory of what leaves the device is kept while it is there"
     training = at(bars, "device", "train").holds_bytes
     assert "trainer_optimizer" not in training
     assert training["trainer_parameters"] == pytest.approx(131.1e9 / 8 * fitted("rest"), rel=1e-3)
@@ -119,7 +120,7 @@ def test_a_trainers_states_leave_the_device_while_engines_decode_unless_they_fit
     # Each of the eight tensor parallel ranks holds the embedding.
     per_node = STATE_BYTES * (library_profile("H100", "Qwen2.5-72B").model_parameters + 7 * 152064 * 8192) / 8
     assert states["trainer_optimizer"] + states["trainer_parameters"] == pytest.approx(per_node)
-    assert "trainer_optimizer" not in at(many, "host", "train").holds_bytes
+    assert at(many, "host", "train").holds_bytes["trainer_optimizer"] == states["trainer_optimizer"]
     assert "trainer_parameters" in at(many, "device", "sync").holds_bytes
 
 

@@ -1,0 +1,113 @@
+"""The ledgers of a run's devices: what its engines and trainers hold in each state, as the plans were solved for.
+
+A plan says how much a rank's parameters and moments take (`predicted.checkpoint`), a trainer's GPU at its peak and an
+engine's KV cache (`predicted.rounds`); the cluster says how much a GPU has. Which of the trainer's states stay on it
+while engines decode follows from these by the planner's own rule (rounds/device_holders.py).
+
+On a CPU nothing is bounded by a device and nothing moves: the ledgers hold no bytes there, and keep the order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
+from ...plans.schema.cluster import Pool
+from ...plans.schema.plan import Plan
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
+from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder
+from ..engines.fleet import FleetConfig
+
+MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
+"""Of a parameter: its float32 weight and both moments of AdamW, which together are what a checkpoint has of it."""
+
+
+def trainer_name(run: str) -> str:
+    """How the ledgers call the trainer of a run."""
+    return f"trainer {run}"
+
+
+def device_ledgers(
+    fleet: FleetConfig, plans: Mapping[str, Plan], pool: Pool, where: Mapping[str, Sequence[int]] | None = None
+) -> DeviceLedgers:
+    """The ledgers of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
+
+    `where` names the devices of engines and trainers; without it the engines of each TP size, and the ranks of each
+    trainer, take the devices of the pool from the first one on.
+    """
+    on_gpu = pool.accelerators.kind == "cuda"
+    capacity = float(pool.accelerators.memory_bytes)
+    holders: dict[str, Holder] = {}
+    places: dict[str, Sequence[int]] = {}
+    for tp, engines in fleet.engines().items():
+        for number, engine in enumerate(engines):
+            on_device = _engine(tp, capacity, plans.values()) if on_gpu else {}
+            holders[engine.name] = engine_holder(engine.name, on_device)
+            places[engine.name] = range(number * tp, (number + 1) * tp)
+    for run, plan in plans.items():
+        name = trainer_name(run)
+        holders[name] = _trainer(name, plan, capacity) if on_gpu else Holder(name, "trainer")
+        places[name] = range(max(update.accelerators for _, update in _layouts(plan)))
+    places |= dict(where or {})
+    always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
+    kind = "GPU" if on_gpu else "core"
+    return DeviceLedgers(
+        [
+            DeviceLedger(
+                f"{kind} {device}",
+                capacity if on_gpu else math.inf,
+                [holder for name, holder in holders.items() if device in places[name]],
+                always,
+            )
+            for device in sorted({device for devices in places.values() for device in devices})
+        ]
+    )
+
+
+def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
+    rounds = plan.job.rounds
+    kinds = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
+    return [(kind.rollout.layout, kind.train) for kind in kinds]
+
+
+def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, float]:
+    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last."""
+    share, caches = ENGINE_SHARE * capacity_bytes, [0.0]
+    for plan in plans:
+        rounds = plan.predicted.rounds
+        predicted = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
+        for (engines, _), expected in zip(_layouts(plan), predicted, strict=True):
+            if engines.tp == tp:
+                caches.append(expected.memory.kv.capacity_bytes / tp)
+    cache = min(max(caches), share)
+    return {"engine_weights": share - cache, KV_CACHE: cache}
+
+
+def _trainer(name: str, plan: Plan, capacity_bytes: float) -> Holder:
+    """A trainer's rank on a GPU. A plan that was solved before checkpoints were priced states no bytes: then none."""
+    expected = plan.predicted.checkpoint
+    parameters = expected.rank_bytes / (MASTER_BYTES + MOMENT_BYTES) if expected is not None else 0.0
+    offload = all(update.offload for _, update in _layouts(plan))
+    moments = parameters * MOMENT_BYTES
+    states = {PARAMETERS: parameters * MASTER_BYTES, MOMENTS: 0.0 if offload else moments}
+    training: dict[str, float] = dict(states)
+    gathered = 0.0
+    rounds = plan.predicted.rounds
+    for predicted in (rounds.short, rounds.long):
+        bar = predicted.memory.train if predicted is not None else None
+        if bar is None:
+            continue
+        held = {part: size for part, size in bar.holds_bytes.items() if part != "asleep"}
+        gathered = max(gathered, held.get("trainer_gathered_weights", 0.0))
+        if sum(held.values()) > sum(training.values()):
+            training = held
+    return trainer_holder(
+        name,
+        states,
+        staying(states, (PLANNED_SHARE - ENGINE_SHARE) * capacity_bytes),
+        training,
+        {"trainer_gathered_weights": gathered},
+        {MOMENTS: moments} if offload else None,
+    )

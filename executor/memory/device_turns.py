@@ -1,0 +1,236 @@
+"""Engines and trainers of a run take turns on the devices that they share, in the order of rounds/step_order.py.
+
+Invariants:
+- the ledger is asked before memory is taken and told after memory was freed; what it refuses ends the run with device,
+  holder and bytes, before any device runs out of memory;
+- turns of the same kind are taken at once: all engines sleep together, and wake together;
+- an engine that cannot sleep or wake is a dead engine: it is replaced, and its replacement waits here until its devices
+  have room for it, which is while others decode;
+- where no memory is bounded (CPUs) the same turns are taken and traced, and no engine is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ...plans.yaml.errors import RunFailed
+from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
+from ...rounds.step_order import to_decoding, to_sending, to_starting, to_training
+from ..engines.engine_handle import EngineHandle
+from ..engines.fleet import Fleet
+from ..faults import ActorFailed
+from ..supervision import together
+from ..trainer.trainer_group import TrainerGroup
+from .device_holds import trainer_name
+
+Order = Callable[[Mapping[str, Holder], Mapping[str, State]], list[Turn]]
+
+
+class TurnsOf(Protocol):
+    """The run whose turns are taken; they are told in its trace."""
+
+    name: str
+    step_number: int
+
+    def event(self, event: str, /, **fields: Any) -> None:
+        """Write an event to the trace."""
+
+
+class DeviceTurns:
+    """The turns of one fleet and the trainers of all runs that use it, by name of the run."""
+
+    def __init__(self, ledgers: DeviceLedgers, fleet: Fleet, trainers: Mapping[str, TrainerGroup]) -> None:
+        self.ledgers = ledgers
+        self._fleet, self._trainers = fleet, {trainer_name(run): trainer for run, trainer in trainers.items()}
+        self._engines = {engine.name: engine for engine in fleet.all_engines()}
+        self._changed = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
+        for engine in self._engines.values():
+            engine.room = self.room
+
+    # -- starts --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all engines and trainers; at the end engines sleep, and trainers are offloaded.
+
+        On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
+        GPU is free, so nobody else may start there meanwhile, and whoever has started leaves the device to the next.
+        Raises RunFailed or InputError.
+        """
+        if not self._bounded(*self._engines):
+            starts = (self._start_trainer(name) for name in self._trainers)
+            await together(self._fleet.start(), *starts)
+        else:
+            engines = sorted(self._engines.values(), key=lambda engine: engine.config.tp)
+            for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
+                await together(*(engine.start() for engine in batch))
+                await self._go(to_starting)
+            for name in self._trainers:
+                await self._start_trainer(name)
+                await self._go(to_starting)
+        await self._go(to_starting)
+
+    async def _start_trainer(self, name: str) -> None:
+        self._take(Turn("trainer_starts", name))
+        await self._trainers[name].start()
+
+    async def room(self, name: str) -> None:
+        """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
+        self._gone(name)
+        while self._bounded(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
+            await self._changed.wait()
+        self._take(Turn("engine_starts", name))
+
+    async def before_restart(self, run: TurnsOf) -> None:
+        """Make room for the ranks of a run's trainer, which died and will be started again."""
+        name = trainer_name(run.name)
+        if name not in self._trainers:
+            return
+        self._let_start(False)
+        self._gone(name)
+        await self._go(to_starting, run)
+        self._take(Turn("trainer_starts", name))
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+        """Have `engines` ready to receive the weights of the run's trainer. Raises RunFailed, TrainerDied."""
+        name = trainer_name(run.name)
+        if name not in self._trainers:
+            return
+        if self._bounded(*(engine.name for engine in engines)) and not any(engine.alive for engine in engines):
+            # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
+            await self._go(to_starting, run)
+            self._let_start(True)
+            await self._fleet.some_ready(engines)
+        self._let_start(False)
+        names = [engine.name for engine in engines]
+        await self._go(lambda holders, states: to_sending(holders, states, name, names), run)
+
+    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+        """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
+        if trainer_name(run.name) in self._trainers:
+            names = [engine.name for engine in engines]
+            await self._go(lambda holders, states: to_decoding(holders, states, names), run)
+            self._let_start(True)
+
+    async def to_training(self, run: TurnsOf) -> None:
+        """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
+        name = trainer_name(run.name)
+        if name in self._trainers:
+            self._let_start(False)
+            await self._go(lambda holders, states: to_training(holders, states, name), run)
+
+    async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
+        """Take the turns of an order; those of one kind that follow each other at once."""
+        async with self._turn:
+            await self._look()
+            turns = order(self.ledgers.holders, self.ledgers.states)
+            for event, batch in itertools.groupby(turns, key=lambda turn: turn.event):
+                began, group = time.perf_counter(), list(batch)
+                moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
+                if run is not None:
+                    taken = [move for move in moves if move is not None]
+                    run.event(
+                        "turn",
+                        step=run.step_number + 1,
+                        turn=event,
+                        whom=[move.turn.holder for move in taken],
+                        device_bytes=max((move.mapped_bytes for move in taken), default=0.0),
+                        link_bytes=max((move.link_bytes for move in taken), default=0.0),
+                        seconds=round(time.perf_counter() - began, 6),
+                    )
+
+    async def _look(self) -> None:
+        """Have the ledger say of each engine whether it is there.
+
+        One that is starting on a bounded device is waited for: its memory is booked, and it sleeps when it is up.
+        """
+        for name, engine in self._engines.items():
+            state = self.ledgers.state(name)
+            if engine.alive and state == "absent":
+                self._take(Turn("engine_starts", name))
+            elif not engine.alive and state != "absent":
+                if self._bounded(name):
+                    await asyncio.gather(engine.repair, return_exceptions=True)
+                    engine.check()
+                else:
+                    self._gone(name)
+
+    async def _carry_out(self, turn: Turn) -> Move | None:
+        """Take one turn; None if its engine is gone. Raises RunFailed, TrainerDied."""
+        if self.ledgers.grows(turn):
+            move = self._take(turn)
+            return move if await self._act(turn) else None
+        return self._take(turn) if await self._act(turn) else None
+
+    async def _act(self, turn: Turn) -> bool:
+        """Do what a turn says; False if its engine is gone, or gone of this."""
+        if turn.holder in self._trainers:
+            await self._place(turn)
+            return True
+        engine = self._engines[turn.holder]
+        try:
+            if turn.event == "engine_sleeps":
+                await engine.sleep()
+            else:
+                await engine.wake("weights" if turn.event == "engine_wakes_weights" else "kv_cache")
+        except ActorFailed:  # its replacement has begun; the fleet tells of it
+            self._gone(turn.holder)
+            return False
+        return True
+
+    async def _place(self, turn: Turn) -> None:
+        """Have a trainer's ranks place what they hold as the ledger says of the state that the turn leads to."""
+        if turn.event == "trainer_trains":
+            return
+        parts = self.ledgers.holders[turn.holder].on_device.get(EVENTS[turn.event][1])
+        await self._trainers[turn.holder].place(parts or {})
+
+    # -- the ledger ----------------------------------------------------------------------------------------------------
+
+    def _bounded(self, *names: str) -> bool:
+        """Whether any of these engines holds memory of a device."""
+        return any(self.ledgers.holders[name].device_bytes("awake") > 0 for name in names)
+
+    def _gone(self, name: str) -> None:
+        kind = self.ledgers.holders[name].kind
+        if self.ledgers.state(name) != "absent":
+            self._take(Turn("engine_ends" if kind == "engine" else "trainer_ends", name))
+
+    def _take(self, turn: Turn) -> Move:
+        try:
+            move = self.ledgers.take(turn)
+        except OutOfMemory as refused:
+            raise RunFailed(
+                f"{refused}; plan with fewer bytes per device: solve again with what cluster.yaml says of its memory"
+            ) from None
+        self._tell_waiting()
+        return move
+
+    def _let_start(self, may: bool) -> None:
+        """Whether replacements of engines may book memory; those that have booked it are waited for (`_look`)."""
+        self._may_start = may
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class _NobodyShares:
+    """A fleet without engines."""
+
+    def all_engines(self) -> list[EngineHandle]:
+        return []
+
+
+def no_turns() -> DeviceTurns:
+    """Turns of a run whose engines and trainer share nothing: none is ever taken."""
+    fleet: Any = _NobodyShares()
+    return DeviceTurns(DeviceLedgers([]), fleet, {})

@@ -1,0 +1,261 @@
+"""The ledger of an accelerator that engines and trainers share: who holds how many bytes, and who may come next.
+
+Engines and trainers of a job take turns on the same devices. Each holder is in one state, which says what it holds on a
+device and what it keeps in host memory meanwhile:
+
+    engine    absent -> awake -> asleep -> loading -> awake ...     loading: weights, no KV cache
+    trainer   absent -> loaded -> training -> sending -> offloaded -> loaded ...     sending: parameters, no moments
+
+The ledger reads no clock and moves no byte. The executor asks it before memory is taken and tells it after memory was
+freed (executor/memory/device_turns.py); the planner prices the order of a step with it
+(planner/costs/colocation.py). So both have the same order and the same bytes.
+
+Invariants (`check_invariants`):
+- what is held on a device never exceeds its capacity: an event that would exceed it is refused;
+- a refused event changes nothing, on no device;
+- an event is only taken from a state that it can follow: an engine gets its KV cache after its weights, a trainer
+  trains after its states came to the device;
+- `peak_bytes` is the most that was ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "offloaded"]
+Event = Literal[
+    "engine_starts",
+    "engine_sleeps",
+    "engine_wakes_weights",
+    "engine_wakes_kv",
+    "engine_ends",
+    "trainer_starts",
+    "trainer_loads",
+    "trainer_trains",
+    "trainer_sends",
+    "trainer_offloads",
+    "trainer_ends",
+]
+ENGINE_STATES: frozenset[State] = frozenset({"absent", "awake", "asleep", "loading"})
+TRAINER_STATES: frozenset[State] = frozenset({"absent", "loaded", "training", "sending", "offloaded"})
+
+EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
+    "engine_starts": (frozenset({"absent"}), "awake"),
+    "engine_sleeps": (frozenset({"awake", "loading"}), "asleep"),
+    "engine_wakes_weights": (frozenset({"asleep"}), "loading"),
+    "engine_wakes_kv": (frozenset({"loading"}), "awake"),
+    "engine_ends": (ENGINE_STATES, "absent"),
+    "trainer_starts": (frozenset({"absent"}), "loaded"),
+    "trainer_loads": (frozenset({"offloaded", "sending", "training"}), "loaded"),
+    "trainer_trains": (frozenset({"loaded"}), "training"),
+    "trainer_sends": (frozenset({"offloaded", "loaded", "training"}), "sending"),
+    "trainer_offloads": (frozenset({"loaded", "training", "sending"}), "offloaded"),
+    "trainer_ends": (TRAINER_STATES, "absent"),
+}
+"""The states that each event may follow, and the state that it leads to."""
+
+ROUNDING = 1e-9
+"""Share of the capacity by which sums of floats may be off."""
+
+Parts = Mapping[str, float]
+"""Bytes by what holds them."""
+
+
+class OutOfMemory(ValueError):
+    """An event that would take more memory than its device has."""
+
+    def __init__(self, device: str, holder: str, event: str, needed_bytes: float, free_bytes: float) -> None:
+        super().__init__(
+            f"{device}: {event.replace('_', ' ')} would take {needed_bytes / 1e9:.4g} GB more for {holder}, and "
+            f"{free_bytes / 1e9:.4g} GB are free"
+        )
+        self.device, self.holder, self.event = device, holder, event
+        self.needed_bytes, self.free_bytes = needed_bytes, free_bytes
+
+
+class WrongTurn(ValueError):
+    """An event that cannot follow the holder's state."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An engine or a trainer, as each of its devices sees it.
+
+    Attributes:
+        name: of the engine or the trainer.
+        kind: which of the two it is.
+        on_device: bytes on a device by state; nothing in a state that is not named.
+        on_host: bytes in host memory by state, of what belongs to one device; a difference between two states crosses
+            the device's host link.
+    """
+
+    name: str
+    kind: Literal["engine", "trainer"]
+    on_device: Mapping[State, Parts] = field(default_factory=dict)
+    on_host: Mapping[State, Parts] = field(default_factory=dict)
+
+    def device_bytes(self, state: State) -> float:
+        """Bytes on a device in a state."""
+        return sum(self.on_device.get(state, {}).values())
+
+    def host_bytes(self, state: State) -> float:
+        """Bytes in host memory in a state, for one device."""
+        return sum(self.on_host.get(state, {}).values())
+
+
+class Turn(NamedTuple):
+    """One event of one holder."""
+
+    event: Event
+    holder: str
+
+
+class Move(NamedTuple):
+    """What a turn does on one device.
+
+    Attributes:
+        mapped_bytes: by how much the holder's bytes on the device change, up or down.
+        link_bytes: bytes that cross the device's host link, in either direction.
+    """
+
+    turn: Turn
+    mapped_bytes: float
+    link_bytes: float
+
+
+class DeviceLedger:
+    """The ledger of one device.
+
+    Args:
+        name: what refusals call the device.
+        capacity_bytes: of its memory.
+        holders: all that may ever be on it; they are absent at first, unless `states` has them.
+        always: bytes by what holds them whatever the states are: contexts, communicators and captured graphs of whoever
+            sleeps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        capacity_bytes: float,
+        holders: Iterable[Holder],
+        always: Parts | None = None,
+        states: Mapping[str, State] | None = None,
+    ) -> None:
+        self.name, self.capacity_bytes, self.always = name, capacity_bytes, dict(always or {})
+        self.holders = {holder.name: holder for holder in holders}
+        self.states: dict[str, State] = {name: (states or {}).get(name, "absent") for name in self.holders}
+        self.peak_bytes = self.held_bytes
+        if not self._fits(self.held_bytes):
+            raise ValueError(f"{name}: {self.held_bytes:.6g} bytes are held of {capacity_bytes:.6g} from the start")
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes that are held now."""
+        return sum(self.always.values()) + sum(self.holders[name].device_bytes(at) for name, at in self.states.items())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes that are held now, by what holds them; parts of the same name are summed."""
+        found: dict[str, float] = {}
+        held = [self.holders[name].on_device.get(at, {}) for name, at in self.states.items()]
+        for parts in (*held, self.always):
+            for part, size in parts.items():
+                found[part] = found.get(part, 0.0) + size
+        return found
+
+    def check(self, turn: Turn) -> None:
+        """Raises OutOfMemory or WrongTurn if the turn cannot be taken now. Changes nothing."""
+        holder, now = self.holders[turn.holder], self.states[turn.holder]
+        before, after = EVENTS[turn.event]
+        if now not in before or turn.event.partition("_")[0] != holder.kind:
+            raise WrongTurn(f"{self.name}: {turn.event.replace('_', ' ')} cannot be, {holder.name} is {now}")
+        more = holder.device_bytes(after) - holder.device_bytes(now)
+        # What frees memory is never refused, be the capacity what it may.
+        if more > 0 and not self._fits(self.held_bytes + more):
+            free = self.capacity_bytes - self.held_bytes
+            raise OutOfMemory(self.name, holder.name, turn.event, more, free)
+
+    def take(self, turn: Turn) -> Move:
+        """Take a turn. Raises as `check` does, and changes nothing then."""
+        self.check(turn)
+        holder, before = self.holders[turn.holder], self.states[turn.holder]
+        after = EVENTS[turn.event][1]
+        self.states[turn.holder] = after
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        mapped = abs(holder.device_bytes(after) - holder.device_bytes(before))
+        # Who starts or ends brings or loses its states; they do not come from host memory.
+        link = 0.0 if "absent" in (before, after) else abs(holder.host_bytes(after) - holder.host_bytes(before))
+        return Move(turn, mapped, link)
+
+    def _fits(self, held_bytes: float) -> bool:
+        return held_bytes <= self.capacity_bytes * (1 + ROUNDING)
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of the module."""
+        assert self._fits(self.held_bytes), f"{self.name} holds more than it has"
+        assert self.held_bytes <= self.peak_bytes * (1 + ROUNDING), f"{self.name}: the peak was missed"
+        for name, state in self.states.items():
+            allowed = ENGINE_STATES if self.holders[name].kind == "engine" else TRAINER_STATES
+            assert state in allowed, f"{name} is {state}"
+
+
+class DeviceLedgers:
+    """The ledgers of several devices; an engine or trainer is on some of them, in the same state on all of these.
+
+    `where` names the devices of each holder.
+    """
+
+    def __init__(self, ledgers: Sequence[DeviceLedger]) -> None:
+        self.ledgers = tuple(ledgers)
+        self.where: dict[str, tuple[DeviceLedger, ...]] = {}
+        for ledger in self.ledgers:
+            for name in ledger.holders:
+                self.where[name] = (*self.where.get(name, ()), ledger)
+
+    def state(self, holder: str) -> State:
+        """The state of an engine or trainer."""
+        return self.where[holder][0].states[holder]
+
+    @property
+    def holders(self) -> dict[str, Holder]:
+        """All engines and trainers, by name."""
+        return {name: ledgers[0].holders[name] for name, ledgers in self.where.items()}
+
+    @property
+    def states(self) -> dict[str, State]:
+        """The state of each engine and trainer."""
+        return {name: self.state(name) for name in self.where}
+
+    def check(self, turn: Turn) -> None:
+        """Raises OutOfMemory or WrongTurn if the turn cannot be taken on one of its devices. Changes nothing."""
+        for ledger in self.where[turn.holder]:
+            ledger.check(turn)
+
+    def fits(self, turn: Turn) -> bool:
+        """Whether the turn could be taken now."""
+        try:
+            self.check(turn)
+        except (OutOfMemory, WrongTurn):
+            return False
+        return True
+
+    def grows(self, turn: Turn) -> bool:
+        """Whether a turn takes more of a device than its holder has there now."""
+        holder = self.holders[turn.holder]
+        return holder.device_bytes(EVENTS[turn.event][1]) > holder.device_bytes(self.state(turn.holder))
+
+    def take(self, turn: Turn) -> Move:
+        """Take a turn on all devices of its holder; returns what it does on each. Raises as `check`, without change."""
+        self.check(turn)
+        moves = [ledger.take(turn) for ledger in self.where[turn.holder]]
+        return moves[0]
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of the module."""
+        for ledger in self.ledgers:
+            ledger.check_invariants()
+        for name, ledgers in self.where.items():
+            assert len({ledger.states[name] for ledger in ledgers}) == 1, f"{name} is in two states at once"
