@@ -16,7 +16,6 @@ from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
-from .weights.sync import sync_weights
 
 
 async def step(run: TrainingRun) -> StepRecord | None:
@@ -38,7 +37,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
-    mismatches = await sync_weights(run.trainer, run.fleet, engines, run.weights_path, version, checked)
+    sent = await run.weights.sync(engines, version, checked)
+    run.tell_way(sent)
+    mismatches = sent.mismatches
     for death in run.fleet.take_missed():
         run.event("restart", whom=death.engine.name, reason=death.reason)
     if mismatches:
@@ -49,7 +50,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     rollout = run.runner.run(
-        machine, settings.layout, version, str(run.weights_path), tag, run.seeds(round_kind),
+        machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
         run.timeouts.deadline_s, settings.max_num_seqs, settings.sharing,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
@@ -66,6 +67,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
+    run.weights.retire()
     run.updating = True
     metrics = await run.trainer.step(groups, settings.update) if groups else {}
     trained = time.perf_counter()
@@ -85,7 +87,7 @@ async def _step(run: TrainingRun) -> StepRecord:
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s,
             total_s=trained - began,
         ),
-        on_policy_violations=violations, checksum_mismatches=mismatches,
+        on_policy_violations=violations, sent=sent,
     )  # fmt: skip
     run.end_step(record, machine, result)
     return record

@@ -22,6 +22,9 @@ import time
 from typing import Any
 
 from ..faults import ActorFailed
+from ..host import node_key
+from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received
+from ..weights.transfer.session import Session
 from .core_watch import CoreWatch
 from .guard import guard_group
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -50,6 +53,7 @@ class RolloutEngine:
         self._died: str | None = None
         self._grew = False
         self._watch: CoreWatch | None = None
+        self._transfers = ActorTransfers(self._call_ranks)
 
     async def start(self) -> EngineFacts:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
@@ -77,6 +81,7 @@ class RolloutEngine:
             kv_block_tokens=int(cache.block_size),
             pid=os.getpid(),
             cores=tuple(process.pid for process in self._engine.engine_core.resources.engine_manager.processes),
+            node=node_key(),
         )
 
     async def look_at_children(self) -> Children:
@@ -99,24 +104,60 @@ class RolloutEngine:
         Returns the checksum of each tensor as the ranks received it ({} unless `checksums`). Raises RuntimeError if
         requests are running, if the file says that it holds another version, or if ranks received different bytes.
         """
+        self._refuse_if_decoding()
+        answers = await self._call_ranks("receive_weights", (path, version, checksums))
+        return await self._take(version, [RankAnswer(*answer) for answer in answers], path)
+
+    async def make_node_memory(self, name: str, bucket_bytes: int, ranks: int) -> str:
+        """Make the memory of this node for a session of transfers from `ranks` trainer ranks; returns its path (it
+        begins with a slash) or why it could not."""
+        return self._transfers.make_memory(name, bucket_bytes, ranks)
+
+    async def open_transfer(self, session: Session) -> str | None:
+        """Join a session of transfers with all ranks; returns why it could not."""
+        return await self._transfers.open(session)
+
+    async def receive_weights(self, name: str, turn: int, version: str, checksums: bool) -> Received:
+        """Load the weights of transfer `turn` of a session and name them `version`, as `load_weights` does.
+
+        If the transfer breaks off, the engine holds no version. Raises RuntimeError as `load_weights` does.
+        """
+        self._refuse_if_decoding()
+        self._version = ""
+        answers = await self._transfers.receive(name, turn, version, checksums)
+        broken = next((answer.broken for answer in answers if answer.broken is not None), None)
+        others = [answer for answer in answers if answer.version != version]
+        if broken is not None and not others:
+            return Received({}, broken)
+        return Received(await self._take(version, others or answers[: self._config.tp], "the trainer"))
+
+    async def leave_transfer(self, name: str) -> None:
+        """Leave a session of transfers."""
+        await self._transfers.leave(name)
+
+    def _refuse_if_decoding(self) -> None:
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
+
+    async def _call_ranks(self, method: str, arguments: tuple[Any, ...]) -> list[Any]:
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
-            answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
-        for file_version, _ in answers:
-            if file_version != version:
-                # A rank that read another file may have taken it, so none of them may decode.
+            answers: list[Any] = await self._engine.collective_rpc(method, args=arguments)
+            return answers
+
+    async def _take(self, version: str, answers: list[RankAnswer], source: str) -> dict[str, str]:
+        """Hold `version` from now on, if that is what all ranks have received; returns the checksums."""
+        for answer in answers:
+            if answer.version != version:
+                # A rank that read something else may have taken it, so none of them may decode.
                 self._version = ""
-                raise RuntimeError(f"{self._config.name}: {path} holds weights {file_version!r}, not {version!r}")
-        received = [sums for _, sums in answers]
-        if any(other != received[0] for other in received[1:]):
-            raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
+                raise RuntimeError(f"{self._config.name}: {source} holds weights {answer.version!r}, not {version!r}")
+        if any(answer.sums != answers[0].sums for answer in answers[1:]):
+            raise RuntimeError(f"{self._config.name}: ranks received different weights from {source}")
         if not await self._engine.reset_prefix_cache():
             raise RuntimeError(f"{self._config.name}: the prefix cache of the old weights could not be emptied")
         self._version = version
-        first: dict[str, str] = received[0]
-        return first
+        return answers[0].sums
 
     async def live_checksum(self) -> str:
         """One digest over the parameters as the engine's kernels hold them (fused, sharded, repacked)."""
