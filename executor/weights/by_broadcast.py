@@ -11,12 +11,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from ...plans.yaml.errors import RunFailed
 from ..actors import retrieved
 from ..engines.engine_handle import LOAD_BYTES_PER_S, EngineHandle
 from ..faults import ActorFailed, reason
@@ -98,9 +96,12 @@ class ByBroadcast:
         """Leave all sessions."""
         for key in list(self._live):
             self._drop(key, "the run has ended")
-        for task in self._leaving:
+        leaving = set(self._leaving)
+        if leaving:
+            await asyncio.wait(leaving, timeout=LEAVE_S)
+        for task in leaving:
             task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*leaving, return_exceptions=True)
 
     # -- one transfer --------------------------------------------------------------------------------------------------
 
@@ -229,18 +230,18 @@ class ByBroadcast:
     def _leave(self, live: _Live, why: str) -> None:
         """Have all parties leave a session, without waiting for them."""
         live.board.end(why)
-        trainer = self._trainer
-        calls: list[Coroutine[Any, Any, Any]] = [engine.leave_transfer(live.session.name) for engine in live.engines]
-        calls.append(trainer.each("transfer", CALL_DEADLINE_S, "leave", live.session.name))
-
-        async def leave(board: MessageBoard) -> None:
-            with contextlib.suppress(RunFailed):  # who is gone has left
-                await asyncio.gather(*calls, return_exceptions=True)
-            del board  # the server, until all have left
-
-        task = asyncio.create_task(leave(live.board), name=f"leave {live.session.name}")
+        task = asyncio.create_task(self._all_leave(live), name=f"leave {live.session.name}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+    async def _all_leave(self, live: _Live) -> None:
+        """Have all parties leave; the board's server runs as long. Whoever is gone has left."""
+        name = live.session.name
+        await asyncio.gather(
+            self._trainer.each("transfer", CALL_DEADLINE_S, "leave", name),
+            *(engine.leave_transfer(name) for engine in live.engines),
+            return_exceptions=True,
+        )
 
 
 class _Partly(Exception):

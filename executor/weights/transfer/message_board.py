@@ -1,7 +1,7 @@
 """How the parties of a transfer tell each other where they are: counters in one key-value store of torch.
 
 The driver has the server; each party has a client. Invariants:
-- who waits is told within LOOK of the end of the transfer, whoever ended it;
+- who waits is told within LOOK_S of the end of the transfer, whoever ended it;
 - nobody waits longer than the deadline of the transfer for one bucket.
 Keys of a bucket are deleted when nobody needs them any more, so a store does not grow with the steps of a run.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore
 
-LOOK = timedelta(seconds=0.5)  # how often who waits looks whether the transfer was ended
+LOOK_S = 0.5  # how often who waits looks whether the transfer was ended
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.005  # between two looks at what is waited for
 CONNECT = timedelta(seconds=60)
 ENDED = "ended"
 
@@ -61,20 +62,22 @@ class MessageBoard:
 
     def wait(self, key: str, what: str) -> None:
         """Wait until all have reached `key`. Raises TransferBroken; `what` says what was waited for."""
-        began = time.monotonic()
-        while not self._within(key):
-            self.check()
-            if time.monotonic() - began > self._deadline_s:
+        # The store could wait itself, but then not for two keys, and it writes a warning whenever it does so in vain.
+        began = looked = time.monotonic()
+        pause_s = SHORTEST_PAUSE_S
+        while not self._is_there(_all(key)):
+            now = time.monotonic()
+            if now - looked >= LOOK_S:
+                looked = now
+                self.check()
+            if now - began > self._deadline_s:
                 raise TransferBroken(f"waited {self._deadline_s:.0f} s for {what}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _within(self, key: str) -> bool:
-        try:
-            self._store.wait([_all(key)], LOOK)
-        except DistError as error:
-            if "timeout" not in str(error).lower():
-                raise TransferBroken(f"the driver's store is gone: {error}") from error
-            return False
-        return True
+    def _is_there(self, key: str) -> bool:
+        with self._lost():
+            return self._store.check([key])
 
     def end(self, why: str) -> None:
         """End the transfer for all parties, if nobody has ended it before."""
@@ -84,11 +87,11 @@ class MessageBoard:
     def check(self) -> None:
         """Raises TransferBroken if the transfer was ended."""
         with self._lost():
-            if self._store.check([ENDED]):
+            if self._is_there(ENDED):
                 raise TransferBroken(self._store.get(ENDED).decode())
 
     @contextlib.contextmanager
-    def _lost(self):  # type: ignore[no-untyped-def]
+    def _lost(self) -> Iterator[None]:
         try:
             yield
         except DistError as error:

@@ -7,9 +7,11 @@ field for each trainer rank, in which stands the version of the bytes that this 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 
+import psutil
 import torch
 
 from .bucket_plan import Bucket
@@ -17,6 +19,9 @@ from .message_board import TransferBroken
 
 FIELD_BYTES = 256
 """Room for a version, in UTF-8, filled up with zero bytes."""
+
+MOST_OF_AVAILABLE = 0.5
+"""Share of a machine's available memory that the slots may take."""
 
 
 class NodeMemory:
@@ -35,6 +40,10 @@ class NodeMemory:
         size = self._stride * slots
         try:
             if path is None:
+                # What is asked for is taken at once, from everybody on the machine, so it is looked at before.
+                available = psutil.virtual_memory().available
+                if size > MOST_OF_AVAILABLE * available:
+                    raise OSError(f"{available / 1e6:.0f} MB are available, of which half may be taken")
                 self._file = os.memfd_create("rlplan-weights")
                 os.posix_fallocate(self._file, 0, size)  # now, and not by a signal when a page is written
                 self.path = f"/proc/{os.getpid()}/fd/{self._file}"
@@ -66,15 +75,14 @@ class NodeMemory:
         start, kind = self._start(number) + self._head, getattr(torch, dtype)
         made = []
         for tensor in bucket.tensors:
-            count = 1
-            for size in tensor.shape:
-                count *= size
-            view = torch.empty(0, dtype=kind)
+            count = math.prod(tensor.shape)
+            values = torch.empty(0, dtype=kind)
             if count:
                 first = start + tensor.offset
                 raw = self._bytes[first : first + count * kind.itemsize]
-                view = torch.frombuffer(raw.numpy(), dtype=kind)
-            made.append(view.view(tensor.shape))
+                values = torch.frombuffer(raw.numpy(), dtype=kind)
+            # In place: a view would keep the tensor that it is of.
+            made.append(values.resize_(tensor.shape))
         return made
 
     def _start(self, number: int) -> int:
