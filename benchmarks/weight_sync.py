@@ -3,9 +3,9 @@
     python -m benchmarks.weight_sync [--dtype bfloat16] [--repeats 5] [--json]
 
 All parts are real: trainer ranks and engines are Ray actors, engines are vLLM's on CPUs. The model has about 300
-million parameters with random values; the engines begin with other values than the trainer has. `seconds`, each the median of
-the repeats, which take turns: `file` as it was before weights were broadcast (rank 0 writes the file and sums it up,
-one engine after another loads it), `file_at_once` as it is now (no sums unless they are asked for, all engines load at
+million parameters with random values; the engines begin with other values than the trainer has. `seconds`, each the
+median of the repeats, which take turns: `file` as it was before weights were broadcast (rank 0 writes the file and
+sums it up, one engine after another loads it), `file_at_once` as it is now (no sums unless they are asked for, all engines load at
 once), `broadcast`, and `first_broadcast`, the one that also opens the session. `ratio`: file over broadcast.
 `mismatches` counts what is not bit for bit the same: of each engine, the checksums of all tensors as received on both
 ways beside the trainer's, the digest of the parameters in its kernels' form, and the log-probs of what it decodes

@@ -81,7 +81,7 @@ class EngineHandle:
         self._tell = tell
         self._supervisor = supervisor
         self._spawn, self._end = spawn, end
-        self.launches = 0
+        self.lives = 0
         """How often its process was started: what was agreed with an earlier one is void."""
         self._facts: EngineFacts | None = None
         self._process: EngineProcess | None = None
@@ -107,7 +107,7 @@ class EngineHandle:
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
-        self.launches += 1
+        self.lives += 1
         process = EngineProcess(self.name, self._spawn(self.config), self._supervisor.patience, self._failed)
         self._process = process
         watch = asyncio.create_task(self._watch_start(process), name=f"watch of the start of {self.name}")

@@ -67,7 +67,7 @@ class TrainerGroup:
         self._gone: asyncio.Future[None] | None = None
         self.parameters = 0
         """Parameters of the policy; known once started."""
-        self.launches = 0
+        self.lives = 0
         """How often the ranks were started: what was agreed with them before is void."""
 
     async def start(self) -> None:
@@ -81,7 +81,7 @@ class TrainerGroup:
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
-        self.launches += 1
+        self.lives += 1
         self._ranks = self._spawn()
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")

@@ -71,14 +71,14 @@ class ByBroadcast:
         for _ in range(TRIES):
             left = [engine for engine in engines if engine.alive and engine.name not in received]
             while left:
-                died = {engine.name: engine.launches for engine in left}
+                died = {engine.name: engine.lives for engine in left}
                 try:
                     received |= await self._attempt(left, version, checked)
                     return Sent(plan.nbytes, expected, received)
                 except _Partly as partly:
                     received |= partly.received
                     broken = partly.reason
-                same = [e for e in left if e.alive and e.launches == died[e.name] and e.name not in received]
+                same = [e for e in left if e.alive and e.lives == died[e.name] and e.name not in received]
                 if len(same) == len(left):
                     break
                 left = same
@@ -118,7 +118,8 @@ class ByBroadcast:
             raise WayClosed("the trainer goes on to the next weights", lasting=False)
         turn = self._turns[live.session.name]
         self._turns[live.session.name] = turn + 1
-        deadline_s = self._stall_s + live.session.plan.nbytes / LOAD_BYTES_PER_S
+        # Longer than any party waits for another, so that only who hangs itself is beyond it.
+        deadline_s = self._stall_s + live.session.plan.nbytes / LOAD_BYTES_PER_S + 2 * LEAVE_S
         name = live.session.name
         publish = _task(self._trainer.each("transfer", deadline_s + LEAVE_S, "publish", name, turn, version))
         loads = {e: _task(e.receive(name, turn, version, checked, deadline_s)) for e in engines}
@@ -165,12 +166,12 @@ class ByBroadcast:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def _key(self, engines: Sequence[EngineHandle]) -> Opened:
-        return (self._trainer.launches, *((engine.name, engine.launches) for engine in engines))
+        return (self._trainer.lives, *((engine.name, engine.lives) for engine in engines))
 
     async def _planned(self) -> tuple[BucketPlan, tuple[str, ...]]:
         """The buckets of the model, and the node of each trainer rank. Raises WayClosed."""
-        launches = self._trainer.launches
-        if self._layout is None or self._layout[0] != launches:
+        lives = self._trainer.lives
+        if self._layout is None or self._layout[0] != lives:
             held: list[Holdings] = await self._trainer.each("transfer", CALL_DEADLINE_S, "holdings")
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
             if obstacle is not None:
@@ -181,7 +182,7 @@ class ByBroadcast:
                 )
             except ValueError as error:
                 raise WayClosed(str(error), lasting=True) from error
-            self._layout = (launches, plan, tuple(each.node for each in held))
+            self._layout = (lives, plan, tuple(each.node for each in held))
         return self._layout[1:]
 
     async def _open(self, key: Opened, engines: Sequence[EngineHandle]) -> _Live:
