@@ -3,15 +3,16 @@
     python -m benchmarks.weight_sync [--dtype bfloat16] [--repeats 5] [--json]
 
 All parts are real: trainer ranks and engines are Ray actors, engines are vLLM's on CPUs. The model has about 300
-million parameters with random values; the engines begin with other values than the trainer has. `seconds`, each the
-median of the repeats, which take turns: `file` as it was before weights were broadcast (rank 0 writes the file and
-sums it up, one engine after another loads it), `file_at_once` as it is now (no sums unless they are asked for, all engines load at
-once), `broadcast`, and `first_broadcast`, the one that also opens the session. `ratio`: file over broadcast.
-`mismatches` counts what is not bit for bit the same: of each engine, the checksums of all tensors as received on both
-ways beside the trainer's, the digest of the parameters in its kernels' form, and the log-probs of what it decodes
-greedily, file beside broadcast. `stale_refused`: engines that were sent an older version than they were told said so,
-decoded nothing, and took the right version next. `rank_peak_bytes`: the most memory that a trainer rank took beyond
-what it held, on each way; what is shared with engines counts.
+million parameters with random values; the engines begin with other values than the trainer has.
+
+`seconds`, each the median of the repeats, which take turns: `file` as it was before weights were broadcast (rank 0
+writes the file and sums it up, one engine after another loads it), `file_at_once` as it is now (no sums unless they are
+asked for, all engines load at once), `broadcast`, and `first_broadcast`, which also opens the session, once. `ratio`:
+file over broadcast. `mismatches` counts what is not bit for bit the same: of each engine, the checksums of all tensors
+as received on both ways beside the trainer's, the digest of the parameters in its kernels' form, and the log-probs of
+what it decodes greedily, file beside broadcast. `stale_refused`: engines that were sent an older version than they were
+told said so, decoded nothing, and took the right version next. `rank_peak_bytes`: the most memory that a trainer rank
+took beyond what it held, on each way, when it had gone that way before.
 
     {"seconds": {"file": …, "broadcast": …, …}, "ratio": …, "mismatches": 0, "stale_refused": true, "bytes": …,
      "parameters": …, "dtype": …, "rank_peak_bytes": {"file": …, "broadcast": …}}

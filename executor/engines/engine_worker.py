@@ -73,7 +73,8 @@ class WeightReceiver:
         """
         from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
 
-        finalize_layerwise_reload(self.model_runner.get_model(), self.model_runner.model_config)
+        end: Any = finalize_layerwise_reload
+        end(self.model_runner.get_model(), self.model_runner.model_config)
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

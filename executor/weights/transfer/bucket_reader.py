@@ -80,7 +80,7 @@ class BucketReader:
 
 def _users(tensor: torch.Tensor) -> int:
     """How many tensors use the memory of this one, itself included, as torch counts."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # type: ignore[attr-defined]
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def _references_of_one() -> int:

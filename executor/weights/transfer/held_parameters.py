@@ -66,23 +66,17 @@ def held_box(tensor: torch.Tensor) -> Box:
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinates = mesh.get_coordinate()
     assert coordinates is not None, "a rank has parameters of its own mesh only"
+    if not all(isinstance(placement, Shard | _StridedShard | Replicate) for placement in placements):
+        raise ValueError(f"a rank holds a tensor as {placements}, which is no one block of it")
+    cuts: list[tuple[int, Any]] = [(i, p) for i, p in enumerate(placements) if not isinstance(p, Replicate)]
     # What FSDP cuts it cuts after tensor parallelism has, though its dimension of the mesh comes first.
-    strided = [i for i, placement in enumerate(placements) if isinstance(placement, _StridedShard)]
-    order = [i for i in range(len(placements)) if i not in strided] + strided[::-1]
-    for i in order:
-        placement = placements[i]
-        if isinstance(placement, Shard | _StridedShard):
-            if i in strided:
-                later = (
-                    mesh.size(j)
-                    for j in range(i + 1, len(placements))
-                    if isinstance(placements[j], Shard | _StridedShard) and placements[j].dim == placement.dim
-                )
-                if placement.split_factor != math.prod(later):  # type: ignore[union-attr]
-                    raise ValueError(f"a rank holds a tensor as {placements}, which is no one block of it")
-            box = chunk(box, placement.dim % len(box.shape), mesh.size(i), coordinates[i])
-        elif not isinstance(placement, Replicate):
+    strided = [(i, placement) for i, placement in cuts if isinstance(placement, _StridedShard)]
+    for i, placement in strided:
+        before = math.prod(mesh.size(j) for j, other in cuts if j > i and other.dim == placement.dim)
+        if placement.split_factor != before:
             raise ValueError(f"a rank holds a tensor as {placements}, which is no one block of it")
+    for i, placement in [cut for cut in cuts if cut not in strided] + strided[::-1]:
+        box = chunk(box, placement.dim % len(box.shape), mesh.size(i), coordinates[i])
     if tuple(local(tensor).shape) != box.shape:
         raise ValueError(f"a rank holds {tuple(local(tensor).shape)} of a tensor that it should hold {box.shape} of")
     return box

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistError
 
 LOOK_S = 0.5  # how often who waits looks whether the transfer was ended
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.005  # between two looks at what is waited for

@@ -10,7 +10,8 @@ import time
 from datetime import timedelta
 
 import torch
-from torch.distributed import BroadcastOptions, DistError, PrefixStore, ProcessGroupGloo, Store, Work
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import DistError
 
 from .message_board import MessageBoard, TransferBroken
 
@@ -35,7 +36,7 @@ class NetworkGroup:
         self, store: Store, name: str, place: int, members: int, address: str, message_bytes: int, deadline_s: float
     ) -> None:
         _given_up[:] = [group for group in _given_up if group.is_busy]
-        options = ProcessGroupGloo._Options()
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=deadline_s)
         self._staged = torch.empty(message_bytes, dtype=torch.uint8)
@@ -54,7 +55,7 @@ class NetworkGroup:
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         try:
-            self._work = self._group.broadcast([self.message(nbytes)], options)
+            self._work = self._group.broadcast([self.message(nbytes)], options)  # type: ignore[attr-defined]
         except RuntimeError as error:
             raise TransferBroken(f"a node is gone: {error}") from error
 
