@@ -28,4 +28,6 @@ def node_address() -> str:
     """The address under which other nodes reach this process."""
     import ray
 
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call] if ray.is_initialized() else socket.gethostbyname(socket.gethostname())
+    if not ray.is_initialized():
+        return socket.gethostbyname(socket.gethostname())
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
