@@ -261,6 +261,7 @@ class TrainingRun:
 
     async def recover(self, death: TrainerDied) -> None:
         """Start the trainer again, from the last checkpoint."""
+        self.weights.retire()  # what is started in the trainer's place holds other weights
         self.updating, self._recovering = False, True
         await self._despite_deaths(self._load, death)
         self.event("resume", step=self.step_number)

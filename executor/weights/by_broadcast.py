@@ -20,7 +20,7 @@ from ..engines.engine_handle import LOAD_BYTES_PER_S, EngineHandle
 from ..faults import ActorFailed, reason
 from ..host import node_address
 from ..supervision import CALL_DEADLINE_S
-from ..trainer.trainer_group import TrainerDied, TrainerGroup
+from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
 from .transfer.bucket_plan import BucketPlan, bucket_plan
 from .transfer.engine_transfers import Received
 from .transfer.held_parameters import Holdings
@@ -31,6 +31,7 @@ from .ways import Sent, WayClosed
 BUCKET_BYTES = 128 * 10**6
 TRIES = 3  # of a transfer that breaks off although no engine died
 LEAVE_S = 10.0  # in which all parties of a transfer that was ended must have left it
+QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
 SESSIONS = 2  # kept for the next transfers: rounds of two kinds may have engines of their own
 
 Opened = tuple[Any, ...]
@@ -65,7 +66,7 @@ class ByBroadcast:
         plan, _ = await self._planned()
         expected: dict[str, str] = {}
         if checked:
-            expected = (await self._trainer.each("transfer", CALL_DEADLINE_S, "checksums"))[0]
+            expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
         received: dict[str, dict[str, str]] = {}
         broken = ""
         for _ in range(TRIES):
@@ -172,7 +173,7 @@ class ByBroadcast:
         """The buckets of the model, and the node of each trainer rank. Raises WayClosed."""
         lives = self._trainer.lives
         if self._layout is None or self._layout[0] != lives:
-            held: list[Holdings] = await self._trainer.each("transfer", CALL_DEADLINE_S, "holdings")
+            held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
             if obstacle is not None:
                 raise WayClosed(obstacle, lasting=True)
@@ -205,7 +206,7 @@ class ByBroadcast:
         session = Session(name, address, board.port, self._stall_s, tuple(nodes), rank_nodes, plan)
         live = _Live(session, board, tuple(engines))
         calls: list[Coroutine[Any, Any, Any]] = [
-            self._trainer.each("transfer", CALL_DEADLINE_S, "open", session),
+            self._trainer.each("transfer", QUEUE_S, "open", session),
             *(engine.open_transfer(session) for engine in engines),
         ]
         faults = await asyncio.gather(*calls, return_exceptions=True)
@@ -239,7 +240,7 @@ class ByBroadcast:
         """Have all parties leave; the board's server runs as long. Whoever is gone has left."""
         name = live.session.name
         await asyncio.gather(
-            self._trainer.each("transfer", CALL_DEADLINE_S, "leave", name),
+            self._trainer.each("transfer", QUEUE_S, "leave", name),
             *(engine.leave_transfer(name) for engine in live.engines),
             return_exceptions=True,
         )

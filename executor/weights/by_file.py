@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from ..engines.engine_handle import EngineHandle
 from ..faults import ActorFailed
 from ..supervision import again_while_it_passes
 from ..trainer.trainer_group import TrainerGroup
-from .ways import Sent
+from .ways import Sent, WayClosed
 
 
 class ByFile:
-    """Weights go through the safetensors file at `path`, which names their version."""
+    """Weights go through the safetensors file at `path`, which names their version; `may_send` is asked before each
+    time that it is written."""
 
-    def __init__(self, trainer: TrainerGroup, path: Path) -> None:
-        self._trainer, self._path = trainer, path
+    def __init__(self, trainer: TrainerGroup, path: Path, may_send: Callable[[], bool] = lambda: True) -> None:
+        self._trainer, self._path, self._may_send = trainer, path, may_send
         self._written = ""
 
     async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
@@ -42,8 +43,13 @@ class ByFile:
         await engine.load(str(self._path), version, checksums=False)
 
     async def _write(self, version: str, checked: bool) -> dict[str, str]:
+        def export() -> Awaitable[dict[str, str]]:
+            if not self._may_send():
+                raise WayClosed("the trainer goes on to the next weights", lasting=False)
+            return self._trainer.export(self._path, version, checked)
+
         self._written = ""
-        sums = await again_while_it_passes(lambda: self._trainer.export(self._path, version, checked))
+        sums = await again_while_it_passes(export)
         self._written = version
         return sums
 

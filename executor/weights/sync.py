@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -47,11 +48,11 @@ class WeightSync:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
         self._lock = asyncio.Lock()  # one transfer at a time
-        self._file: Way = ByFile(trainer, path)
+        self._file: Way = ByFile(trainer, path, self._may_send)
         stall_s = fleet.supervisor.patience.stall_s
         self._broadcast: Way | None = None
         if way == "broadcast":
-            self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None)
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send)
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 
@@ -82,6 +83,10 @@ class WeightSync:
                 self._closed = reason if closed.lasting else None
         return "file", await self._file.send(up, version, checked), reason
 
+    def _may_send(self) -> bool:
+        """Whether the trainer still has the weights of the version in hand."""
+        return self._version is not None
+
     def retire(self) -> None:
         """The trainer may change its weights from now on, up to the next `sync`."""
         self._version = None
@@ -92,14 +97,13 @@ class WeightSync:
             if self._version != version:
                 raise ActorFailed(engine.name, f"the round of {version} was over before it had weights")
             if self._broadcast is not None and self._closed is None:
-                try:
+                with contextlib.suppress(WayClosed):
                     await self._broadcast.send_again(engine, version)
-                except WayClosed as closed:
-                    if self._version != version:
-                        raise ActorFailed(engine.name, closed.reason) from closed
-                else:
                     return
-            await self._file.send_again(engine, version)
+            try:
+                await self._file.send_again(engine, version)
+            except WayClosed as closed:
+                raise ActorFailed(engine.name, closed.reason) from closed
 
     async def close(self) -> None:
         """End what is left of earlier transfers; the trainer still runs."""

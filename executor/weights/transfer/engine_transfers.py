@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from ...actors import retrieved
 from ...host import node_address, node_key
 from .bucket_reader import BucketReader, OtherVersion
 from .message_board import TransferBroken
@@ -62,9 +63,10 @@ class ActorTransfers:
     async def receive(self, name: str, turn: int, version: str, checksums: bool) -> list[RankAnswer]:
         """Take part in transfer number `turn` of a session; returns what the ranks tell of it."""
         made = self._made.get(name)
-        network: asyncio.Task[None] | None = None
+        network: asyncio.Future[None] | None = None
         if made is not None and made.is_needed:
-            network = asyncio.ensure_future(asyncio.to_thread(made.receive, turn))
+            # If a rank dies, nobody awaits it: the transfer is ended, and it leaves by itself.
+            network = retrieved(asyncio.ensure_future(asyncio.to_thread(made.receive, turn)))
         answers = [
             RankAnswer(*each) for each in await self._call_ranks("receive_buckets", (name, turn, version, checksums))
         ]

@@ -128,7 +128,7 @@ def test_an_engine_that_dies_or_hangs_in_a_transfer_is_replaced_and_the_others_g
         news = []
         fleet.listen(news.append)
         way = WeightSync(trainer, fleet, tmp_path / "w")
-        way._broadcast = ByBroadcast(trainer, 5.0, lambda: way._version is not None, BUCKET_BYTES)
+        way._broadcast = ByBroadcast(trainer, 5.0, bucket_bytes=BUCKET_BYTES)
         await way.sync(engines, "before", False)
         for process in ranks_of(victim):
             process.send_signal(sent)
