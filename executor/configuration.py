@@ -22,6 +22,7 @@ from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
 from .trainer.step_checks import LOGPROB_LIMITS
 from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
+from .weights.ways import DEFAULT_WAY, WayName
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class RunSettings:
     rounds: dict[str, RoundSettings]
     """By kind of round; a plan without long rounds has short ones only."""
     checksum_every: int
+    weights_way: WayName = DEFAULT_WAY
+    """How weights go to the engines, where that is possible; plans do not say yet."""
 
     def of_round(self, round_kind: str) -> RoundSettings:
         """The settings of a kind of round; those of short rounds where the plan has no others."""

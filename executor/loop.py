@@ -17,7 +17,6 @@ from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
-from .weights.sync import sync_weights
 
 
 async def step(run: TrainingRun) -> StepRecord | None:
@@ -40,7 +39,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
     await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
-    mismatches = await sync_weights(run.trainer, run.fleet, engines, run.weights_path, version, checked)
+    sent = await run.weights.sync(engines, version, checked)
+    run.tell_way(sent)
+    mismatches = sent.mismatches
     for death in run.fleet.take_missed():
         run.event("restart", whom=death.engine.name, reason=death.reason)
     if mismatches:
@@ -52,7 +53,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     rollout = run.runner.run(
-        machine, settings.layout, version, str(run.weights_path), tag, run.seeds(round_kind),
+        machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
         run.timeouts.deadline_s, settings.max_num_seqs, settings.sharing,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
@@ -69,6 +70,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
+    run.weights.retire()
     if groups:
         await while_trainer_lives(run.trainer, run.turns.to_training(run))
     run.updating = True
@@ -90,7 +92,7 @@ async def _step(run: TrainingRun) -> StepRecord:
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s,
             total_s=trained - began,
         ),
-        on_policy_violations=violations, checksum_mismatches=mismatches,
+        on_policy_violations=violations, sent=sent,
     )  # fmt: skip
     run.end_step(record, machine, result)
     return record

@@ -32,6 +32,7 @@ from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
+from .weights.sync import SyncReport, WeightSync
 
 Result = TypeVar("Result")
 
@@ -59,6 +60,7 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = Timeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
+        self.weights = WeightSync(trainer, fleet, self.weights_path, self.settings.weights_way)
         self.step_number = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
@@ -70,6 +72,7 @@ class TrainingRun:
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._skipped = SkippedSteps()
+        self._way_reason: str | None = None
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
 
@@ -99,6 +102,7 @@ class TrainingRun:
         self.checkpoints.close()
         if self._recorder is not None:
             self._recorder.close()
+        await self.weights.close()
         await self.trainer.close()
 
     def event(self, event: str, /, **fields: Any) -> None:
@@ -122,6 +126,12 @@ class TrainingRun:
         cuts_draws = round_kind == "short" and self.settings.mode not in ("sync", "predict")
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
+
+    def tell_way(self, sent: SyncReport) -> None:
+        """Write into the trace why weights went on another way than was wanted, whenever the reason changes."""
+        if sent.reason is not None and sent.reason != self._way_reason:
+            self.event("weights", way=sent.way, reason=sent.reason)
+        self._way_reason = sent.reason
 
     def count_skipped(self, metrics: dict[str, float], groups: int) -> None:
         """Count and record an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
@@ -254,6 +264,7 @@ class TrainingRun:
 
     async def recover(self, death: TrainerDied) -> None:
         """Start the trainer again, from the last checkpoint."""
+        self.weights.retire()  # what is started in the trainer's place holds other weights
         self.updating, self._recovering = False, True
         await self._despite_deaths(self._load, death)
         self.event("resume", step=self.step_number)

@@ -27,6 +27,9 @@ from typing import Any
 
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..faults import ActorFailed
+from ..host import node_key
+from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received
+from ..weights.transfer.session import Session
 from .core_watch import CoreWatch
 from .guard import guard_group
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -59,6 +62,7 @@ class RolloutEngine:
         self._grew = False
         self._watch: CoreWatch | None = None
         self._asleep: tuple[str, ...] = ()
+        self._transfers = ActorTransfers(self._call_ranks)
 
     async def start(self) -> EngineFacts:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
@@ -86,6 +90,7 @@ class RolloutEngine:
             kv_block_tokens=int(cache.block_size),
             pid=os.getpid(),
             cores=tuple(process.pid for process in self._engine.engine_core.resources.engine_manager.processes),
+            node=node_key(),
         )
 
     async def look_at_children(self) -> Children:
@@ -108,26 +113,62 @@ class RolloutEngine:
         Returns the checksum of each tensor as the ranks received it ({} unless `checksums`). Raises RuntimeError if
         requests are running, if the file says that it holds another version, or if ranks received different bytes.
         """
+        self._refuse_if_decoding()
+        answers = await self._call_ranks("receive_weights", (path, version, checksums))
+        return await self._take(version, [RankAnswer(*answer) for answer in answers], path)
+
+    async def make_node_memory(self, name: str, bucket_bytes: int, ranks: int) -> str:
+        """Make the memory of this node for a session of transfers from `ranks` trainer ranks; returns its path (it
+        begins with a slash) or why it could not."""
+        return self._transfers.make_memory(name, bucket_bytes, ranks)
+
+    async def open_transfer(self, session: Session) -> str | None:
+        """Join a session of transfers with all ranks; returns why it could not."""
+        return await self._transfers.open(session)
+
+    async def receive_weights(self, name: str, turn: int, version: str, checksums: bool) -> Received:
+        """Load the weights of transfer `turn` of a session and name them `version`, as `load_weights` does.
+
+        If the transfer breaks off, the engine holds no version. Raises RuntimeError as `load_weights` does.
+        """
+        self._refuse_if_decoding()
+        self._version = ""
+        answers = await self._transfers.receive(name, turn, version, checksums)
+        broken = next((answer.broken for answer in answers if answer.broken is not None), None)
+        others = [answer for answer in answers if answer.version != version]
+        if broken is not None and not others:
+            return Received({}, broken)
+        return Received(await self._take(version, others or answers[: self._config.tp], "the trainer"))
+
+    async def leave_transfer(self, name: str) -> None:
+        """Leave a session of transfers."""
+        await self._transfers.leave(name)
+
+    def _refuse_if_decoding(self) -> None:
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
         if "weights" in self._asleep:
             raise RuntimeError(f"{self._config.name}: the memory of its weights is asleep")
+
+    async def _call_ranks(self, method: str, arguments: tuple[Any, ...]) -> list[Any]:
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
-            answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
-        for file_version, _ in answers:
-            if file_version != version:
-                # A rank that read another file may have taken it, so none of them may decode.
+            answers: list[Any] = await self._engine.collective_rpc(method, args=arguments)
+            return answers
+
+    async def _take(self, version: str, answers: list[RankAnswer], source: str) -> dict[str, str]:
+        """Hold `version` from now on, if that is what all ranks have received; returns the checksums."""
+        for answer in answers:
+            if answer.version != version:
+                # A rank that read something else may have taken it, so none of them may decode.
                 self._version = ""
-                raise RuntimeError(f"{self._config.name}: {path} holds weights {file_version!r}, not {version!r}")
-        received = [sums for _, sums in answers]
-        if any(other != received[0] for other in received[1:]):
-            raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
+                raise RuntimeError(f"{self._config.name}: {source} holds weights {answer.version!r}, not {version!r}")
+        if any(answer.sums != answers[0].sums for answer in answers[1:]):
+            raise RuntimeError(f"{self._config.name}: ranks received different weights from {source}")
         if not await self._engine.reset_prefix_cache():
             raise RuntimeError(f"{self._config.name}: the prefix cache of the old weights could not be emptied")
         self._version = version
-        first: dict[str, str] = received[0]
-        return first
+        return answers[0].sums
 
     async def live_checksum(self) -> str:
         """One digest over the parameters as the engine's kernels hold them (fused, sharded, repacked)."""
@@ -171,10 +212,7 @@ class RolloutEngine:
             event.version_end = self._version
             event.decode_s = time.perf_counter() - began
             self._tell(event)
-        except asyncio.CancelledError:
-            # generate() aborts the request in vLLM when it is cancelled.
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever vLLM raises, poll() has to hand it to the driver
+        except Exception as error:  # noqa: BLE001 - a cancellation is none; poll() hands the driver what vLLM raises
             self._die(f"{type(error).__name__}: {error}")
         finally:
             self._tasks.pop(request.request_id, None)
@@ -237,9 +275,8 @@ class RolloutEngine:
         schedules nothing. Raises RuntimeError out of order, ActorFailed if vLLM cannot wake.
         """
         if part not in self._asleep or (part == "kv_cache" and not self._version):
-            raise RuntimeError(
-                f"{self._config.name}: {part} cannot wake; asleep: {', '.join(self._asleep) or 'nothing'}"
-            )
+            asleep = ", ".join(self._asleep) or "nothing"
+            raise RuntimeError(f"{self._config.name}: {part} cannot wake; asleep: {asleep}")
         with self._turns(f"wake its {part}"):
             if self._config.device == "cuda":
                 await self._engine.wake_up(tags=[part])

@@ -22,6 +22,8 @@ from ..faults import ActorFailed, failure
 from ..placement.live_nodes import on_node
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import CALL_DEADLINE_S, Supervisor
+from ..weights.transfer.engine_transfers import Received
+from ..weights.transfer.session import Session
 from .engine import RolloutEngine
 from .engine_process import EngineProcess
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -88,6 +90,8 @@ class EngineHandle:
         self._tell = tell
         self._supervisor = supervisor
         self._spawn, self._end = spawn, end
+        self.lives = 0
+        """How often its process was started: what was agreed with an earlier one is void."""
         self._facts: EngineFacts | None = None
         self._process: EngineProcess | None = None
         self._repair: asyncio.Task[None] | None = None
@@ -122,6 +126,7 @@ class EngineHandle:
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
+        self.lives += 1
         process = EngineProcess(self.name, self._spawn(self.config), self._supervisor.patience, self._failed)
         self._process = process
         watch = asyncio.create_task(self._watch_start(process), name=f"watch of the start of {self.name}")
@@ -213,6 +218,35 @@ class EngineHandle:
         if process is self._process:
             self.version = version
         return sums
+
+    def receive(
+        self, name: str, turn: int, version: str, checksums: bool, deadline_s: float
+    ) -> Coroutine[Any, Any, Received]:
+        """Take part in a transfer of weights. Raises ActorFailed if the engine is gone, or hangs for `deadline_s`."""
+        return self._receive(self._process, name, turn, version, checksums, deadline_s)
+
+    async def _receive(
+        self, process: EngineProcess | None, name: str, turn: int, version: str, checksums: bool, deadline_s: float
+    ) -> Received:
+        arguments = (name, turn, version, checksums)
+        received: Received = await self._up(process).core_call("receive_weights", arguments, deadline_s)
+        if process is self._process:
+            self.version = version if received.broken is None else ""
+        return received
+
+    def make_node_memory(self, name: str, bucket_bytes: int, ranks: int) -> Coroutine[Any, Any, str]:
+        """Have the engine make the memory of its node for a session; returns its path (it begins with a slash) or why
+        it could not. Raises ActorFailed."""
+        return self._call(self._process, "make_node_memory", name, bucket_bytes, ranks)
+
+    async def open_transfer(self, session: Session) -> str | None:
+        """Join a session of transfers; returns why the engine could not. Raises ActorFailed."""
+        fault: str | None = await self._up(self._process).core_call("open_transfer", (session,), CALL_DEADLINE_S)
+        return fault
+
+    async def leave_transfer(self, name: str) -> None:
+        """Leave a session of transfers. Raises ActorFailed."""
+        await self._up(self._process).core_call("leave_transfer", (name,), CALL_DEADLINE_S)
 
     def submit(
         self, requests: list[Request], version: str, max_num_seqs: int | None = None

@@ -1,4 +1,4 @@
-"""What runs inside each vLLM worker process: receiving weights, and telling that it lives.
+"""What runs inside each vLLM worker process: receiving weights, from a file or a transfer, and telling that it lives.
 
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.transfer.engine_transfers import RankAnswer, ReaderRank
 
 
 class WeightReceiver:
     """Methods that `RolloutEngine` calls through vLLM's `collective_rpc`."""
 
     model_runner: Any
+    _transfers: ReaderRank | None = None
 
     def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
         """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
@@ -38,10 +40,41 @@ class WeightReceiver:
                         sums[name] = tensor_checksum(tensor)
                     yield name, tensor
 
-            # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
-            self.model_runner.reload_weights(weights_iterator=tensors())
-        self._renew_tied_head()
+            self._load(tensors())
         return file_version, sums
+
+    def open_transfer(self, session: str) -> str | None:
+        """Join a session of transfers (`Session.for_reader`); returns why it could not."""
+        if self._transfers is None:
+            self._transfers = ReaderRank(self._load, self._reset)
+        return self._transfers.open(session)
+
+    def receive_buckets(self, name: str, turn: int, version: str, checksums: bool) -> RankAnswer:
+        """Load the weights of transfer `turn` of a session, unless they are of another version than `version`."""
+        if self._transfers is None:
+            return RankAnswer(version, {}, f"an engine is in no session {name}")
+        return self._transfers.receive(name, turn, version, tensor_checksum if checksums else None)
+
+    def leave_transfer(self, name: str) -> None:
+        """Leave a session of transfers."""
+        if self._transfers is not None:
+            self._transfers.leave(name)
+
+    def _load(self, tensors: Iterator[tuple[str, Any]]) -> None:
+        """Load tensors with the checkpoint's names."""
+        # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
+        self.model_runner.reload_weights(weights_iterator=tensors)
+        self._renew_tied_head()
+
+    def _reset(self) -> None:
+        """After a load that broke off: end it with the tensors that came, so that another one begins anew.
+
+        vLLM keeps what it has received of a layer until the layer is whole, also into the next load.
+        """
+        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
+
+        end: Any = finalize_layerwise_reload
+        end(self.model_runner.get_model(), self.model_runner.model_config)
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

@@ -43,13 +43,14 @@ class EngineConfig:
 
 class EngineFacts(NamedTuple):
     """What an engine that started says of itself: seconds of the start, room of its KV cache in tokens and tokens of
-    one block of it, process ids of its actor and of vLLM's cores."""
+    one block of it, process ids of its actor and of vLLM's cores, Ray's id of its node."""
 
     start_s: float
     kv_capacity_tokens: int
     kv_block_tokens: int
     pid: int
     cores: tuple[int, ...]
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

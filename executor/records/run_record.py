@@ -16,6 +16,7 @@ from ...rounds.timeouts import Timeouts
 from ...traces.trace import TraceWriter
 from ..rollout.round_samples import RolloutResult
 from ..rollout.scoring_health import unscored
+from ..weights.sync import SyncReport
 from .execution_folder import written
 
 
@@ -25,7 +26,8 @@ class StepRecord:
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
-    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts.
+    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
+    is how weights went to the engines, and `weights_bytes` their size.
     """
 
     step: int
@@ -54,6 +56,8 @@ class StepRecord:
     timeouts: dict[str, int] = field(default_factory=dict)
     reward_failures: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    weights_way: str = ""
+    weights_bytes: int = 0
 
 
 class PhaseSeconds(NamedTuple):
@@ -69,7 +73,7 @@ class PhaseSeconds(NamedTuple):
 
 def step_record(
     step: int, round_kind: str, schedule: Schedule, timeouts: Timeouts, outcome: Outcome, result: RolloutResult,
-    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, checksum_mismatches: int,
+    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: SyncReport,
 ) -> StepRecord:  # fmt: skip
     """The record of a step, from what its round and its update left."""
     lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]
@@ -91,12 +95,14 @@ def step_record(
         samples={fate.value: number for fate, number in outcome.samples.items()},
         conservation_violations=outcome.check(),
         on_policy_violations=on_policy_violations,
-        checksum_mismatches=checksum_mismatches,
+        checksum_mismatches=sent.mismatches,
         exhausted=len(outcome.exhausted),
         restarts=result.restarts,
         reward_failures={name: failed.samples for name, failed in failures},
         timeouts=asdict(timeouts.counts),
         metrics=metrics,
+        weights_way=sent.way,
+        weights_bytes=sent.nbytes,
     )
 
 

@@ -12,7 +12,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import RunFailed
@@ -40,11 +40,14 @@ from .sample_rewards import SampleRewards
 
 
 class Weights(NamedTuple):
-    """The weights that decode a round: their version, and the file that holds them."""
+    """The weights that decode a round: their version, and what gives them to an engine that comes back in the round."""
 
     version: str
-    path: str
+    give: GiveWeights
 
+
+GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
+"""Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
 
 Message = EngineNews | Scored | Failed
 Inbox = asyncio.Queue[Message]
@@ -177,7 +180,7 @@ class LiveRound:
     async def _join(self, engine: EngineHandle) -> None:
         """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
         try:
-            await engine.load(self._weights.path, self._weights.version, checksums=False)
+            await self._weights.give(engine, self._weights.version)
             self._inbox.put_nowait(EngineBack(engine, loaded=True))
         except Exception as error:  # noqa: BLE001 - the fleet reports an engine that died again
             self._tell_unless_death(error, engine.name)

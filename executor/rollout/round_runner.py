@@ -15,7 +15,7 @@ from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..rewards.pool import RewardPool
-from .live_round import Inbox, LiveRound, Weights
+from .live_round import GiveWeights, Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .round_samples import Progress, RolloutResult
 from .sample_ledger import SampleLedger
@@ -54,7 +54,7 @@ class RoundRunner:
         round_: Round,
         layout: EngineLayout,
         version: str,
-        weights_path: str,
+        give_weights: GiveWeights,
         tag: str,
         seeds: RoundSeeds | None = None,
         deadline_s: Callable[[str], float] | None = None,
@@ -62,6 +62,8 @@ class RoundRunner:
         sharing: PrefixSharing | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
+
+        `give_weights` gives them to an engine that is replaced during the round.
 
         Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
         sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how many samples an engine
@@ -81,7 +83,7 @@ class RoundRunner:
             inbox.put_nowait,
         )  # fmt: skip
         live = LiveRound(
-            round_, engines, Weights(version, weights_path), ledger, rewards, inbox,
+            round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
             max_num_seqs=max_num_seqs, stall_s=self._stall_s,
         )  # fmt: skip
         self._fleet.listen(inbox.put_nowait)

@@ -14,6 +14,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full tensor of a sharded one (collective)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def cut_as(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """`values`, this rank's part of a tensor that is cut over ranks as `tensor` is; it may lie on another device."""
     return DTensor(values, tensor._spec, requires_grad=False) if isinstance(tensor, DTensor) else values

@@ -66,6 +66,8 @@ class TrainerGroup:
         self._gone: asyncio.Future[None] | None = None
         self.parameters = 0
         """Parameters of the policy; known once started."""
+        self.lives = 0
+        """How often the ranks were started: what was agreed with them before is void."""
 
     async def start(self) -> None:
         """Start the ranks; a start that a rank does not survive is tried again. Raises RunFailed."""
@@ -83,6 +85,7 @@ class TrainerGroup:
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
+        self.lives += 1
         self._ranks = spawn_ranks(self._config, self._places)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
@@ -127,6 +130,10 @@ class TrainerGroup:
 
     async def _all(self, method: str, deadline_s: float, *arguments: Any, thread: str | None = None) -> Any:
         """What rank 0 returns; `thread` names the ranks' thread, None the one that trains."""
+        return (await self.each(method, deadline_s, *arguments, thread=thread))[0]
+
+    async def each(self, method: str, deadline_s: float, *arguments: Any, thread: str | None = None) -> list[Any]:
+        """What a method of the ranks returns, rank by rank. Raises TrainerDied, InfrastructureFailed, RunFailed."""
         gone = self._gone
         assert gone is not None, f"{method} before start()"
         if gone.done():
@@ -142,7 +149,7 @@ class TrainerGroup:
             waits = {call for call in calls if not call.done()}
             left_s = deadline_s - (time.monotonic() - began)
         if not waits and not _errors(calls):
-            return calls[0].result()
+            return [call.result() for call in calls]
         if _errors(calls) and waits:
             await asyncio.wait(waits, timeout=OTHERS_S)
         errors = _errors(calls)
@@ -177,9 +184,10 @@ class TrainerGroup:
         metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, update)
         return metrics
 
-    async def export(self, path: Path, version: str | None = None) -> dict[str, str]:
-        """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor."""
-        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
+    async def export(self, path: Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
+        """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor, if asked
+        for."""
+        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version, checksums)
         return sums
 
     async def place(self, on_device: Mapping[str, float]) -> int:

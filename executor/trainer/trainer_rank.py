@@ -8,7 +8,8 @@ Invariants:
 - What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
-- Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+- Every method except `parameters`, `pid`, `close` and `transfer` is collective: all ranks call it, with the same
+  arguments.
   `write_staged` may run in a thread of its own beside the others.
 """
 
@@ -24,12 +25,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
 from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.staging import Staging
+from ..weights.transfer.rank_transfers import RankTransfers
+from .local_tensors import whole
 from .objective import Objective
 from .optimizer.gradient_norm import clip, total_norm
 from .optimizer.sharded_adamw import ShardedAdamW
@@ -80,6 +82,7 @@ class Trainer:
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._parked = ParkedParameters(self._model, self._device)
         self._staging = Staging(rank, self._device)
+        self._transfers = RankTransfers(self._model, rank, config.dtype)
         self.version = 0
 
     def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
@@ -129,9 +132,9 @@ class Trainer:
     ) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""
         self._backward(groups, update or self._config.update)
-        whole = {name: _whole(p.grad).clone() for name, p in self._model.named_parameters()}
+        gradients = {name: whole(p.grad).clone() for name, p in self._model.named_parameters()}
         self._drop_gradients()
-        return whole
+        return gradients
 
     def _backward(
         self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings
@@ -206,19 +209,19 @@ class Trainer:
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)
 
-    def export_weights(self, path: str | Path, version: str | None = None) -> dict[str, str]:
+    def export_weights(self, path: str | Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
         """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.
 
         The file appears whole or not at all, and says that it holds `version` (None: the number of updates), which who
-        reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name on rank
-        0, which alone writes; {} on the others, whose call returns when the file is there.
+        reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name, if
+        asked for, on rank 0, which alone writes; {} on the others, whose call returns when the file is there.
         """
         target, dtype = Path(path), getattr(torch, self._config.dtype)
         tensors: dict[str, torch.Tensor] = {}
         for name, parameter in self._model.named_parameters():
-            whole = _whole(parameter.detach())
+            tensor = whole(parameter.detach())
             if self._rank == 0:
-                tensors[name] = whole.to("cpu", dtype)
+                tensors[name] = tensor.to("cpu", dtype)
         if self._rank == 0:
             tensors = {k: v.contiguous() for k, v in sorted(revert_weight_conversion(self._model, tensors).items())}
             partial = target.with_name(f".{target.name}.partial")
@@ -226,7 +229,11 @@ class Trainer:
             partial.replace(target)
         if self._world_size > 1:
             dist.barrier()
-        return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+        return {name: tensor_checksum(tensor) for name, tensor in tensors.items() if checksums}
+
+    def transfer(self, method: str, *arguments: Any) -> Any:
+        """Call a method of this rank's `RankTransfers`: its part in sending weights to engines in pieces."""
+        return getattr(self._transfers, method)(*arguments)
 
     def place(self, parameters: bool, moments: bool) -> int:
         """Have parameters, and the optimizer's moments, on the device or else in host memory; returns the bytes of this
@@ -278,8 +285,3 @@ class Trainer:
         """Leave the process group; nothing may be called after it."""
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The full tensor of a sharded one (collective)."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,33 +1,112 @@
-"""Weight sync: the trainer's weights go to the engines of a round, through one file that names their version."""
+"""Weight sync: a trainer's weights go to the engines of a round, on the way that is possible, and are verified.
+
+Invariants:
+- an engine holds a version only if it received all of that version's bytes: the version travels with the bytes;
+- an engine that joins a round later gets the weights of that round, or none: once the trainer may change its weights
+  (`retire`), nobody is sent them under the old version any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
-from ..supervision import again_while_it_passes
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
+from .by_broadcast import ByBroadcast
+from .by_file import ByFile
+from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName
 
 
-async def sync_weights(
-    trainer: TrainerGroup, fleet: Fleet, engines: Sequence[EngineHandle], path: Path, version: str, checked: bool
-) -> int:
-    """Write the trainer's weights to `path` and load them into every engine that is up, at least one.
+class SyncReport(NamedTuple):
+    """What became of one sync.
 
-    Returns how many engines received other bytes than the trainer wrote, which is compared if `checked`. An engine
-    that is being replaced is waited for only if there is no other; it joins the round when it is up.
+    Attributes:
+        way: on which the weights went.
+        nbytes: of the weights; each node with engines received them once by broadcast, each engine by file.
+        engines: how many have them.
+        mismatches: how many of these received other bytes than the trainer sent, which is compared if asked for.
+        reason: why the way is not the one that was wanted; None if it is.
     """
-    expected = await again_while_it_passes(lambda: trainer.export(path, version))
-    mismatches = loaded = 0
-    while not loaded:
-        for engine in await while_trainer_lives(trainer, fleet.some_ready(engines)):
+
+    way: WayName
+    nbytes: int
+    engines: int
+    mismatches: int
+    reason: str | None = None
+
+
+class WeightSync:
+    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does."""
+
+    def __init__(self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY) -> None:
+        self._trainer, self._fleet = trainer, fleet
+        self._version: str | None = None
+        self._lock = asyncio.Lock()  # one transfer at a time
+        self._file: Way = ByFile(trainer, path, self._may_send)
+        stall_s = fleet.supervisor.patience.stall_s
+        self._broadcast: Way | None = None
+        if way == "broadcast":
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send)
+        self._closed: str | None = None
+        """Why weights cannot be broadcast in this run."""
+
+    async def sync(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> SyncReport:
+        """Send the trainer's weights as `version` to every engine that is up, at least one.
+
+        An engine that is being replaced is waited for only if there is no other; it joins the round when it is up.
+        Raises TrainerDied, RunFailed.
+        """
+        async with self._lock:
+            self._version = version
+            received: dict[str, dict[str, str]] = {}
+            while not received:
+                up = await while_trainer_lives(self._trainer, self._fleet.some_ready(engines))
+                way, sent, reason = await self._send(up, version, checked)
+                received = sent.received
+        mismatches = sum(checked and sums != sent.expected for sums in received.values())
+        return SyncReport(way, sent.nbytes, len(received), mismatches, reason)
+
+    async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> tuple[WayName, Sent, str | None]:
+        """The way that is taken, what became of it, and why it is not the one that was wanted."""
+        reason = self._closed
+        if self._broadcast is not None and reason is None:
             try:
-                received = await engine.load(str(path), version, checked)
-            except ActorFailed:  # its replacement has begun; the fleet tells of it
-                continue
-            loaded += 1
-            mismatches += checked and received != expected
-    return mismatches
+                return "broadcast", await self._broadcast.send(up, version, checked), None
+            except WayClosed as closed:
+                reason = closed.reason
+                self._closed = reason if closed.lasting else None
+        return "file", await self._file.send(up, version, checked), reason
+
+    def _may_send(self) -> bool:
+        """Whether the trainer still has the weights of the version in hand."""
+        return self._version is not None
+
+    def retire(self) -> None:
+        """The trainer may change its weights from now on, up to the next `sync`."""
+        self._version = None
+
+    async def join(self, engine: EngineHandle, version: str) -> None:
+        """Send the round's weights to an engine that came back. Raises ActorFailed if it died or came too late."""
+        async with self._lock:
+            if self._version != version:
+                raise ActorFailed(engine.name, f"the round of {version} was over before it had weights")
+            if self._broadcast is not None and self._closed is None:
+                with contextlib.suppress(WayClosed):
+                    await self._broadcast.send_again(engine, version)
+                    return
+            try:
+                await self._file.send_again(engine, version)
+            except WayClosed as closed:
+                raise ActorFailed(engine.name, closed.reason) from closed
+
+    async def close(self) -> None:
+        """End what is left of earlier transfers; the trainer still runs."""
+        if self._broadcast is not None:
+            await self._broadcast.close()
+        await self._file.close()

@@ -20,6 +20,7 @@ from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
+from ...executor.weights.sync import WeightSync
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.machines.race import RaceRound
@@ -115,7 +116,8 @@ class RoundSampler:
         budgets: Sequence[int],
     ) -> None:
         self._job, self._fleet, self._runner = job, fleet, runner
-        self._trainer, self._weights, self._budgets = trainer, weights, list(budgets)
+        self._trainer, self._budgets = trainer, list(budgets)
+        self._weights = WeightSync(trainer, fleet, weights)
         self._prompts = sorted(prompts)
         # Not the job's order: the prompts that are profiled should not be just the first that are trained.
         random.Random(f"profile:{job.data.seed}").shuffle(self._prompts)
@@ -161,16 +163,14 @@ class RoundSampler:
         serial = next(self._serial)
         version = f"profile-round:{serial}"
         began = time.perf_counter()
-        await self._trainer.export(self._weights, version)
-        for engine in self._fleet.engines(task.layout):
-            await engine.load(str(self._weights), version, False)
+        await self._weights.sync(self._fleet.engines(task.layout), version, False)
         sync_s = time.perf_counter() - began
         size = self._job.rollout.samples_per_prompt
         round_ = RaceRound(prompts, len(prompts), size, size, task.cap)
         # Other seeds than a run has: a prediction should not know the run's draws.
         base = ~self._job.algorithm.seed
         seeds = RoundSeeds(base, lambda prompt: serial, None) if self._job.rollout.seed_per_sample else None
-        result = await self._runner.run(round_, task.layout, version, str(self._weights), version, seeds)
+        result = await self._runner.run(round_, task.layout, version, self._weights.join, version, seeds)
         groups = train_groups(round_.outcome(), result.samples)
         if not record:
             return groups

@@ -144,6 +144,7 @@ def check_run(out, steps):
     """What must hold for any whole run of `steps` steps, resumed or not."""
     (run,) = load_runs(out)
     assert [step["step"] for step in run.steps] == list(range(1, steps + 1)), "each step once, none missing"
+    assert {step["weights_way"] for step in run.steps} == {"broadcast"} and run.steps[0]["weights_bytes"] > 10_000
     (detail,) = report(out)["runs"].values()
     assert detail["on_policy_violations"] == detail["conservation_violations"] == detail["checksum_mismatches"] == 0
     # Rounding is about 1e-5 here, but how far it is carried by these steep random weights differs between hosts (1.2e-3

@@ -23,11 +23,13 @@ from rlplan.executor.loop import step
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
+from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.checksum import tensor_checksum
+from rlplan.executor.weights.sync import WeightSync
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
@@ -80,8 +82,8 @@ class InThisProcess:
     async def step(self, groups: Any, update: UpdateSettings) -> dict[str, float]:
         return self.trainer.step(groups, update)
 
-    async def export(self, path: Path, version: str) -> dict[str, str]:
-        return self.trainer.export_weights(path, version)
+    async def export(self, path: Path, version: str, checksums: bool) -> dict[str, str]:
+        return self.trainer.export_weights(path, version, checksums)
 
     async def stage(self) -> int:
         try:
@@ -136,6 +138,9 @@ class MadeUpRounds:
 class MadeUpEngine:
     """A fleet of one engine, which takes any weights for what they are."""
 
+    name = "made-up"
+    supervisor = Supervisor()
+
     def engines(self, layout: Any) -> list[Any]:
         return [self]
 
@@ -161,6 +166,7 @@ def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, 
     run = TrainingRun(
         "toy", PlannedJob.model_validate(PLAN), loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS)
     )
+    run.weights = WeightSync(parts["trainer"], parts["fleet"], run.weights_path, "file")  # no process to broadcast to
     asyncio.run(run.start(resume))
     return run, group, rounds
 

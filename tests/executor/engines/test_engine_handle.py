@@ -41,6 +41,11 @@ def weights(tmp_path):
     return str(path)
 
 
+def by_path(path):
+    """Gives an engine that comes back in a round the weights at `path`."""
+    return lambda engine, version: engine.load(path, version, False)
+
+
 def run_round(fakes, weights, engines, during=None, *, machine=None, version="v1", load=True):
     """A race round over `engines` engines; `during` goes on beside it."""
     machine = machine or RaceRound(list(PROMPTS), 6, 2, 2, max_tokens=8)
@@ -52,7 +57,7 @@ def run_round(fakes, weights, engines, during=None, *, machine=None, version="v1
             for engine in up:
                 await engine.load(weights, version, False)
         runner = RoundRunner(fakes.fleet, Rewards(), PROMPTS, str, temperature=1.0)
-        task = asyncio.create_task(runner.run(machine, layout, version, weights, version))
+        task = asyncio.create_task(runner.run(machine, layout, version, by_path(weights), version))
         if during is not None:
             await during()
         return await asyncio.wait_for(task, 20)

@@ -89,6 +89,11 @@ async def load(fleet, layout, path, version):
     return [await engine.load(str(path), version, True) for engine in fleet.engines(layout)]
 
 
+def by_path(path):
+    """Gives an engine that comes back in a round the weights at `path`."""
+    return lambda engine, version: engine.load(str(path), version, False)
+
+
 def greedy(name, prompt=(3, 4, 5), tokens=24):
     return Request(name, prompt, tokens, temperature=0.0, ignore_eos=True)
 
@@ -277,7 +282,7 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     async def body():
         await load(fleet, EngineLayout(1, 2), path, "at once")
         machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", str(path), "at once", max_num_seqs=3)
+        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", by_path(path), "at once", max_num_seqs=3)
 
     loop.run_until_complete(body())
     assert {most for _, most in given} == {3} and len({name for name, _ in given}) == 2
@@ -288,7 +293,7 @@ def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
 
     async def body():
         await load(fleet, layout, path, tag)
-        return await runner(fleet, **options).run(machine, layout, tag, str(path), tag)
+        return await runner(fleet, **options).run(machine, layout, tag, by_path(path), tag)
 
     return loop.run_until_complete(body())
 
@@ -313,7 +318,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
 
     async def body():
         await load(fleet, layout, path, tag)
-        return await runner(fleet).run(machine, layout, tag, str(path), tag, sharing=sharing)
+        return await runner(fleet).run(machine, layout, tag, by_path(path), tag, sharing=sharing)
 
     result = loop.run_until_complete(body())
     engines = fleet.engines(layout)
@@ -385,7 +390,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
 
     async def body():
         await load(fleet, layout, path, "kill")
-        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "kill", str(path), "kill"))
+        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "kill", by_path(path), "kill"))
         await asyncio.sleep(0.15)
         os.kill(before, signal.SIGKILL)
         result = await task
@@ -450,7 +455,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
 
     async def body():
         await load(fleet, layout, path, "stall")
-        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "stall", str(path), "stall"))
+        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "stall", by_path(path), "stall"))
         await asyncio.sleep(0.1)
         actor.suspend()
         result = await task

@@ -1,0 +1,269 @@
+"""The way in pieces: each trainer rank sends what it holds, each node with engines receives each byte once, and all
+engines of the node load it at once from memory that they share.
+
+Invariants:
+- no rank gathers the model;
+- a party that dies or hangs ends the transfer for all within seconds: an engine is replaced and the transfer is tried
+  again with those left, a trainer rank is `TrainerDied`;
+- nobody uses what was received of a transfer that did not come to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from ..actors import retrieved
+from ..engines.engine_handle import LOAD_BYTES_PER_S, EngineHandle
+from ..faults import ActorFailed, reason
+from ..host import node_address
+from ..supervision import CALL_DEADLINE_S
+from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
+from .transfer.bucket_plan import BucketPlan, bucket_plan
+from .transfer.engine_transfers import Received
+from .transfer.held_parameters import Holdings
+from .transfer.message_board import MessageBoard, TransferBroken
+from .transfer.session import ReceivingNode, Session
+from .ways import Sent, WayClosed
+
+BUCKET_BYTES = 128 * 10**6
+TRIES = 3  # of a transfer that breaks off although no engine died
+LEAVE_S = 10.0  # in which all parties of a transfer that was ended must have left it
+QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
+SESSIONS = 2  # kept for the next transfers: rounds of two kinds may have engines of their own
+
+Opened = tuple[Any, ...]
+
+
+class _Live(NamedTuple):
+    """A session that all parties have joined, the driver's board of it, and its engines."""
+
+    session: Session
+    board: MessageBoard
+    engines: tuple[EngineHandle, ...]
+
+
+class ByBroadcast:
+    """Transfers from one trainer. `dtype` is the job's; `may_send` is asked before each transfer begins."""
+
+    def __init__(
+        self,
+        trainer: TrainerGroup,
+        stall_s: float,
+        may_send: Callable[[], bool] = lambda: True,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._trainer, self._stall_s, self._may_send, self._bucket_bytes = trainer, stall_s, may_send, bucket_bytes
+        self._live: dict[Opened, _Live] = {}
+        self._turns: dict[str, int] = {}
+        self._layout: tuple[int, BucketPlan, tuple[str, ...]] | None = None
+        self._leaving: set[asyncio.Task[Any]] = set()
+
+    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
+        """Send the weights in pieces; see `Way`."""
+        plan, _ = await self._planned()
+        expected: dict[str, str] = {}
+        if checked:
+            expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
+        received: dict[str, dict[str, str]] = {}
+        broken = ""
+        for _ in range(TRIES):
+            left = [engine for engine in engines if engine.alive and engine.name not in received]
+            while left:
+                died = {engine.name: engine.lives for engine in left}
+                try:
+                    received |= await self._attempt(left, version, checked)
+                    return Sent(plan.nbytes, expected, received)
+                except _Partly as partly:
+                    received |= partly.received
+                    broken = partly.reason
+                same = [e for e in left if e.alive and e.lives == died[e.name] and e.name not in received]
+                if len(same) == len(left):
+                    break
+                left = same
+            else:
+                return Sent(plan.nbytes, expected, received)
+        raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False)
+
+    async def send_again(self, engine: EngineHandle, version: str) -> None:
+        """Send the weights to one more engine; see `Way`."""
+        sent = await self.send([engine], version, checked=False)
+        if engine.name not in sent.received:
+            raise ActorFailed(engine.name, "it died as it received weights")
+
+    async def close(self) -> None:
+        """Leave all sessions."""
+        for key in list(self._live):
+            self._drop(key, "the run has ended")
+        leaving = set(self._leaving)
+        if leaving:
+            await asyncio.wait(leaving, timeout=LEAVE_S)
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+    # -- one transfer --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, engines: list[EngineHandle], version: str, checked: bool) -> dict[str, dict[str, str]]:
+        """Checksums by engine of one transfer to `engines`. Raises _Partly if not all of them have received it."""
+        key = self._key(engines)
+        try:
+            live = self._live.get(key) or await self._open(key, engines)
+        except (TransferBroken, ActorFailed) as error:
+            if isinstance(error, TrainerDied):
+                raise
+            raise _Partly({}, reason(error)) from error
+        if not self._may_send():
+            raise WayClosed("the trainer goes on to the next weights", lasting=False)
+        turn = self._turns[live.session.name]
+        self._turns[live.session.name] = turn + 1
+        # Longer than any party waits for another, so that only who hangs itself is beyond it.
+        deadline_s = self._stall_s + live.session.plan.nbytes / LOAD_BYTES_PER_S + 2 * LEAVE_S
+        name = live.session.name
+        publish = _task(self._trainer.each("transfer", deadline_s + LEAVE_S, "publish", name, turn, version))
+        loads = {e: _task(e.receive(name, turn, version, checked, deadline_s)) for e in engines}
+        try:
+            why = await self._settle(live, publish, loads)
+        except BaseException:
+            self._drop(key, "the driver has given it up")
+            raise
+        if why is not None:
+            self._drop(key, why)
+        publish.result()
+        received: dict[str, dict[str, str]] = {}
+        for engine, load in loads.items():
+            try:
+                answer: Received = load.result()
+            except ActorFailed:  # its replacement has begun; the fleet tells of it
+                continue
+            if answer.broken is None:
+                received[engine.name] = answer.sums
+        if why is not None:
+            raise _Partly(received, why)
+        return received
+
+    async def _settle(
+        self, live: _Live, publish: asyncio.Future[Any], loads: dict[EngineHandle, asyncio.Future[Any]]
+    ) -> str | None:
+        """Wait until all parties have left the transfer; why it broke off, None if it came to its end."""
+        why: str | None = None
+        pending: set[asyncio.Future[Any]] = {publish, *loads.values()}
+        while pending:
+            limit_s = None if why is None else LEAVE_S
+            done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                fault = _fault(task)
+                if fault is not None and why is None:
+                    why = fault
+                    live.board.end(why)
+            if not done:
+                for engine, load in loads.items():
+                    if load in pending:
+                        engine.fail(f"it did not leave a transfer of weights that was ended within {LEAVE_S:.0f} s")
+        return why
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _key(self, engines: Sequence[EngineHandle]) -> Opened:
+        return (self._trainer.lives, *((engine.name, engine.lives) for engine in engines))
+
+    async def _planned(self) -> tuple[BucketPlan, tuple[str, ...]]:
+        """The buckets of the model, and the node of each trainer rank. Raises WayClosed."""
+        lives = self._trainer.lives
+        if self._layout is None or self._layout[0] != lives:
+            held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
+            obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
+            if obstacle is not None:
+                raise WayClosed(obstacle, lasting=True)
+            try:
+                plan = bucket_plan(
+                    held[0].sources, held[0].shapes, [each.held for each in held], held[0].dtype, self._bucket_bytes
+                )
+            except ValueError as error:
+                raise WayClosed(str(error), lasting=True) from error
+            self._layout = (lives, plan, tuple(each.node for each in held))
+        return self._layout[1:]
+
+    async def _open(self, key: Opened, engines: Sequence[EngineHandle]) -> _Live:
+        """A session of these engines. Raises TransferBroken, ActorFailed, RunFailed."""
+        plan, rank_nodes = await self._planned()
+        while len(self._live) >= SESSIONS:
+            self._drop(next(iter(self._live)), "other engines receive weights now")
+        name = f"{self._trainer.name} {uuid.uuid4().hex[:8]}"
+        by_node: dict[str, list[EngineHandle]] = {}
+        for engine in engines:
+            by_node.setdefault(engine.facts.node, []).append(engine)
+        nodes = []
+        for node, of_node in sorted(by_node.items()):
+            path = await of_node[0].make_node_memory(name, plan.largest, len(rank_nodes))
+            if not path.startswith("/"):
+                raise TransferBroken(path)
+            nodes.append(ReceivingNode(node, path, sum(engine.config.tp for engine in of_node)))
+        address = node_address()
+        board = MessageBoard(address, 0, self._stall_s, serves=True)
+        session = Session(name, address, board.port, self._stall_s, tuple(nodes), rank_nodes, plan)
+        live = _Live(session, board, tuple(engines))
+        calls: list[Coroutine[Any, Any, Any]] = [
+            self._trainer.each("transfer", QUEUE_S, "open", session),
+            *(engine.open_transfer(session) for engine in engines),
+        ]
+        faults = await asyncio.gather(*calls, return_exceptions=True)
+        for fault in faults:
+            if isinstance(fault, BaseException):
+                self._leave(live, "a party did not join")
+                raise fault
+        texts = [text for fault in faults for text in (fault if isinstance(fault, list) else [fault]) if text]
+        if texts:
+            self._leave(live, str(texts[0]))
+            raise TransferBroken(str(texts[0]))
+        self._live[key] = live
+        self._turns[name] = 0
+        return live
+
+    def _drop(self, key: Opened, why: str) -> None:
+        """End a session."""
+        live = self._live.pop(key, None)
+        if live is not None:
+            self._turns.pop(live.session.name, None)
+            self._leave(live, why)
+
+    def _leave(self, live: _Live, why: str) -> None:
+        """Have all parties leave a session, without waiting for them."""
+        live.board.end(why)
+        task = asyncio.create_task(self._all_leave(live), name=f"leave {live.session.name}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _all_leave(self, live: _Live) -> None:
+        """Have all parties leave; the board's server runs as long. Whoever is gone has left."""
+        name = live.session.name
+        await asyncio.gather(
+            self._trainer.each("transfer", QUEUE_S, "leave", name),
+            *(engine.leave_transfer(name) for engine in live.engines),
+            return_exceptions=True,
+        )
+
+
+class _Partly(Exception):
+    """A transfer broke off; `received` has the engines that have all of it."""
+
+    def __init__(self, received: dict[str, dict[str, str]], why: str) -> None:
+        super().__init__(why)
+        self.received, self.reason = received, why
+
+
+def _task(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    return retrieved(asyncio.ensure_future(call))
+
+
+def _fault(task: asyncio.Future[Any]) -> str | None:
+    """Why a party's part in a transfer ended early; None if it came to its end."""
+    error = task.exception()
+    if error is not None:
+        return f"{error.process}: {error.reason}" if isinstance(error, ActorFailed) else reason(error)
+    answer = task.result()
+    if isinstance(answer, Received):
+        return answer.broken
+    return next((text for text in answer if text is not None), None)

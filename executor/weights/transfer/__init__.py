@@ -1,0 +1,1 @@
+"""Weights on their way from the trainer's ranks to the engines: publish, receive, verify."""

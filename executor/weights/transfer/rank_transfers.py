@@ -1,0 +1,67 @@
+"""All transfers in which one trainer rank takes part. What breaks a transfer is returned as text, and not raised: the
+rank is as it was, and the driver decides what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...host import node_address, node_key
+from ...trainer.local_tensors import whole
+from ..checksum import tensor_checksum
+from .held_parameters import Holdings, by_parameter, holdings
+from .message_board import TransferBroken
+from .sender import Sender
+from .session import Session
+
+
+class RankTransfers:
+    """The transfers of rank `rank`, which holds its part of `model`; `dtype` is that of the job."""
+
+    def __init__(self, model: Any, rank: int, dtype: str) -> None:
+        self._model, self._rank, self._dtype = model, rank, dtype
+        self._senders: dict[str, Sender] = {}
+
+    def holdings(self) -> Holdings:
+        """What this rank holds of the model, and where it runs."""
+        return holdings(self._model, self._rank, node_key(), self._dtype)
+
+    def checksums(self) -> dict[str, str]:
+        """The checksum of each tensor of the checkpoint in the job's dtype, on rank 0; {} on the others (collective).
+
+        At a time a rank holds one parameter whole.
+        """
+        sums: dict[str, str] = {}
+        sources = by_parameter(self._model) if self._rank == 0 else {}
+        for name, parameter in self._model.named_parameters():
+            values = whole(parameter.detach())
+            for source in sources.get(name, ()):
+                part = values[source.box.slices].to("cpu", getattr(torch, self._dtype))
+                sums[source.name] = tensor_checksum(part.reshape(source.shape))
+        return sums
+
+    def open(self, session: Session) -> str | None:
+        """Join a session; returns why it could not."""
+        try:
+            sender = Sender(session, self._rank, node_address(), lambda: dict(self._model.named_parameters()))
+        except TransferBroken as broken:
+            return str(broken)
+        self._senders[session.name] = sender
+        return None
+
+    def publish(self, name: str, turn: int, version: str) -> str | None:
+        """Send this rank's pieces in transfer number `turn` of a session; returns why that broke off."""
+        try:
+            if name not in self._senders:
+                raise TransferBroken(f"trainer rank {self._rank} is in no session {name}")
+            self._senders[name].publish(turn, version)
+        except TransferBroken as broken:
+            return str(broken)
+        return None
+
+    def leave(self, name: str) -> None:
+        """Leave a session, if this rank is in it."""
+        sender = self._senders.pop(name, None)
+        if sender is not None:
+            sender.leave()

@@ -1,0 +1,220 @@
+"""Weights from real trainer ranks to real vLLM engines, by broadcast: the same as by file, whoever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+pytest.importorskip("vllm")
+
+from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineHandle
+from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
+from rlplan.executor.weights.by_broadcast import ByBroadcast
+from rlplan.executor.weights.by_file import ByFile
+from rlplan.executor.weights.sync import WeightSync
+from rlplan.executor.weights.ways import WayClosed
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.sections.planned_job import LossPlan
+from rlplan.plans.yaml.errors import RunFailed
+from rlplan.plans.yaml.yaml_io import loads
+
+from ..conftest import make_tiny_model
+from ..rewards.test_reward_timeouts import JOB
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(500)]
+
+STALL_S = 20.0
+BUCKET_BYTES = 20_000  # several buckets of the tiny model
+
+
+@pytest.fixture(scope="module")
+def trainer(loop, tmp_path_factory, fleet):
+    """FSDP 2 x TP 2 of other weights than the engines have."""
+    from rlplan.executor.configuration import trainer_config
+
+    model = make_tiny_model(tmp_path_factory.mktemp("trained") / "model", seed=5)
+    layout = UpdateLayout(micro_batch_tokens=128, dp=2, tp=2)
+    config = trainer_config(loads(JOB, Job), str(model), layout, "cpu", LossPlan(samples=8.0, tokens=80))
+    group = TrainerGroup("sync", config, Supervisor(Patience(stall_s=STALL_S)))
+    loop.run_until_complete(group.start())
+    yield group
+    loop.run_until_complete(group.close())
+
+
+@pytest.fixture
+def engines(fleet, loop):
+    """All engines: two of TP 1 and one of TP 2, up, whatever the test before did to them."""
+
+    async def up():
+        found = fleet.all_engines()
+        while not all(engine.alive for engine in found):
+            await asyncio.sleep(0.1)
+        return found
+
+    return loop.run_until_complete(asyncio.wait_for(up(), 200))
+
+
+async def digests(engines):
+    return [await engine.live_checksum() for engine in engines]
+
+
+def test_what_engines_of_any_tp_get_in_pieces_is_what_they_get_by_file_bit_for_bit(trainer, engines, loop, tmp_path):
+    async def body():
+        by_file = await ByFile(trainer, tmp_path / "w").send(engines, "by file", True)
+        wanted = await digests(engines)
+        old = [e.load(str(make_tiny_model(tmp_path / "old") / "model.safetensors"), "old", False) for e in engines]
+        await asyncio.gather(*old)
+        before = await digests(engines)
+        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        for number in range(3):  # more than there are slots
+            sent = await way.send(engines, f"in pieces {number}", True)
+        got = await digests(engines)
+        await way.close()
+        return by_file, sent, before, wanted, got, [engine.version for engine in engines]
+
+    by_file, sent, before, wanted, got, versions = loop.run_until_complete(body())
+    assert sent.expected == by_file.expected and len(sent.expected) > 10
+    assert list(sent.received.values()) == [sent.expected] * 3
+    assert got == wanted and all(a != b for a, b in zip(before, wanted, strict=True))
+    assert versions == ["in pieces 2"] * 3
+
+
+def test_an_engine_that_is_told_another_version_than_is_sent_refuses_it_and_decodes_nothing(trainer, engines, loop):
+    class Late:
+        def __getattr__(self, name):
+            return getattr(trainer, name)
+
+        async def each(self, method, deadline_s, what, *arguments):
+            if what == "publish":
+                arguments = (*arguments[:2], "run:4")
+            return await trainer.each(method, deadline_s, what, *arguments)
+
+    async def body():
+        way = ByBroadcast(Late(), STALL_S, bucket_bytes=BUCKET_BYTES)
+        with pytest.raises(RunFailed, match="the trainer holds weights 'run:4', not 'run:5'"):
+            await way.send(engines, "run:5", False)
+        await way.close()
+        for engine in engines:
+            with pytest.raises(RunFailed, match="asked to decode with 'run:5', holds ''"):
+                await engine.submit([], "run:5")
+        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        assert len((await way.send(engines, "run:6", True)).received) == 3
+        await way.close()
+
+    loop.run_until_complete(body())
+
+
+def ranks_of(engine: EngineHandle) -> list[psutil.Process]:
+    """vLLM's core and ranks of an engine."""
+    cores = [psutil.Process(pid) for pid in engine.facts.cores]
+    return [process for core in cores for process in (core, *core.children(recursive=True))]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_that_dies_or_hangs_in_a_transfer_is_replaced_and_the_others_get_the_weights(
+    trainer, engines, fleet, loop, tmp_path, sent
+):
+    victim, others = engines[-1], engines[:-1]
+
+    async def body():
+        news = []
+        fleet.listen(news.append)
+        way = WeightSync(trainer, fleet, tmp_path / "w")
+        way._broadcast = ByBroadcast(trainer, 5.0, bucket_bytes=BUCKET_BYTES)
+        await way.sync(engines, "before", False)
+        for process in ranks_of(victim):
+            process.send_signal(sent)
+        began = time.monotonic()
+        report = await way.sync(engines, "v", True)
+        seconds = time.monotonic() - began
+        assert (report.way, report.engines, report.mismatches) == ("broadcast", 2, 0)
+        assert [engine.version for engine in others] == ["v", "v"]
+        while not any(isinstance(each, EngineBack) for each in news):
+            await asyncio.sleep(0.1)
+        await way.join(victim, "v")
+        assert victim.version == "v"
+        last = await way.sync(engines, "after", True)
+        assert (last.way, last.engines, last.mismatches) == ("broadcast", 3, 0)
+        got = await digests(engines)
+        await ByFile(trainer, tmp_path / "w").send(engines, "by file", False)
+        assert got == await digests(engines), "what was broken off has left nothing"
+        await way.close()
+        fleet.listen_no_more()
+        return seconds, [each.engine for each in news if isinstance(each, EngineDied)]
+
+    seconds, died = loop.run_until_complete(asyncio.wait_for(body(), 300))
+    assert died == [victim]
+    assert seconds < 60.0
+
+
+def test_weights_that_the_trainer_has_left_behind_are_sent_to_nobody_any_more(trainer, engines, fleet, loop, tmp_path):
+    async def body():
+        way = WeightSync(trainer, fleet, tmp_path / "w")
+        await way.sync(engines[:1], "v1", False)
+        way.retire()
+        with pytest.raises(RunFailed, match="the round of v1 was over"):
+            await way.join(engines[1], "v1")
+        await way.close()
+        closed = ByBroadcast(trainer, STALL_S, lambda: False)
+        with pytest.raises(WayClosed):
+            await closed.send(engines[:1], "v1", False)
+        await closed.close()
+
+    loop.run_until_complete(body())
+    assert engines[1].version != "v1"
+
+
+def test_a_trainer_rank_that_dies_in_a_transfer_is_the_trainers_death_and_engines_can_be_sent_weights_again(
+    trainer, engines, loop, tmp_path
+):
+    async def body():
+        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        await way.send(engines, "before", False)
+        pid = (await trainer.pids())[-1]
+        os.kill(pid, signal.SIGSTOP)  # so that engines wait for its pieces
+        transfer = asyncio.create_task(way.send(engines, "never", False))
+        await asyncio.sleep(1.0)
+        assert not transfer.done()
+        os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(TrainerDied) as death:
+            await transfer
+        seconds = time.monotonic() - began
+        assert [engine.version for engine in engines] == [""] * 3 and all(engine.alive for engine in engines)
+        await trainer.restart(death.value.reason)
+        sent = await way.send(engines, "after", True)
+        assert list(sent.received.values()) == [sent.expected] * 3
+        got = await digests(engines)
+        await way.close()
+        await ByFile(trainer, tmp_path / "w").send(engines, "by file", False)
+        assert got == await digests(engines)
+        return seconds
+
+    assert loop.run_until_complete(asyncio.wait_for(body(), 200)) < 15.0
+
+
+def test_after_a_step_the_new_weights_travel(trainer, engines, loop, tmp_path):
+    groups = [
+        [TrainSample(f"p{i}", s, [3, 4], [5] * 20, [-4.0] * 20, float(s), False) for s in range(2)] for i in range(2)
+    ]
+
+    async def body():
+        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        first = await way.send(engines[:1], "v0", True)
+        await trainer.step(groups)
+        second = await way.send(engines[:1], "v1", True)
+        await way.close()
+        by_file = await ByFile(trainer, tmp_path / "w").send(engines[:1], "by file", True)
+        return first, second, by_file
+
+    first, second, by_file = loop.run_until_complete(body())
+    assert second.expected == by_file.expected == second.received[engines[0].name]
+    assert first.received[engines[0].name] == first.expected
