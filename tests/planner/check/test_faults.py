@@ -67,6 +67,12 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("loss-divisor", "laptop", {PLAN: {"job.loss.samples": 1.5}}, set()),
     ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
     ("unknown-pool", "laptop", {PLAN: {f"{KIND}.rollout.pool": "gpus", f"{LONG}.rollout.pool": "gpus"}}, set()),
+    ("same-pool", "laptop", {PLAN: {"job.placement": {"train_pool": "main"}}}, set()),
+    ("pools-of-two-kinds", "laptop", {
+        CLUSTER: {"pools": lambda pools: {**pools, "gpus": {
+            **pools["main"], "accelerators": {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80_000_000_000}}}},
+        PLAN: {"job.placement": {"train_pool": "gpus"}},
+    }, set()),
     ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
         {"layout-unmeasured", "heads-not-divided", "nodes-do-not-add-up", "not-in-search"}),
     ("too-many-engines", "gpus", {PLAN: {f"{KIND}.rollout.engines": more, f"{KIND}.rollout.tp": 2}},

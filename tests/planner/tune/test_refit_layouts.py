@@ -94,8 +94,7 @@ def test_what_a_run_did_not_use_is_corrected_in_part_and_its_error_is_told(tmp_p
 
 
 def test_two_layouts_of_one_entry_are_corrected_each_by_its_own_rounds(tmp_path):
-    documents = with_rounds(solved_on_gpus("exact"), long={"engines": 1, "tp": 4})
-    assert documents.plan.job.rounds.short.rollout.engines == 2
+    documents = with_rounds(solved_on_gpus("exact"), short={"engines": 2, "tp": 4}, long={"engines": 1, "tp": 4})
     checks = tuple(
         RoundCheck(tp=4, engines=engines, rounds=9, overhead_s=0, overhead_s_per_sample=0, factor=factor, error=0.01)
         for engines, factor in ((2, 1.5), (1, 2.2))
