@@ -17,6 +17,8 @@ output, and the others go on as far as they can; what could not be tried is list
 seconds of a sync. `turns`: of each kind of turn on the devices how often, the median of its seconds, the bytes that the
 ledger planned, and the bytes by which the free memory of the GPUs really changed (`torch.cuda.mem_get_info`, of all
 processes). `profile`: the measured profile, named as those of profiles/library/ are, with its length trace beside it.
+`stand_in`: where `rlplan profile` failed, a shipped profile scaled to the shape, with which the rest goes on; its
+prediction errors say nothing.
 Exit code 1 if a part failed.
 
 `python -m benchmarks.gpu_check.wheels` brings together the packages that such a machine lacks.

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from rlplan.plans.facts.public_models import Architecture, public_model
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, STATE_BYTES
+
+WORK_BYTES = 8 * 2**30
+"""Room on a GPU beside what a trainer holds all the time: a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +22,6 @@ class Shape:
         architecture: sizes of the model.
         minutes: that all of its parts take about, starts of engines included. On GPUs these are guesses (a start of
             vLLM that compiles and captures graphs: about a minute, twice); a shape is begun if as much is left.
-        device_bytes: a GPU must have; engine and trainer share it in turns, so that the larger counts: 16 bytes a
-            parameter for the trainer (weights, gradients and Adam's two moments in 32 bits) and room for activations.
     """
 
     name: str
@@ -27,9 +29,15 @@ class Shape:
     minutes: float
 
     @property
-    def device_bytes(self) -> int:
-        """Bytes of memory that one GPU needs to train the shape alone; see the class."""
-        return 16 * self.architecture.parameters + 4 * 2**30
+    def device_bytes(self) -> float:
+        """Bytes of memory that one GPU needs to train the shape alone, with AdamW's moments in host memory: weights and
+        gradients in 32 bits, and room for activations and gathered layers. Engines have the GPU in turns with it."""
+        return (MASTER_BYTES + GRADIENT_BYTES) * self.architecture.parameters + WORK_BYTES
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of a trainer's state where it waits, in host memory or in a checkpoint: weights and moments."""
+        return STATE_BYTES * self.architecture.parameters
 
 
 def _qwen(size: str, minutes: float) -> Shape:

@@ -18,8 +18,11 @@ from rlplan.benchmarks.gpu_check.check_result import assembled, run_figures, tra
 from rlplan.benchmarks.gpu_check.command_parts import run_part
 from rlplan.benchmarks.gpu_check.memory_watch import Sample, changes, turn_figures
 from rlplan.benchmarks.gpu_check.random_policy import job_document, prompt_rows, words
+from rlplan.benchmarks.gpu_check.shape_check import batches
 from rlplan.benchmarks.gpu_check.shapes import SHAPES, chosen, reason_against
+from rlplan.benchmarks.gpu_check.stand_in import stand_in, write_stand_in
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.library import library_profile
 
 H100 = 80 * 2**30
 
@@ -37,9 +40,33 @@ def test_a_shape_is_not_begun_without_its_minutes_or_its_memory() -> None:
     small, large = SHAPES["0.5b"], SHAPES["7b"]
     assert reason_against(small, 60 * small.minutes, [H100]) is None
     assert "minutes" in str(reason_against(small, 60 * small.minutes - 1, [H100]))
-    assert "GiB of one GPU" in str(reason_against(large, math.inf, [H100]))  # 16 bytes of 7.6 billion parameters
-    assert reason_against(large, math.inf, [141 * 10**9]) is None
+    assert reason_against(large, math.inf, [H100]) is None
+    assert "GiB of one GPU" in str(reason_against(large, math.inf, [H100, 48 * 10**9]))  # 8 bytes of 7.6e9 parameters
     assert reason_against(SHAPES["tiny"], math.inf, []) is None
+
+
+def test_plans_are_executed_one_by_one_where_their_trainers_have_no_room_together(tmp_path: Path) -> None:
+    plans = [tmp_path / f"{mode}.yaml" for mode in ("sync", "exact", "race")]
+    shape = SHAPES["1.5b"]  # 12 bytes of 1.5e9 parameters wait for each plan
+    assert batches(plans, shape, 60e9) == [plans]
+    assert batches(plans, shape, 50e9) == [[plan] for plan in plans]
+
+
+def test_a_stand_in_for_a_profile_that_failed_is_of_the_shape_and_of_one_gpu(tmp_path: Path) -> None:
+    shape = SHAPES["0.5b"]
+    shipped = library_profile("H100", "Qwen2.5-7B")
+    profile = stand_in(shipped, shape)
+    (entry,) = profile.rollout
+    assert (entry.tp, entry.kv_bytes_per_token) == (1, 2 * 24 * 2 * 2 * 64)
+    assert entry.step_s < shipped.rollout[0].step_s
+    assert profile.model_parameters == shape.architecture.parameters
+    assert profile.provenance == "derived"
+    pool = {"nodes": 1, "cores": 2, "host_memory_bytes": 10**10, "usd_per_node_hour": 0.1,
+            "accelerators": {"kind": "cpu", "name": "a CPU", "per_node": 2, "memory_bytes": 10**9}}  # fmt: skip
+    cluster = {"rlplan_cluster": 1, "name": "here", "pools": {"main": pool}}
+    (tmp_path / "cluster.yaml").write_text(json.dumps(cluster))
+    with pytest.raises(InputError, match="'a CPU' ships"):
+        write_stand_in(tmp_path, shape)
 
 
 def test_every_token_id_has_a_word_and_prompts_keep_the_limit_of_the_job() -> None:
