@@ -1,4 +1,4 @@
-"""Run a benchmark command: one line and exit code 2 for bad input, one line and exit code 3 without a feasible plan."""
+"""Run a benchmark command. One line and an exit code: 1 a run failed, 2 bad input, 3 no feasible plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from rlplan.plans.yaml.errors import Infeasible, InputError
+from rlplan.plans.yaml.errors import Infeasible, InputError, RunFailed
 
 
 def run(command: click.Command) -> None:
@@ -19,6 +19,9 @@ def run(command: click.Command) -> None:
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except RunFailed as error:
+        click.echo(f"failed: {error}", err=True)
+        sys.exit(1)
     except Infeasible as error:
         click.echo(f"no feasible plan: {error}", err=True)
         sys.exit(3)

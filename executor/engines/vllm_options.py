@@ -73,6 +73,10 @@ def sampling_parameters(request: Request) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    # vLLM 0.24 knows no interval of a request, and gives an output for each token: more messages, the same samples.
+    interval: dict[str, Any] = {}
+    if "stream_interval" in SamplingParams.__struct_fields__:
+        interval["stream_interval"] = output_interval(request.cutoff_tokens)
     return SamplingParams(
         max_tokens=request.max_tokens,
         temperature=request.temperature,
@@ -82,7 +86,7 @@ def sampling_parameters(request: Request) -> Any:
         ignore_eos=request.ignore_eos,
         seed=request.seed,
         output_kind=RequestOutputKind.DELTA,
-        stream_interval=output_interval(request.cutoff_tokens),
+        **interval,
     )
 
 

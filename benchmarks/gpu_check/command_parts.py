@@ -1,0 +1,94 @@
+"""Parts of the GPU check: commands with a deadline, of which each ends well, or fails with the end of its output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARK = "RLPLAN_GPU_CHECK"
+"""Environment variable by which the processes of a part are known, also those that left its process group."""
+
+END_LINES = 12
+"""Lines of a failed command's output that are reported."""
+
+GRACE_S = 20.0
+"""Seconds that a part has, after its deadline, to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a part: `error` is the end of its output if it failed, `output` what it printed."""
+
+    ok: bool
+    seconds: float
+    error: str = ""
+    output: str = ""
+
+    def data(self) -> dict[str, Any]:
+        """As it is reported."""
+        return {"ok": self.ok, "seconds": round(self.seconds, 2)} | ({} if self.ok else {"error": self.error})
+
+
+def end_of(text: str, lines: int = END_LINES) -> str:
+    """The last lines of a text that are not empty, one of them at most 500 characters long."""
+    kept = [line.rstrip()[-500:] for line in text.splitlines() if line.strip()]
+    return "\n".join(kept[-lines:])
+
+
+def run_part(command: Sequence[str], deadline_s: float, log: Path, environment: Mapping[str, str], cwd: Path) -> Part:
+    """Run a command, with its standard error in the file `log` and its standard output in one that ends in `.out`.
+
+    At the deadline it is asked to end (SIGTERM), which lets `rlplan execute` save its trace; GRACE_S later whatever is
+    left of it is killed, by the mark in its environment.
+    """
+    began = time.monotonic()
+    token = uuid.uuid4().hex
+    late = False
+    answers = log.with_suffix(".out")
+    # Into files: a pipe would stay open as long as any process that the command left behind.
+    with log.open("wb") as errors, answers.open("wb") as output:
+        process = subprocess.Popen(
+            [*command],
+            env={**environment, MARK: token},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+        try:
+            process.wait(max(deadline_s, 1.0))
+        except subprocess.TimeoutExpired:
+            late = True
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        finally:
+            end_marked(token)
+            process.wait()
+    seconds, text = time.monotonic() - began, answers.read_text(encoding="utf-8", errors="replace")
+    if process.returncode == 0 and not late:
+        return Part(True, seconds, output=text)
+    why = f"not done within {deadline_s:.0f} s" if late else f"exit code {process.returncode}"
+    end = end_of(log.read_text(encoding="utf-8", errors="replace")) or end_of(text)
+    return Part(False, seconds, f"{why}\n{end}".rstrip(), text)
+
+
+def end_marked(token: str) -> None:
+    """Kill the processes that bear this mark in their environment (Linux: it is read from /proc)."""
+    wanted = f"{MARK}={token}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = wanted in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # the process has ended, or is another user's
+            continue
+        if marked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
