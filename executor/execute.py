@@ -40,6 +40,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     # Here, since these import Ray and torch.
     from .actors import start_ray
     from .configuration import configuration
+    from .drain import Drain
     from .engines.fleet import Fleet
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
@@ -123,7 +124,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                     run.event("node_back", node=news.node, address=news.address)
 
         seats.tell = hear
-        return await take_turns(runs, options, watcher)
+        return await take_turns(runs, options, watcher, Drain(seats, fleet, runs))
     finally:
         watcher.phase("stopping")
         for run in runs:
