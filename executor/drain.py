@@ -31,7 +31,7 @@ class Drain:
             address = self._seats.address(number)
             note(f"node {address} is to be taken away" + ("" if left_s is None else f" in {left_s:.0f} s"))
             for run in self._runs:
-                run.event("node_draining", node=number, address=address, left_s=left_s)
+                run.event("node_draining", step=run.step_number, node=number, address=address, left_s=left_s)
             trained = [run for run in self._runs if self._seats.trains_on(run.name, number)]
             for run in trained:
                 await run.checkpoint()

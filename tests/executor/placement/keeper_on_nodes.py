@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,6 @@ from rlplan.executor.placement.shared_folder import check_shared
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 ROOM, TRAIN_ROOM = Room("rollout", nodes=2, devices=2, cores=2), Room("train", nodes=1, devices=2, cores=2)
-
-
-def drain(node_id: str, left_s: float) -> None:
-    """What `ray drain-node` asks for: the node is to be taken away in so many seconds."""
-    from ray._raylet import GcsClient
-    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
-    client = GcsClient(address=os.environ["RAY_ADDRESS"])
-    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    accepted, why = client.drain_node(node_id, reason, "a test", int(1e3 * (time.time() + left_s)))
-    assert accepted, why
 
 
 async def newly(keeper: SeatKeeper) -> list[tuple[int, float | None]]:
@@ -72,7 +60,7 @@ async def observe(nodes: RayNodes) -> dict[str, Any]:
     seen["waits"] = not waiting.done()
     seen["added"] = nodes.add(2)
     seen["one_after_death"] = (await asyncio.wait_for(waiting, 60.0)).address
-    drain(two.node_id, 600)
+    nodes.drain(two.address, 600)
     seen["drains"] = {number: left_s is not None and 500 < left_s <= 600 for number, left_s in await newly(keeper)}
     seen["drains_again"] = len(keeper.newly_draining())
     seen["left_without_room"] = keeper.leave(1)
