@@ -82,7 +82,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         TrainerGroup(execution.name, trainer, supervisor, seats, options.node_patience_s)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
-    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, placement.device_numbers())
+    train_pool = None if first.train_pool is pool else first.train_pool
+    where = placement.device_names("GPU" if pool.accelerators.kind == "cuda" else "core")
+    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, train_pool, where)
     turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     runs = [
         TrainingRun(
