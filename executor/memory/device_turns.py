@@ -110,13 +110,13 @@ class DeviceTurns:
             await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
-        await self._go(lambda *now: to_sending(*now, name, names), run)
+        await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
 
     async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
         if trainer_name(run.name) in self._trainers:
             names = [engine.name for engine in engines]
-            await self._go(lambda *now: to_decoding(*now, names), run)
+            await self._go(lambda holders, states, beside: to_decoding(holders, states, beside, names), run)
             self._let_start(True)
 
     async def to_training(self, run: TurnsOf) -> None:
@@ -124,7 +124,7 @@ class DeviceTurns:
         name = trainer_name(run.name)
         if name in self._trainers:
             self._let_start(False)
-            await self._go(lambda *now: to_training(*now, name), run)
+            await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
         """Take the turns of an order; those of one kind that follow each other at once."""
