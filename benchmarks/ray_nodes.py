@@ -34,6 +34,7 @@ class RayNodes:
     def __init__(self, devices: Sequence[int], pinned: bool = False) -> None:
         self._devices, self._pinned = devices, pinned
         self._folder = tempfile.TemporaryDirectory(prefix="rn")  # short: names of sockets lie below it
+        self._log = tempfile.TemporaryFile("w+")  # what Ray prints  # noqa: SIM115
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
         """For RAY_ADDRESS."""
@@ -47,7 +48,7 @@ class RayNodes:
             env={**os.environ, "RAY_TMPDIR": self._folder.name, "RAY_worker_niceness": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
             text=True,
         )
         try:
@@ -83,7 +84,8 @@ class RayNodes:
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:
-            raise RuntimeError("the process of the Ray nodes has ended")
+            self._log.seek(0)
+            raise RuntimeError(f"the process of the Ray nodes has ended: {self._log.read()[-2000:]}")
         return str(json.loads(answer))
 
     def _end(self) -> None:
@@ -95,6 +97,7 @@ class RayNodes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._log.close()
         self._folder.cleanup()
 
 
