@@ -1,4 +1,4 @@
-"""Nodes that are to be taken away: what is done between two steps, in which order; seats, engines and runs are fakes."""
+"""Nodes that are to be taken away: what is done between two steps, and in which order; all around is fake."""
 
 from __future__ import annotations
 
