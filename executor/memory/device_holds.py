@@ -17,7 +17,7 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder
+from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder, Parts
 from ..engines.fleet import FleetConfig
 
 MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
@@ -37,19 +37,41 @@ def device_ledgers(
     `where` names the devices of engines and trainers; without it the engines of each TP size, and the ranks of each
     trainer, take the devices of the pool from the first one on.
     """
+    capacity = float(pool.accelerators.memory_bytes)
+    engines = {tp: _engine(tp, capacity, plans.values()) for tp in fleet.engines()}
+    trainers = {
+        run: (_trainer(trainer_name(run), plan, capacity), max(update.accelerators for _, update in _layouts(plan)))
+        for run, plan in plans.items()
+    }
+    return ledgers_of(fleet, engines, trainers, pool, where)
+
+
+def ledgers_of(
+    fleet: FleetConfig,
+    engines: Mapping[int, Parts],
+    trainers: Mapping[str, tuple[Holder, int]],
+    pool: Pool,
+    where: Mapping[str, Sequence[int]] | None = None,
+) -> DeviceLedgers:
+    """The ledgers of all devices that engines of `fleet` and `trainers` are on.
+
+    Args:
+        engines: by TP size, bytes that an engine holds on each of its GPUs while it decodes, by what holds them.
+        trainers: by name of the run, what a rank holds on its GPU, and the number of ranks.
+        where: as in `device_ledgers`.
+    """
     on_gpu = pool.accelerators.kind == "cuda"
     capacity = float(pool.accelerators.memory_bytes)
     holders: dict[str, Holder] = {}
     places: dict[str, Sequence[int]] = {}
-    for tp, engines in fleet.engines().items():
-        for number, engine in enumerate(engines):
-            on_device = _engine(tp, capacity, plans.values()) if on_gpu else {}
-            holders[engine.name] = engine_holder(engine.name, on_device)
+    for tp, of_size in fleet.engines().items():
+        for number, engine in enumerate(of_size):
+            holders[engine.name] = engine_holder(engine.name, engines[tp] if on_gpu else {})
             places[engine.name] = range(number * tp, (number + 1) * tp)
-    for run, plan in plans.items():
+    for run, (holder, ranks) in trainers.items():
         name = trainer_name(run)
-        holders[name] = _trainer(name, plan, capacity) if on_gpu else Holder(name, "trainer")
-        places[name] = range(max(update.accelerators for _, update in _layouts(plan)))
+        holders[name] = holder if on_gpu else Holder(name, "trainer")
+        places[name] = range(ranks)
     places |= dict(where or {})
     always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
     kind = "GPU" if on_gpu else "core"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...plans.yaml.errors import RunFailed
@@ -55,25 +55,36 @@ class DeviceTurns:
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start all engines and trainers; at the end engines sleep, and trainers are offloaded.
+    async def start(self, engines: Sequence[EngineHandle] | None = None, runs: Collection[str] | None = None) -> None:
+        """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
         On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
         GPU is free, so nobody else may start there meanwhile, and whoever has started leaves the device to the next.
         Raises RunFailed or InputError.
         """
+        engines = list(self._engines.values()) if engines is None else engines
+        trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
         if not self._bounded(*self._engines):
-            starts = (self._start_trainer(name) for name in self._trainers)
-            await together(self._fleet.start(), *starts)
+            starts = (self._start_trainer(name) for name in trainers)
+            await together(*(engine.start() for engine in engines), *starts)
         else:
-            engines = sorted(self._engines.values(), key=lambda engine: engine.config.tp)
+            engines = sorted(engines, key=lambda engine: engine.config.tp)
             for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
+                await self._go(to_starting)
                 await together(*(engine.start() for engine in batch))
+            for name in trainers:
                 await self._go(to_starting)
-            for name in self._trainers:
                 await self._start_trainer(name)
-                await self._go(to_starting)
         await self._go(to_starting)
+
+    async def end(self, engines: Sequence[EngineHandle], runs: Collection[str] = ()) -> None:
+        """End engines and the trainers of runs, which others are to have the devices of; they may start again."""
+        trainers = [trainer_name(run) for run in runs]
+        await asyncio.gather(
+            *(engine.close() for engine in engines), *(self._trainers[name].close() for name in trainers)
+        )
+        for name in (*(engine.name for engine in engines), *trainers):
+            self._gone(name)
 
     async def _start_trainer(self, name: str) -> None:
         self._take(Turn("trainer_starts", name))

@@ -14,8 +14,8 @@ That rate is the one at which vLLM's sleep mode of level 1 was seen to move weig
 optimizer steps, which the training law prices at the same rate; of such a trainer only the weights take turns with
 engines.
 
-Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
-engines do not sleep.
+Of a measured profile both are as they were measured; one that does not say is not charged. On a CPU engines do not
+sleep.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NO_TRAINER = Holder("trainer", "trainer")
 
 
 def shares_gpus(profile: Profile) -> bool:
-    """Whether engines and trainers that take turns on one GPU are priced beside the profile: not if it was measured."""
+    """Whether engines and trainers that take turns on one GPU are priced by data sheets: not if it was measured."""
     return profile.machine.kind == "cuda" and profile.provenance != "measured"
 
 
@@ -69,13 +69,14 @@ def host_bytes_per_s(gpu: Gpu) -> float:
 
 
 def sleep_and_wake_s(profile: Profile, tp: int) -> float:
-    """Seconds a step for engines of `tp` GPUs to sleep and to wake; 0 where that is not priced.
+    """Seconds a step for engines of `tp` GPUs to sleep and to wake: as measured, else by data sheets; 0 where neither
+    tells.
 
     An accelerator that is in no table of data sheets is taken for the A100 that sleep mode was measured on.
     """
-    if not shares_gpus(profile):
-        return 0.0
     entry = next(entry for entry in profile.rollout if entry.tp == tp)
+    if not shares_gpus(profile):
+        return (entry.sleep_s or 0.0) + (entry.wake_s or 0.0)
     capacity = _gpu(profile).memory_bytes
     engine = engine_holder("engine", engine_on_device(profile, capacity, WEIGHT_BYTES, Engines(entry, entry.layout)))
     moves, _ = step_moves(shared_device(engine, NO_TRAINER), NO_TRAINER.name, [engine.name])

@@ -69,6 +69,9 @@ class Ranks:
     async def place(self, parts):
         self.log.append((self.name, sorted(part for part, size in parts.items() if size)))
 
+    async def close(self):
+        self.log.append((self.name, "end"))
+
 
 class Run:
     """A run as the turns see it."""
@@ -128,11 +131,12 @@ class Stage:
         return [what for who, what in self.log if who == name]
 
 
-def play(body, **options):
+def play(body, start=True, **options):
     async def scene():
         stage = Stage(**options)
         try:
-            await stage.turns.start()
+            if start:
+                await stage.turns.start()
             await body(stage)
             for ledger in stage.turns.ledgers.ledgers:
                 ledger.check_invariants()
@@ -153,6 +157,23 @@ def test_engines_start_one_tp_size_after_another_and_leave_the_device_to_the_nex
         assert set(stage.turns.ledgers.states.values()) == {"asleep", "offloaded"}
 
     play(body)
+
+
+def test_engines_of_one_size_may_start_when_those_of_another_have_ended_beside_a_trainer_that_stays():
+    async def body(stage):
+        await stage.turns.start(stage.short, ["a"])
+        assert [who for who, what in stage.log if what == "start"] == [*(h.name for h in stage.short), "a"]
+        await stage.step(stage.short, stage.short)
+        await stage.turns.end(stage.short)
+        assert {stage.turns.ledgers.state(handle.name) for handle in stage.short} == {"absent"}
+        stage.log.clear()
+        await stage.turns.start(stage.long, [])
+        assert stage.log == [("a", [PARAMETERS]), (stage.long[0].name, "start"), (stage.long[0].name, "sleep")]
+        await stage.step(stage.long, stage.long)
+        await stage.turns.end(stage.long, ["a"])
+        assert set(stage.turns.ledgers.states.values()) == {"absent"} and stage.log[-1] == ("a", "end")
+
+    play(body, start=False)
 
 
 def test_a_step_puts_all_engines_to_sleep_before_the_trainer_comes_and_wakes_the_next_layout_only():

@@ -1,0 +1,81 @@
+"""Measures the engines of a profile, one TP size after another: of each, one engine alone and as many as fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ...executor.supervision import together
+from ...plans.schema.job import Job
+from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.yaml.errors import RunFailed
+from .engine_bench import EngineBench
+from .measure_rollout import Decoded, RolloutCosts, measure_layout
+from .measure_rounds import RoundSampler, layout_name
+from .measure_site import FIRST, Site
+from .time_budget import TimeBudget
+
+
+async def measure_engines(
+    job: Job,
+    site: Site,
+    sampler: RoundSampler,
+    budget: TimeBudget,
+    layouts: Sequence[EngineLayout],
+    vocabulary: int,
+) -> tuple[RolloutCosts, ...]:
+    """Costs of the layouts, those of one TP size after those of another; `sampler` has what their rounds gave.
+
+    The engines of a size are started once, and end before those of the next one start: only a run's engines share
+    devices while they sleep. A size that fails, or for which no time is left, is left out, as long as there is another.
+    Starts reward workers and the first trainer, too. `vocabulary`: tokens that prompts are made of. Raises RunFailed.
+    """
+    costs: list[RolloutCosts] = []
+    sizes = [list(alike) for _, alike in itertools.groupby(layouts, key=lambda each: each.tp)]
+    least_s = 0.0  # of one size: the start of its engines, and the least of its layouts
+    for number, alike in enumerate(sizes):
+        names, left = " and ".join(layout_name(layout) for layout in alike), len(sizes) - number
+        if costs and budget.left_s < least_s:
+            budget.leave_out(names)
+            budget.lacks(least_s * left)
+            continue
+        budget.begin(left + 1)  # at last come other layouts of the trainer
+        before_s = budget.elapsed_s
+        engines = site.fleet.engines(max(alike, key=lambda each: each.engines))
+        try:
+            budget.tell("starting " + ", ".join(engine.name for engine in engines))
+            if number:
+                await site.turns.start(engines, [])
+            else:
+                await together(site.rewards.start(), site.turns.start(engines, [FIRST]))
+            for layout in alike:
+                costs.append(await _least(job, site, sampler, budget, layout, vocabulary, first=not costs))
+            least_s = max(least_s, budget.elapsed_s - before_s)
+            if budget.left_s < 0:
+                budget.lacks(least_s * (left - 1))
+            for layout in alike:
+                await sampler.more(layout, first=layout == layouts[0])
+            if not number:
+                await sampler.more_lengths(layouts[0])
+        except RunFailed as error:
+            if not costs:
+                raise
+            budget.tell(f"the rest of {names} is left out: {error}")
+        finally:
+            await site.turns.end(engines)
+    return tuple(costs)
+
+
+async def _least(
+    job: Job, site: Site, sampler: RoundSampler, budget: TimeBudget, layout: EngineLayout, vocabulary: int, first: bool
+) -> RolloutCosts:
+    """The least of a layout: its costs, and some real rounds."""
+    name = layout_name(layout)
+    budget.tell(f"{name}: first weights")  # as in a run: the first load builds what decoding then reads
+    await sampler.ready(layout, "profile")
+    rollout = job.rollout
+    decoded = Decoded(rollout.samples_per_step, rollout.max_prompt_tokens, rollout.longest_tokens)
+    bench = EngineBench(site.fleet, vocabulary, seed=layout.tp, seeded=rollout.seed_per_sample)
+    costs = await measure_layout(bench, site.fleet.engines(layout), layout, decoded, budget, name)
+    await sampler.least(layout, first)
+    return costs
