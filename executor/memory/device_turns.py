@@ -71,6 +71,7 @@ class DeviceTurns:
             engines = sorted(engines, key=lambda engine: engine.config.tp)
             for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
                 await self._go(to_starting)
+                self._let_start(True)
                 await together(*(engine.start() for engine in batch))
             for name in trainers:
                 await self._go(to_starting)

@@ -23,12 +23,14 @@ async def measure_engines(
     budget: TimeBudget,
     layouts: Sequence[EngineLayout],
     vocabulary: int,
+    on_gpu: bool,
 ) -> tuple[RolloutCosts, ...]:
     """Costs of the layouts, those of one TP size after those of another; `sampler` has what their rounds gave.
 
-    The engines of a size are started once, and end before those of the next one start: only a run's engines share
-    devices while they sleep. A size that fails, or for which no time is left, is left out, as long as there is another.
-    Starts reward workers and the first trainer, too. `vocabulary`: tokens that prompts are made of. Raises RunFailed.
+    Each engine is started once: on GPUs those of a size when those before have ended, on CPUs, where no device's memory
+    runs out, all of them at once, which takes less time. A size that fails, or for which no time is left, is left out,
+    as long as there is another. Starts reward workers and the first trainer, too. `vocabulary`: tokens that prompts are
+    made of. Raises RunFailed.
     """
     costs: list[RolloutCosts] = []
     sizes = [list(alike) for _, alike in itertools.groupby(layouts, key=lambda each: each.tp)]
@@ -42,12 +44,16 @@ async def measure_engines(
         budget.begin(left + 1)  # at last come other layouts of the trainer
         before_s = budget.elapsed_s
         engines = site.fleet.engines(max(alike, key=lambda each: each.engines))
+        starting = engines if on_gpu else site.fleet.all_engines() if not number else []
         try:
-            budget.tell("starting " + ", ".join(engine.name for engine in engines))
+            if starting:
+                budget.tell("starting " + ", ".join(engine.name for engine in starting))
             if number:
-                await site.turns.start(engines, [])
+                await site.turns.start(starting, [])
             else:
-                await together(site.rewards.start(), site.turns.start(engines, [FIRST]))
+                await together(site.rewards.start(), site.turns.start(starting, [FIRST]))
+            if not on_gpu:
+                before_s = budget.elapsed_s  # those of other sizes have started, too
             for layout in alike:
                 costs.append(await _least(job, site, sampler, budget, layout, vocabulary, first=not costs))
             least_s = max(least_s, budget.elapsed_s - before_s)

@@ -3,8 +3,9 @@
 The same actors, calls and files as in a training run are timed, and real plain rounds are run with the real policy:
 they give the length trace, and they show what the sum of the phase costs misses.
 
-Engines of one TP size are started after those of another have ended, each once. Of each size the least that a plan
-needs is measured first, for every number of engines, then what refines it, while there is time (time_budget.py).
+Each engine is started once; engines of several TP sizes come one after another (measure_engines.py). Of each size the
+least that a plan needs is measured first, for every number of engines, then what refines it, while there is time
+(time_budget.py).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ async def _measure(
     job: Job, paths: JobPaths, pool_name: str, pool: Pool, out: Path, effort: Effort, notify: Notify
 ) -> Measurements:
     began = time.perf_counter()
-    budget = TimeBudget(effort.minutes, notify)
+    budget, on_gpu = TimeBudget(effort.minutes, notify), pool.accelerators.kind == "cuda"
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "rlplan profile has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
@@ -132,13 +133,15 @@ async def _measure(
             await site.seats.open(own_machine)
             await check_shared(Path(folder), site.seats.nodes, "since weights may travel as a file")
             machine = await site.machine(pool)
-            rollout = await measure_engines(job, site, sampler, budget, layouts, vocabulary=len(tokenizer))
+            rollout = await measure_engines(
+                job, site, sampler, budget, layouts, vocabulary=len(tokenizer), on_gpu=on_gpu
+            )
             sampled = sampler.sampled
             budget.tell("reward workers")
             reward = await _measure_reward(site.rewards, prompts, tokenizer, sampled, job)
             budget.begin(1)
             steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
-            bench = Bench(site, steps, job.model.dtype, pool.accelerators.kind == "cuda", budget)
+            bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
             train = await measure_updates(bench, _train(sampled.updates, first))
         finally:
             budget.tell("stopping")
@@ -152,7 +155,7 @@ async def _measure(
         train=train,
         reward=reward,
         sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
-        turns=sampler.turns if pool.accelerators.kind == "cuda" else {},
+        turns=sampler.turns if on_gpu else {},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),
         rounds=tuple(sampled.rounds),
         prompt_tokens=sampled.prompt_tokens,

@@ -74,19 +74,17 @@ def updates_to_measure(
     On CPUs two ranks: dp 2, tp 2 and sp 2. On GPUs all of a node, and all of the pool: data parallel, then with tensor
     parallelism of each size, then with sequence parallelism; each with as little that saves memory as it needs.
 
-    Only those that the executor can run of the model; `model` None: not known, only data parallel. None where a node
-    has one accelerator and the pool one node.
+    Only those that the executor can run of the model; `model` None: not known, only data parallel. None where the pool
+    has one accelerator.
     """
     per_node, on_cpu = pool.accelerators.per_node, pool.accelerators.kind == "cpu"
-    if on_cpu and per_node < 2:
-        return []
     counts = [2] if on_cpu else sorted({per_node, pool.accelerators_total}, reverse=True)
     sizes = [tp for tp in ((2,) if on_cpu else TP_SIZES) if tp <= per_node]
     shapes = [(ranks, 1, 1) for ranks in counts]
     shapes += [(ranks, tp, 1) for ranks in counts for tp in sizes] + [(ranks, 1, 2) for ranks in counts]
     layouts: list[UpdateLayout] = []
     for ranks, tp, sp in shapes:
-        if ranks < 2 or ranks % (tp * sp) or (model is None and tp * sp > 1):
+        if not 2 <= ranks <= pool.accelerators_total or ranks % (tp * sp) or (model is None and tp * sp > 1):
             continue
         layout = UpdateLayout(dp=ranks // (tp * sp), tp=tp, sp=sp, micro_batch_tokens=micro_batch_tokens)
         if found := _lightest(pool, model, architecture, dtype, layout):

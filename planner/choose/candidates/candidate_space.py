@@ -13,7 +13,7 @@ from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....profiles.profile_schema import Profile
-from ...costs.colocation import MAP_BYTES_PER_S, shares_gpus
+from ...costs.colocation import MAP_BYTES_PER_S, turns_known
 from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost, affordable
 from ...costs.host_memory import Share
@@ -148,8 +148,7 @@ def _layout_switch_s(profile: Profile) -> float:
     Where engines sleep and wake in every step, as priced or as measured (colocation.py), the engines of the other
     layout wake instead, at no further cost.
     """
-    in_each_step = shares_gpus(profile) or any(entry.wake_s is not None for entry in profile.rollout)
-    if profile.machine.kind != "cuda" or in_each_step:
+    if profile.machine.kind != "cuda" or turns_known(profile):
         return 0.0
     weight_bytes = WEIGHT_BYTES["bfloat16"] * profile.model_parameters
     return weight_bytes / min(entry.tp for entry in profile.rollout) / MAP_BYTES_PER_S
