@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
@@ -38,6 +38,13 @@ class TurnsOf(Protocol):
 
     def event(self, event: str, /, **fields: Any) -> None:
         """Write an event to the trace."""
+
+
+class TurnsTook(NamedTuple):
+    """Seconds of turns: of engines that sleep and wake, and of trainers whose states come and leave."""
+
+    engines_s: float = 0.0
+    trainers_s: float = 0.0
 
 
 class DeviceTurns:
@@ -110,11 +117,11 @@ class DeviceTurns:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
         """Have `engines` ready to receive the weights of the run's trainer. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
         if name not in self._trainers:
-            return
+            return TurnsTook()
         if self._bounded(*(engine.name for engine in engines)) and not any(engine.alive for engine in engines):
             # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
             await self._go(to_starting, run)
@@ -122,30 +129,39 @@ class DeviceTurns:
             await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
-        await self._go(lambda holders, states: to_sending(holders, states, name, names), run)
+        return await self._go(lambda holders, states: to_sending(holders, states, name, names), run)
 
-    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
-        if trainer_name(run.name) in self._trainers:
-            names = [engine.name for engine in engines]
-            await self._go(lambda holders, states: to_decoding(holders, states, names), run)
-            self._let_start(True)
+        if trainer_name(run.name) not in self._trainers:
+            return TurnsTook()
+        names = [engine.name for engine in engines]
+        took = await self._go(lambda holders, states: to_decoding(holders, states, names), run)
+        self._let_start(True)
+        return took
 
-    async def to_training(self, run: TurnsOf) -> None:
+    async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
-        if name in self._trainers:
-            self._let_start(False)
-            await self._go(lambda holders, states: to_training(holders, states, name), run)
+        if name not in self._trainers:
+            return TurnsTook()
+        self._let_start(False)
+        return await self._go(lambda holders, states: to_training(holders, states, name), run)
 
-    async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
+    async def _go(self, order: Order, run: TurnsOf | None = None) -> TurnsTook:
         """Take the turns of an order; those of one kind that follow each other at once."""
+        took = TurnsTook()
         async with self._turn:
             await self._look()
             turns = order(self.ledgers.holders, self.ledgers.states)
             for event, batch in itertools.groupby(turns, key=lambda turn: turn.event):
                 began, group = time.perf_counter(), list(batch)
                 moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
+                seconds = time.perf_counter() - began
+                if event.startswith("engine"):
+                    took = took._replace(engines_s=took.engines_s + seconds)
+                else:
+                    took = took._replace(trainers_s=took.trainers_s + seconds)
                 if run is not None:
                     taken = [move for move in moves if move is not None]
                     run.event(
@@ -155,8 +171,9 @@ class DeviceTurns:
                         whom=[move.turn.holder for move in taken],
                         device_bytes=max((move.mapped_bytes for move in taken), default=0.0),
                         link_bytes=max((move.link_bytes for move in taken), default=0.0),
-                        seconds=round(time.perf_counter() - began, 6),
+                        seconds=round(seconds, 6),
                     )
+        return took
 
     async def _look(self) -> None:
         """Have the ledger say of each engine whether it is there.

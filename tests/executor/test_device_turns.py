@@ -176,6 +176,22 @@ def test_engines_of_one_size_may_start_when_those_of_another_have_ended_beside_a
     play(body, start=False)
 
 
+def test_turns_say_how_long_engines_and_how_long_trainers_took():
+    async def body(stage):
+        sending = await stage.turns.to_sending(stage.run, stage.short)
+        for engine in stage.short:
+            engine.version = "v"
+        decoding = await stage.turns.to_decoding(stage.run, stage.short)
+        training = await stage.turns.to_training(stage.run)
+        for took in (sending, decoding, training):
+            assert took.engines_s >= 0.01, "the engines of the test take so long"
+            assert took.trainers_s > 0
+        told = sum(fields["seconds"] for event, fields in stage.run.events if event == "turn")
+        assert told == pytest.approx(sum(map(sum, (sending, decoding, training))), abs=1e-4)
+
+    play(body)
+
+
 def test_a_step_puts_all_engines_to_sleep_before_the_trainer_comes_and_wakes_the_next_layout_only():
     async def body(stage):
         stage.log.clear()
