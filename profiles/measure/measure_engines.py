@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from ...executor.supervision import together
-from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from .engine_bench import EngineBench
 from .measure_rollout import Decoded, RolloutCosts, measure_layout
 from .measure_rounds import RoundSampler, layout_name
-from .measure_site import FIRST, Site
+from .measure_site import FIRST, Site, Subject
+from .measured_layouts import share_of_step
 from .time_budget import TimeBudget
 
 
 async def measure_engines(
-    job: Job,
+    subject: Subject,
     site: Site,
     sampler: RoundSampler,
     budget: TimeBudget,
     layouts: Sequence[EngineLayout],
     vocabulary: int,
-    on_gpu: bool,
 ) -> tuple[RolloutCosts, ...]:
     """Costs of the layouts, those of one TP size after those of another; `sampler` has what their rounds gave.
 
@@ -33,6 +33,7 @@ async def measure_engines(
     made of. Raises RunFailed.
     """
     costs: list[RolloutCosts] = []
+    on_gpu = subject.pool.accelerators.kind == "cuda"
     sizes = [list(alike) for _, alike in itertools.groupby(layouts, key=lambda each: each.tp)]
     least_s = 0.0  # of one size: the start of its engines, and the least of its layouts
     for number, alike in enumerate(sizes):
@@ -43,7 +44,8 @@ async def measure_engines(
             continue
         budget.begin(left + 1)  # at last come other layouts of the trainer
         before_s = budget.elapsed_s
-        engines = site.fleet.engines(max(alike, key=lambda each: each.engines))
+        widest = max(alike, key=lambda each: each.engines)
+        engines = site.fleet.engines(widest)
         starting = engines if on_gpu else site.fleet.all_engines() if not number else []
         try:
             if starting:
@@ -55,14 +57,16 @@ async def measure_engines(
             if not on_gpu:
                 before_s = budget.elapsed_s  # those of other sizes have started, too
             for layout in alike:
-                costs.append(await _least(job, site, sampler, budget, layout, vocabulary, first=not costs))
+                costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
+            if not number:
+                await sampler.lengths(widest)
             least_s = max(least_s, budget.elapsed_s - before_s)
             if budget.left_s < 0:
                 budget.lacks(least_s * (left - 1))
             for layout in alike:
                 await sampler.more(layout, first=layout == layouts[0])
             if not number:
-                await sampler.more_lengths(layouts[0])
+                await sampler.more_lengths(widest)
         except RunFailed as error:
             if not costs:
                 raise
@@ -73,15 +77,21 @@ async def measure_engines(
 
 
 async def _least(
-    job: Job, site: Site, sampler: RoundSampler, budget: TimeBudget, layout: EngineLayout, vocabulary: int, first: bool
+    subject: Subject,
+    site: Site,
+    sampler: RoundSampler,
+    budget: TimeBudget,
+    layout: EngineLayout,
+    layouts: Sequence[EngineLayout],
+    vocabulary: int,
 ) -> RolloutCosts:
-    """The least of a layout: its costs, and some real rounds."""
-    name = layout_name(layout)
+    """The least of one of `layouts`: its costs, and some real rounds."""
+    name, rollout = layout_name(layout), subject.job.rollout
     budget.tell(f"{name}: first weights")  # as in a run: the first load builds what decoding then reads
     await sampler.ready(layout, "profile")
-    rollout = job.rollout
-    decoded = Decoded(rollout.samples_per_step, rollout.max_prompt_tokens, rollout.longest_tokens)
+    samples = math.ceil(share_of_step(layout, layouts, subject.pool) * rollout.samples_per_step)
+    decoded = Decoded(samples, rollout.max_prompt_tokens, rollout.longest_tokens)
     bench = EngineBench(site.fleet, vocabulary, seed=layout.tp, seeded=rollout.seed_per_sample)
     costs = await measure_layout(bench, site.fleet.engines(layout), layout, decoded, budget, name)
-    await sampler.least(layout, first)
+    await sampler.least(layout, first=layout == layouts[0])
     return costs

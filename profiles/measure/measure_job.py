@@ -11,6 +11,7 @@ least that a plan needs is measured first, for every number of engines, then wha
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from .measure_rollout import RolloutCosts, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
 from .measure_site import Subject, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
-from .measured_layouts import first_update, layouts_to_measure, updates_to_measure
+from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
 from .model_sizes import architecture_of_model, kv_bytes_per_token, parameter_count
 from .time_budget import Notify, TimeBudget
 from .turn_seconds import EngineTurns
@@ -114,7 +115,10 @@ async def _measure(
         budgets = [tokens for tokens in budgets if tokens <= longest]
     others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype)
     updates = [first, *(each for each in others if _sizes(each) != _sizes(first))]
+    shares = {layout: share_of_step(layout, layouts, pool) for layout in layouts}
     most_samples = max(2 * job.rollout.samples_per_step, wide_prompts(job) * job.rollout.samples_per_prompt)
+    # Of one engine: on GPUs a layout of fewer engines has so much less to decode.
+    most_samples = math.ceil(most_samples * max(share / layout.engines for layout, share in shares.items()))
     budget.tell("starting Ray")
     own_machine = start_ray()
     site = site_of(subject, layouts, updates, most_samples)
@@ -127,15 +131,13 @@ async def _measure(
     )
     with tempfile.TemporaryDirectory(prefix=".rlplan-profile-", dir=None if own_machine else out.parent) as folder:
         weights = Path(folder) / "weights.safetensors"
-        sampler = RoundSampler(job, site, runner, weights, list(prompts), budgets, effort, budget)
+        sampler = RoundSampler(job, site, runner, weights, list(prompts), budgets, effort, budget, shares)
         try:
             budget.tell("reserving devices")
             await site.seats.open(own_machine)
             await check_shared(Path(folder), site.seats.nodes, "since weights may travel as a file")
             machine = await site.machine(pool)
-            rollout = await measure_engines(
-                job, site, sampler, budget, layouts, vocabulary=len(tokenizer), on_gpu=on_gpu
-            )
+            rollout = await measure_engines(subject, site, sampler, budget, layouts, vocabulary=len(tokenizer))
             sampled = sampler.sampled
             budget.tell("reward workers")
             reward = await _measure_reward(site.rewards, prompts, tokenizer, sampled, job)

@@ -34,12 +34,10 @@ from .turn_seconds import EngineTurns, TurnSeconds
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024
-
 # Rounds under the job's cap divided by this: they end early, so they tell what a round costs whatever its length.
 CUT = 8
-
-LEAST = 1
-"""Rounds of each kind of a layout that are run however long they take."""
+# Rounds of a layout under that low cap that are run however long they take.
+LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +123,10 @@ class RoundSampler:
         budgets: Sequence[int],
         effort: Effort,
         budget: TimeBudget,
+        shares: Mapping[EngineLayout, float],
     ) -> None:
         self._job, self._site, self._runner = job, site, runner
-        self._budgets, self._effort, self._budget = list(budgets), effort, budget
+        self._budgets, self._effort, self._budget, self._shares = list(budgets), effort, budget, shares
         self._logs: dict[EngineLayout, TurnSeconds] = {}
         self.weights = site.weights(weights)
         self._prompts = sorted(prompts)
@@ -160,12 +159,16 @@ class RoundSampler:
         return sync_s
 
     async def least(self, layout: EngineLayout, first: bool) -> None:
-        """The rounds of a layout that no profile does without; of the `first` one also those that give lengths."""
+        """The rounds of a layout that no profile does without: under a low cap, since one to the job's cap may take
+        long. `first`: of all layouts."""
         if first:  # first calls of all parts, not measured
-            await self._update(layout, await self._round(self._full(layout), record=False))
-        tasks = [self._full(layout)] * LEAST + [self._cut(layout, number) for number in range(LEAST)]
-        for task in tasks + ([self._wide(layout)] if first else []):
-            await self._run(task)
+            await self._update(layout, await self._round(self._cut(layout, 0), record=False))
+        for number in range(LEAST):
+            await self._run(self._cut(layout, number))
+
+    async def lengths(self, layout: EngineLayout) -> None:
+        """The wide round that no profile does without."""
+        await self._run(self._wide(layout))
 
     async def more(self, layout: EngineLayout, first: bool) -> None:
         """The other rounds of a layout, as long as there is time."""
@@ -173,7 +176,7 @@ class RoundSampler:
         full = effort.check_rounds if first else effort.other_check_rounds
         cut = effort.cut_rounds if first else effort.other_cut_rounds
         # One of each kind in turn: if time runs out, both are there.
-        kinds = [[self._full(layout)] * (full - LEAST), [self._cut(layout, number) for number in range(LEAST, cut)]]
+        kinds = [[self._full(layout)] * full, [self._cut(layout, number) for number in range(LEAST, cut)]]
         for number in range(max(map(len, kinds))):
             for task in [kind[number] for kind in kinds if number < len(kind)]:
                 await self._if_time(task, f"real rounds of {layout_name(layout)}")
@@ -182,23 +185,27 @@ class RoundSampler:
         """The other wide rounds, as long as there is time."""
         wide, effort = self._wide(layout), self._effort
         again = [replace(wide, again=True)] + [wide] * (effort.second_epoch_rounds - 1)
-        for task in [wide] * (effort.trace_rounds - LEAST) + again[: effort.second_epoch_rounds]:
+        for task in [wide] * (effort.trace_rounds - 1) + again[: effort.second_epoch_rounds]:
             await self._if_time(task, "wide rounds, which give lengths")
 
     def _full(self, layout: EngineLayout) -> _Task:
-        return _Task(layout, self._job.rollout.prompts_per_step, self._job.rollout.max_response_tokens)
+        return _Task(layout, self._prompts_of(layout), self._job.rollout.max_response_tokens)
 
     def _cut(self, layout: EngineLayout, number: int) -> _Task:
         """Under a low cap; every other one of twice the prompts."""
         cap = max(1, self._job.rollout.max_response_tokens // CUT)
-        return _Task(layout, self._job.rollout.prompts_per_step * (1 + number % 2), cap)
+        return _Task(layout, self._prompts_of(layout) * (1 + number % 2), cap)
+
+    def _prompts_of(self, layout: EngineLayout) -> int:
+        return max(1, round(self._shares[layout] * self._job.rollout.prompts_per_step))
 
     def _wide(self, layout: EngineLayout) -> _Task:
         return _Task(layout, wide_prompts(self._job), self._job.rollout.max_response_tokens, wide=True)
 
     async def _if_time(self, task: _Task, what: str) -> None:
-        alike = self._took_s.get(replace(task, again=False)) or [s for times in self._took_s.values() for s in times]
-        if self._budget.allows(statistics.median(alike), what):
+        # A round takes about as long as another to the same cap; there is a wide one to the job's.
+        of_cap = [second for other, took_s in self._took_s.items() if other.cap == task.cap for second in took_s]
+        if self._budget.allows(statistics.median(self._took_s.get(replace(task, again=False), of_cap)), what):
             await self._run(task)
 
     async def _run(self, task: _Task) -> None:

@@ -48,6 +48,17 @@ def _holds(pool: Pool, weight_bytes: float) -> bool:
     return weight_bytes + ENGINE_RESERVE_BYTES < ENGINE_SHARE * pool.accelerators.memory_bytes
 
 
+def share_of_step(layout: EngineLayout, layouts: Sequence[EngineLayout], pool: Pool) -> float:
+    """Which share of a step's samples the engines of a layout decode while they are measured.
+
+    On CPUs all, since a plan may leave cores to others. On GPUs as many for each engine as where all engines of its
+    size decode: one of many would take hours for a whole step, and no plan gives it one.
+    """
+    if pool.accelerators.kind == "cpu":
+        return 1.0
+    return layout.engines / max(other.engines for other in layouts if other.tp == layout.tp)
+
+
 def first_update(
     pool: Pool, model: ModelShape | None, architecture: Architecture | None, dtype: str, budgets: Sequence[int]
 ) -> UpdateLayout | None:

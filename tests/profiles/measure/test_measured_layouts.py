@@ -5,12 +5,12 @@ import pytest
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.cluster import Pool
-from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.profiles.architecture import Architecture, architecture_of
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
 from rlplan.profiles.measure.measure_rollout import CACHE_SHARE, LONG_TOKENS, Decoded, decode_grid
 from rlplan.profiles.measure.measure_updates import UPDATES, scaled, step_groups
-from rlplan.profiles.measure.measured_layouts import first_update, layouts_to_measure, updates_to_measure
+from rlplan.profiles.measure.measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
 from rlplan.profiles.phase_schema import Train
 
 
@@ -92,6 +92,13 @@ def test_engines_whose_weights_leave_no_room_on_their_gpus_are_left_out() -> Non
     with pytest.raises(ValueError, match="holds its weights"):
         layouts_to_measure([1], h100, shape(40, 8), 144e9)
     assert layouts_to_measure([1], pool(2, kind="cpu"), shape(4, 4), 1e15) == [(1, 1), (1, 2)], "cores bound nothing"
+
+
+def test_on_gpus_one_engine_is_given_the_share_of_one_of_many_and_on_cpus_a_whole_step() -> None:
+    layouts = [EngineLayout(2, 1), EngineLayout(2, 8), EngineLayout(4, 1), EngineLayout(4, 4)]
+    shares = [share_of_step(layout, layouts, pool(8, nodes=2)) for layout in layouts]
+    assert shares == [1 / 8, 1, 1 / 4, 1]
+    assert share_of_step(layouts[0], layouts, pool(8, kind="cpu")) == 1
 
 
 def test_decode_steps_are_measured_up_to_the_longest_context_of_a_plain_round() -> None:
