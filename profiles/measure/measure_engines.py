@@ -11,9 +11,9 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from .engine_bench import EngineBench
 from .measure_rollout import Decoded, RolloutCosts, measure_layout
-from .measure_rounds import RoundSampler, layout_name
+from .measure_rounds import RoundSampler
 from .measure_site import FIRST, Site, Subject
-from .measured_layouts import share_of_step
+from .measured_layouts import layout_name, share_of_step
 from .time_budget import TimeBudget
 
 

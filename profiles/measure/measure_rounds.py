@@ -29,6 +29,7 @@ from ..laws.reward_fit import ScoredSample
 from ..length_trace import LengthRow
 from .measure_site import FIRST, Site
 from .measure_updates import timed_update
+from .measured_layouts import layout_name
 from .time_budget import TimeBudget
 from .turn_seconds import EngineTurns, TurnSeconds
 
@@ -282,11 +283,6 @@ class RoundSampler:
         seconds = await timed_update(self._site.trainers[FIRST], groups, settings, self._job.model.dtype)
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
-
-
-def layout_name(layout: EngineLayout) -> str:
-    """A layout of engines in progress lines."""
-    return f"{layout.engines} engine{'s' * (layout.engines > 1)}, TP {layout.tp}"
 
 
 def _row(sample: TrainSample, epoch: int) -> LengthRow:

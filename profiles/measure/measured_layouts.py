@@ -48,6 +48,11 @@ def _holds(pool: Pool, weight_bytes: float) -> bool:
     return weight_bytes + ENGINE_RESERVE_BYTES < ENGINE_SHARE * pool.accelerators.memory_bytes
 
 
+def layout_name(layout: EngineLayout) -> str:
+    """A layout of engines in progress lines."""
+    return f"{layout.engines} engine{'s' * (layout.engines > 1)}, TP {layout.tp}"
+
+
 def share_of_step(layout: EngineLayout, layouts: Sequence[EngineLayout], pool: Pool) -> float:
     """Which share of a step's samples the engines of a layout decode while they are measured.
 
