@@ -202,7 +202,8 @@ class TrainerGroup:
 
     async def peak_bytes(self) -> int:
         """The most memory that any rank held since this was asked last: of its GPU, or resident in its host."""
-        return max(await self.each("peak_bytes", CALL_DEADLINE_S))
+        peaks: list[int] = await self.each("peak_bytes", CALL_DEADLINE_S)
+        return max(peaks)
 
     async def stage(self) -> int:
         """Copy model and optimizer state to the ranks' host memory; returns the bytes of rank 0's copy.

@@ -54,8 +54,9 @@ async def measure_engines(
                 await site.turns.start(starting, [])
             else:
                 await together(site.rewards.start(), site.turns.start(starting, [FIRST]))
-            if not on_gpu:
-                before_s = budget.elapsed_s  # those of other sizes have started, too
+            if not on_gpu:  # those of other sizes have started, too
+                before_s = budget.elapsed_s
+                budget.begin(left + 1)
             for layout in alike:
                 costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
             if not number:
