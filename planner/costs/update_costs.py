@@ -53,10 +53,10 @@ class TrainCost:
 
 
 def train_cost(train: Train) -> TrainCost:
-    """Costs of one entry of `profile.train`."""
+    """Costs of one entry of `profile.train`, with the moves of its states if they were measured."""
     return TrainCost(
         layout=train.layout,
-        step_s=train.step_s,
+        step_s=train.step_s + (train.moves_s or 0.0),
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
         peak_bytes=train.peak_bytes,

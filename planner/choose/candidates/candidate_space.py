@@ -13,7 +13,7 @@ from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....profiles.profile_schema import Profile
-from ...costs.colocation import shares_gpus
+from ...costs.colocation import MAP_BYTES_PER_S, turns_known
 from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost, affordable
 from ...costs.host_memory import Share
@@ -37,10 +37,6 @@ COPIES = (1, 2)
 
 RESHARD_BYTES_PER_PARAMETER = 14
 """Of a parameter, what moves to another sharding: bfloat16 weight, float32 master weight and both moments of Adam."""
-
-
-# A sleeping vLLM engine of 30B parameters on one GPU wakes in 2.9 s (vLLM's sleep mode on A100, 61 GB of weights).
-WAKE_BYTES_PER_S = 21e9
 
 
 @dataclass(frozen=True)
@@ -149,9 +145,10 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
 def _layout_switch_s(profile: Profile) -> float:
     """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
 
-    Where engines sleep and wake in every step (colocation.py), the engines of the other layout wake instead, at no
-    further cost.
+    Where engines sleep and wake in every step, as priced or as measured (colocation.py), the engines of the other
+    layout wake instead, at no further cost.
     """
-    if profile.machine.kind != "cuda" or shares_gpus(profile):
+    if profile.machine.kind != "cuda" or turns_known(profile):
         return 0.0
-    return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S
+    weight_bytes = WEIGHT_BYTES["bfloat16"] * profile.model_parameters
+    return weight_bytes / min(entry.tp for entry in profile.rollout) / MAP_BYTES_PER_S
