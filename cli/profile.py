@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import digits, percent, seconds, times
+from ..plans.phrases.numbers import bytes_text, digits, percent, seconds, times
 from ..plans.phrases.update_text import update_text
 from .shared.options import force_option
 
@@ -229,11 +229,14 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
         "left_out": measured.left_out,
         "decode": [
             {"tp": r.tp, "engines": r.engines, "a_s": r.step_s, "b_s": r.step_s_per_sequence,
-             "c_s": r.step_s_per_kv_token, "error": r.error}
+             "c_s": r.step_s_per_kv_token, "error": r.error, "sync_s": r.sync.p50, "sleep_s": r.sleep_s,
+             "wake_s": r.wake_s}
             for r in profile.rollout
         ],
         "train": [
-            {"micro_batch_tokens": t.micro_batch_tokens, "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error}
+            {"layout": update_text(t.layout), "micro_batch_tokens": t.micro_batch_tokens,
+             "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error, "peak_bytes": t.peak_bytes,
+             "moves_s": t.moves_s}
             for t in profile.train
         ],
         "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s,
@@ -253,12 +256,15 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
     for r in profile.rollout:
         lines.append(
             f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
-            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}"
+            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}; weights come in "
+            f"{seconds(r.sync.p50)}"
+            + (f", sleep {seconds(r.sleep_s)}, wake {seconds(r.wake_s)}" if r.sleep_s and r.wake_s else "")
         )
     for t in profile.train:
         lines.append(
             f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
             f"1k tokens, left-out error {percent(t.error)}"
+            + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
         )
     for c in profile.checks:
         lines.append(

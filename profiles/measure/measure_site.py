@@ -13,12 +13,13 @@ from pathlib import Path
 
 import ray
 
+from ...executor.actors import track, within
 from ...executor.configuration import fleet_config, trainer_config
 from ...executor.engines.fleet import Fleet
 from ...executor.engines.messages import engine_counts, engine_name
 from ...executor.memory.device_holds import ledgers_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
-from ...executor.placement.live_nodes import on_node
+from ...executor.placement.live_nodes import PROBE_S, on_node
 from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
 from ...executor.placement.seats import DoesNotFit, Placement, place
@@ -71,8 +72,9 @@ class Site:
 
     async def machine(self, pool: Pool) -> Machine:
         """The node of the first engine; `seats` must be open."""
-        call = _machine.options(**on_node(self.seats.nodes[0].node_id)).remote(pool)
-        found: Machine = await call
+        node = self.seats.nodes[0]
+        call = _machine.options(**on_node(node.node_id)).remote(pool)
+        found: Machine = await within(PROBE_S, track(call), f"node {node.facts.address}")
         return found
 
     def weights(self, path: Path) -> WeightSync:
