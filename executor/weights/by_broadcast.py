@@ -46,7 +46,8 @@ class _Live(NamedTuple):
 
 
 class ByBroadcast:
-    """Transfers from one trainer. `dtype` is the job's; `may_send` is asked before each transfer begins."""
+    """Transfers from one trainer. `may_send` is asked before each transfer begins; with `relay` nodes without trainer
+    ranks pass on to each other what they receive, for a slow link between them and the trainer."""
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class ByBroadcast:
         stall_s: float,
         may_send: Callable[[], bool] = lambda: True,
         bucket_bytes: int = BUCKET_BYTES,
+        relay: bool = False,
     ) -> None:
         self._trainer, self._stall_s, self._may_send, self._bucket_bytes = trainer, stall_s, may_send, bucket_bytes
+        self._relay = relay
         self._live: dict[Opened, _Live] = {}
         self._turns: dict[str, int] = {}
         self._layout: tuple[int, BucketPlan, tuple[str, ...]] | None = None
@@ -203,7 +206,7 @@ class ByBroadcast:
             nodes.append(ReceivingNode(node, path, sum(engine.config.tp for engine in of_node)))
         address = node_address()
         board = MessageBoard(address, 0, self._stall_s, serves=True)
-        session = Session(name, address, board.port, self._stall_s, tuple(nodes), rank_nodes, plan)
+        session = Session(name, address, board.port, self._stall_s, tuple(nodes), rank_nodes, plan, self._relay)
         live = _Live(session, board, tuple(engines))
         calls: list[Coroutine[Any, Any, Any]] = [
             self._trainer.each("transfer", QUEUE_S, "open", session),

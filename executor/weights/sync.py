@@ -42,9 +42,15 @@ class SyncReport(NamedTuple):
 
 
 class WeightSync:
-    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does."""
+    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
 
-    def __init__(self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY) -> None:
+    With `relay` the nodes of engines take from a trainer in another pool one copy together, and pass it on to each
+    other.
+    """
+
+    def __init__(
+        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, relay: bool = False
+    ) -> None:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
         self._lock = asyncio.Lock()  # one transfer at a time
@@ -52,7 +58,7 @@ class WeightSync:
         stall_s = fleet.supervisor.patience.stall_s
         self._broadcast: Way | None = None
         if way == "broadcast":
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send)
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay)
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 

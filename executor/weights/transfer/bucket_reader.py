@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ..slots.node_memory import NodeMemory
 from .message_board import TransferBroken
-from .node_memory import NodeMemory
 from .session import SLOTS, Ring, Session
 
 

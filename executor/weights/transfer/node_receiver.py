@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .network_group import NetworkGroup
-from .node_memory import FIELD_BYTES, NodeMemory
-from .sender import packed_bytes, unpacked
+from ..network.arrivals import Arrivals, arrivals
+from ..network.packed_message import put, unpacked
+from ..slots.node_memory import FIELD_BYTES, NodeMemory
 from .session import SLOTS, Ring, Session
 
 
@@ -18,55 +18,46 @@ class NodeReceiver:
 
     def __init__(self, bucket_bytes: int, ranks: int) -> None:
         self.memory = NodeMemory(SLOTS, bucket_bytes, ranks)
+        self._arrivals: Arrivals | None = None
 
     def join(self, session: Session, key: str, address: str) -> None:
-        """Join the groups of the trainer ranks that run elsewhere; `key` is this node, `address` its own."""
+        """Join the groups of the trainer ranks that run elsewhere, and of the nodes that relay what those send; `key`
+        is this node, `address` its own."""
         self._session = session
         self._board = session.board()
         self._ring = Ring(session, key, self._board)
         self._dtype = getattr(torch, session.plan.dtype)
-        self._groups: dict[int, NetworkGroup] = {}
-        for rank in range(len(session.rank_nodes)):
-            remote = session.remote_nodes(rank)
-            if key in remote:
-                most = max(packed_bytes(pieces, self._dtype) for pieces in session.plan.pieces[rank])
-                self._groups[rank] = NetworkGroup(
-                    self._board.of("groups"), str(rank), 1 + remote.index(key), 1 + len(remote), address, most,
-                    session.deadline_s,
-                )  # fmt: skip
+        self._arrivals = arrivals(session, key, self._board, address)
 
     @property
     def is_needed(self) -> bool:
         """Whether anything comes over the network."""
-        return bool(self._groups)
+        return self._arrivals is not None
 
     def receive(self, turn: int) -> None:
         """Put one transfer's pieces from elsewhere into the node's slots; `turn` counts the session's transfers."""
+        assert self._arrivals is not None, "nothing comes over the network"
         try:
-            self._receive(turn)
+            self._receive(self._arrivals, turn)
         except BaseException as error:
             self._board.end(f"receiver of a node: {error}")
             raise
 
     @torch.no_grad()
-    def _receive(self, turn: int) -> None:
+    def _receive(self, arriving: Arrivals, turn: int) -> None:
         plan = self._session.plan
         for index, bucket in enumerate(plan.buckets):
             number = turn * len(plan.buckets) + index
-            sizes = {rank: packed_bytes(plan.pieces[rank][index], self._dtype) for rank in self._groups}
-            for rank, group in self._groups.items():
-                group.begin(sizes[rank])
+            arriving.begin(index)
             self._ring.await_free(number)
             tensors = self.memory.tensors(number, bucket, plan.dtype)
-            for rank, group in self._groups.items():
-                group.wait(self._board)
-                message, pieces = group.message(sizes[rank]), plan.pieces[rank][index]
-                for piece, part in zip(pieces, unpacked(message, pieces, self._dtype), strict=True):
-                    tensors[piece.tensor].view(piece.shape)[piece.box.slices].copy_(part)
+            for rank, message in arriving.messages(index):
+                pieces = plan.pieces[rank][index]
+                put(tensors, pieces, unpacked(message, pieces, self._dtype))
                 self.memory.write_version(number, rank, bytes(message[:FIELD_BYTES].tolist()))
             self._ring.wrote(number)
 
     def leave(self) -> None:
         """Leave the session."""
-        for group in self._groups.values():
-            group.leave()
+        if self._arrivals is not None:
+            self._arrivals.leave()

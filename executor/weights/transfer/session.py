@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from ..network.routes import Route, rank_routes, relay_routes, relaying_nodes
 from .bucket_plan import Bucket, BucketPlan, Placed
 from .message_board import MessageBoard
 
@@ -36,6 +37,8 @@ class Session(NamedTuple):
     rank_nodes: tuple[str, ...]
     """The node of each trainer rank."""
     plan: BucketPlan
+    relay: bool = False
+    """Whether nodes without trainer ranks pass on to each other what they receive (network/routes.py)."""
 
     def node(self, key: str) -> ReceivingNode:
         """The receiving node of that id."""
@@ -45,9 +48,20 @@ class Session(NamedTuple):
         """Parties that fill the slots of a node: its own trainer ranks, and one for all ranks elsewhere."""
         return self.rank_nodes.count(key) + any(node != key for node in self.rank_nodes)
 
-    def remote_nodes(self, rank: int) -> list[str]:
-        """Nodes to which a trainer rank sends over the network."""
-        return [node.key for node in self.nodes if node.key != self.rank_nodes[rank]]
+    def routes(self, rank: int) -> tuple[Route, ...]:
+        """On which routes a trainer rank sends over the network."""
+        return rank_routes(rank, self._keys(), self.rank_nodes, self.relay)
+
+    def relays(self) -> tuple[Route, ...]:
+        """On which routes nodes pass on what they receive first, in the order of `relaying_nodes`."""
+        return relay_routes(self._keys(), self.rank_nodes, self.relay)
+
+    def relaying_nodes(self) -> tuple[str, ...]:
+        """The nodes that pass on to each other what they receive."""
+        return relaying_nodes(self._keys(), self.rank_nodes, self.relay)
+
+    def _keys(self) -> list[str]:
+        return [node.key for node in self.nodes]
 
     def board(self) -> MessageBoard:
         """A party's connection to the driver's store. Raises TransferBroken."""

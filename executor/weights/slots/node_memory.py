@@ -14,8 +14,8 @@ import os
 import psutil
 import torch
 
-from .bucket_plan import Bucket
-from .message_board import TransferBroken
+from ..transfer.bucket_plan import Bucket
+from ..transfer.message_board import TransferBroken
 
 FIELD_BYTES = 256
 """Room for a version, in UTF-8, filled up with zero bytes."""

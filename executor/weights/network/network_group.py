@@ -1,7 +1,8 @@
-"""The group of one trainer rank and the nodes elsewhere that receive its pieces: it broadcasts, they receive.
+"""A group of processes that broadcast to each other: of one trainer rank and the nodes that receive from it, of nodes
+that relay, or of all who share a device group.
 
-It is a process group of its own, of processes that share no default group. A broadcast goes along a tree of the
-receivers, so that a rank sends few copies, and each node receives each byte once.
+It is a process group of its own, of processes that share no default group. On a CPU it is gloo's: a broadcast goes
+along a tree of the receivers, so that a sender sends few copies, and each node receives each byte once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, Work
 from torch.distributed import DistError
 
-from .message_board import MessageBoard, TransferBroken
+from ..transfer.message_board import MessageBoard, TransferBroken
 
 POLL_S = 0.0005
 CHECK_S = 0.5  # how often who waits looks whether the transfer was ended
@@ -23,39 +24,34 @@ _given_up: list[NetworkGroup] = []
 
 
 class NetworkGroup:
-    """One member of a group. `place` 0 is the trainer rank. Made by all members together. Raises TransferBroken.
+    """Member number `place` of a group of `members`. Made by all members together. Raises TransferBroken.
 
     Args:
         store: where the members meet.
+        name: of the group; unique in the store.
         address: of this node, through which the others reach it.
-        message_bytes: longest message.
         deadline_s: longest time of one broadcast.
     """
 
-    def __init__(
-        self, store: Store, name: str, place: int, members: int, address: str, message_bytes: int, deadline_s: float
-    ) -> None:
+    def __init__(self, store: Store, name: str, place: int, members: int, address: str, deadline_s: float) -> None:
         _given_up[:] = [group for group in _given_up if group.is_busy]
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=deadline_s)
-        self._staged = torch.empty(message_bytes, dtype=torch.uint8)
+        self._message: torch.Tensor | None = None
         self._work: Work | None = None
         try:
             self._group = ProcessGroupGloo(PrefixStore(name, store), place, members, options)
         except (DistError, RuntimeError) as error:
             raise TransferBroken(f"no network group with the trainer: {error}") from error
 
-    def message(self, nbytes: int) -> torch.Tensor:
-        """The bytes that the next broadcast sends, or the last one has brought."""
-        return self._staged[:nbytes]
-
-    def begin(self, nbytes: int) -> None:
-        """Begin to send the message from the trainer rank to all others, who receive into theirs."""
+    def begin(self, message: torch.Tensor, root: int = 0) -> None:
+        """Begin to send the bytes of `message` from member `root` to all others, who receive into theirs."""
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
+        options.rootRank, options.rootTensor = root, 0
+        self._message = message
         try:
-            self._work = self._group.broadcast([self.message(nbytes)], options)  # type: ignore[attr-defined]
+            self._work = self._group.broadcast([message], options)  # type: ignore[attr-defined]
         except RuntimeError as error:
             raise TransferBroken(f"a node is gone: {error}") from error
 
