@@ -128,9 +128,10 @@ class TrainingRun:
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
 
     def tell_way(self, sent: SyncReport) -> None:
-        """Write into the trace why weights went on another way than was wanted, whenever the reason changes."""
+        """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever
+        the reason changes."""
         if sent.reason is not None and sent.reason != self._way_reason:
-            self.event("weights", way=sent.way, reason=sent.reason)
+            self.event("weights", way=sent.way, slots=sent.slots, reason=sent.reason)
         self._way_reason = sent.reason
 
     def count_skipped(self, metrics: dict[str, float], groups: int) -> None:

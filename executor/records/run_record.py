@@ -27,7 +27,7 @@ class StepRecord:
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
-    is how weights went to the engines, and `weights_bytes` their size.
+    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size.
     """
 
     step: int
@@ -58,6 +58,7 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     weights_way: str = ""
     weights_bytes: int = 0
+    weights_slots: str = ""
 
 
 class PhaseSeconds(NamedTuple):
@@ -103,6 +104,7 @@ def step_record(
         metrics=metrics,
         weights_way=sent.way,
         weights_bytes=sent.nbytes,
+        weights_slots=sent.slots,
     )
 
 

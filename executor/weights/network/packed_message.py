@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..slots.node_memory import FIELD_BYTES
+from ..slots.slot_memory import FIELD_BYTES
 from ..transfer.bucket_plan import Piece
 
 

@@ -1,43 +1,36 @@
-"""Memory that all processes of one node share while weights travel: slots, each of which holds one bucket.
+"""Slots in memory that all processes of one node share while weights travel.
 
 It is a file without a name (memfd), which the others open through its owner's /proc: it needs no room in /dev/shm,
-which containers keep small, and it is gone with the last process that has it, however that ends. A slot begins with a
-field for each trainer rank, in which stands the version of the bytes that this rank put into the slot.
+which containers keep small, and it is gone with the last process that has it, however that ends.
 """
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 
 import psutil
 import torch
 
-from ..transfer.bucket_plan import Bucket
 from ..transfer.message_board import TransferBroken
-
-FIELD_BYTES = 256
-"""Room for a version, in UTF-8, filled up with zero bytes."""
+from .slot_memory import SlotMemory
 
 MOST_OF_AVAILABLE = 0.5
 """Share of a machine's available memory that the slots may take."""
 
 
-class NodeMemory:
-    """`slots` slots for buckets of up to `bucket_bytes` bytes, of `ranks` trainer ranks.
+class NodeMemory(SlotMemory):
+    """See SlotMemory. `path` is that of the memory to attach to; None: it is made. Raises TransferBroken if there is no
+    room for it, or it cannot be opened.
 
-    `path` is that of the memory to attach to; None: it is made. Raises TransferBroken if there is no room for it, or it
-    cannot be opened.
+    Each tensor in it has a storage of its own.
     """
 
+    copies = False
+
     def __init__(self, slots: int, bucket_bytes: int, ranks: int, path: str | None = None) -> None:
-        self._ranks = ranks
-        self._head = FIELD_BYTES * ranks
-        page = mmap.PAGESIZE
-        self._stride = -(-(self._head + bucket_bytes) // page) * page
-        self._slots = slots
-        size = self._stride * slots
+        super().__init__(slots, bucket_bytes, ranks)
+        size = self.nbytes
         try:
             if path is None:
                 # What is asked for is taken at once, from everybody on the machine, so it is looked at before.
@@ -60,38 +53,9 @@ class NodeMemory:
         if hasattr(self, "_file"):
             os.close(self._file)
 
-    def write_version(self, number: int, rank: int, version: bytes) -> None:
-        """Write the version of what `rank` puts into the slot of bucket `number` (counted over all transfers)."""
-        start = self._start(number) + FIELD_BYTES * rank
-        self._bytes[start : start + FIELD_BYTES] = torch.frombuffer(bytearray(version), dtype=torch.uint8)
+    def _values(self, raw: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        return torch.frombuffer(raw.numpy(), dtype=kind) if len(raw) else torch.empty(0, dtype=kind)
 
-    def version(self, number: int, rank: int) -> str:
-        """The version of the bytes of `rank` in the slot of bucket `number`."""
-        start = self._start(number) + FIELD_BYTES * rank
-        return bytes(self._bytes[start : start + FIELD_BYTES].tolist()).rstrip(b"\0").decode(errors="replace")
-
-    def tensors(self, number: int, bucket: Bucket, dtype: str) -> list[torch.Tensor]:
-        """The tensors of a bucket in its slot, in the shared memory, each with a storage of its own."""
-        start, kind = self._start(number) + self._head, getattr(torch, dtype)
-        made = []
-        for tensor in bucket.tensors:
-            count = math.prod(tensor.shape)
-            values = torch.empty(0, dtype=kind)
-            if count:
-                first = start + tensor.offset
-                raw = self._bytes[first : first + count * kind.itemsize]
-                values = torch.frombuffer(raw.numpy(), dtype=kind)
-            # In place: a view would keep the tensor that it is of.
-            made.append(values.resize_(tensor.shape))
-        return made
-
-    def _start(self, number: int) -> int:
-        return self._stride * (number % self._slots)
-
-
-def version_field(version: str) -> bytes:
-    """A version as it stands in a slot. Raises ValueError if it is longer than a field."""
-    field = version.encode()
-    if len(field) > FIELD_BYTES:
-        raise ValueError(f"version {version[:40]!r}… has {len(field)} bytes; it may have {FIELD_BYTES}")
-    return field.ljust(FIELD_BYTES, b"\0")
+    def _shaped(self, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        # In place: a view would keep the tensor that it is of.
+        return values.resize_(shape)

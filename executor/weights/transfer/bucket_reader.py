@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
+from ..slots.device_memory import opened_slots
 from ..slots.node_memory import NodeMemory
+from ..slots.slot_memory import SlotMemory
+from .device_sender import handle_key
 from .message_board import TransferBroken
+from .node_receiver import DeviceReceiver
 from .session import SLOTS, Ring, Session
 
 
@@ -20,20 +27,58 @@ class OtherVersion(Exception):
         self.found = found
 
 
-class BucketReader:
-    """One engine rank's part in the transfers of one session, on the session's first node. Raises TransferBroken."""
+class ReaderPlace(NamedTuple):
+    """Where an engine rank is: UUID of its device, that device, and the address of its node, which gloo needs."""
 
-    def __init__(self, session: Session) -> None:
+    key: str
+    device: torch.device
+    address: str = ""
+
+
+class BucketReader:
+    """One engine rank's part in the transfers of one session. Raises TransferBroken.
+
+    Args:
+        session: as `Session.for_reader` tells of it.
+        at: where this rank is, if slots are on devices; None: slots are those of the session's first node.
+    """
+
+    def __init__(self, session: Session, at: ReaderPlace | None = None) -> None:
         self._session = session
-        node = session.nodes[0]
         self._board = session.board()
-        self._ring = Ring(session, node.key, self._board)
-        self._memory = NodeMemory(SLOTS, session.plan.largest, len(session.rank_nodes), node.memory)
-        self._copies = False
+        key = session.nodes[0].key if session.slots == "host" or at is None else at.key
+        self._ring = Ring(session, key, self._board)
+        self._receiver: DeviceReceiver | None = None
+        self._receiving: threading.Thread | None = None
+        if session.slots == "nccl":
+            assert at is not None, "slots on devices have a place"
+            self._receiver = DeviceReceiver(session, key, at.address, at.device)
+        self._memory = self._slots(at)
+        self._copies = self._memory.copies
+
+    def _slots(self, at: ReaderPlace | None) -> SlotMemory:
+        session = self._session
+        room = SLOTS, session.plan.largest, len(session.rank_nodes)
+        if self._receiver is not None:
+            return self._receiver.memory
+        if session.slots == "ipc":
+            assert at is not None, "slots on devices have a place"
+            handle = self._board.hear(handle_key(at.key), "the handle of the trainer's buffer")
+            return opened_slots(at.device, *room, handle)
+        return NodeMemory(*room, session.nodes[0].memory)
 
     def await_first(self, turn: int, version: str) -> None:
         """Wait for the first bucket of a transfer. Raises TransferBroken, OtherVersion."""
+        if self._receiver is not None:
+            # What breaks it it tells all by the board. It ends with the transfer, so the one before has ended.
+            self._receiving = threading.Thread(target=_quietly, args=(self._receiver, turn), daemon=True)
+            self._receiving.start()
         self._await(turn * len(self._session.plan.buckets), version)
+
+    def leave(self) -> None:
+        """Leave the session."""
+        if self._receiver is not None:
+            self._receiver.leave()
 
     def end(self, why: str) -> None:
         """End the transfer for all parties."""
@@ -57,6 +102,7 @@ class BucketReader:
             if not self._copies:
                 self._detach(tensors)
             del tensors
+            self._memory.settle()
             self._ring.has_read(number)
 
     def _await(self, number: int, version: str) -> None:
@@ -76,6 +122,11 @@ class BucketReader:
                 raise TransferBroken("the model keeps views of tensors; they are received again as copies")
             if sys.getrefcount(tensor) > _NOT_HELD:
                 tensor.data = tensor.clone()
+
+
+def _quietly(receiver: DeviceReceiver, turn: int) -> None:
+    with contextlib.suppress(TransferBroken):
+        receiver.receive(turn)
 
 
 def _users(tensor: torch.Tensor) -> int:

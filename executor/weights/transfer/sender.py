@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -10,7 +10,8 @@ from ...trainer.local_tensors import local
 from ..network.arrivals import message_sizes
 from ..network.network_group import NetworkGroup
 from ..network.packed_message import pack, put
-from ..slots.node_memory import NodeMemory, version_field
+from ..slots.node_memory import NodeMemory
+from ..slots.slot_memory import version_field
 from .bucket_plan import Piece
 from .message_board import TransferBroken
 from .session import SLOTS, Ring, Session
@@ -58,7 +59,7 @@ class Sender:
         buckets = self._session.plan.buckets
         for index, (bucket, pieces) in enumerate(zip(buckets, self._pieces, strict=True)):
             number = turn * len(buckets) + index
-            parts = [self._part(parameters, piece) for piece in pieces]
+            parts = held_parts(parameters, pieces)
             if self._ring is not None:
                 self._ring.await_free(number)
                 tensors = self._memory.tensors(number, bucket, self._session.plan.dtype)
@@ -87,9 +88,12 @@ class Sender:
         for _, group in self._routes:
             group.leave()
 
-    def _part(self, parameters: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor:
-        held = local(parameters[piece.parameter].detach())
-        part = held[piece.local.slices]
-        if part.shape != piece.local.shape:
+
+def held_parts(parameters: Mapping[str, torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
+    """What this rank holds of some pieces, in their order. Raises TransferBroken if it holds other boxes by now."""
+    parts = []
+    for piece in pieces:
+        parts.append(local(parameters[piece.parameter].detach())[piece.local.slices])
+        if parts[-1].shape != piece.local.shape:
             raise TransferBroken(f"{piece.parameter} is not cut over the ranks as it was when the session began")
-        return part
+    return parts
