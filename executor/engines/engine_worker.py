@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..weights.checksum import VERSION_KEY, tensor_checksum
-from ..weights.slots.device_memory import device_key
+from ..weights.slots.device_slots import device_key
 from ..weights.transfer.bucket_reader import ReaderPlace
 from ..weights.transfer.engine_transfers import RankAnswer, ReaderRank
 

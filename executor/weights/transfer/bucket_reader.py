@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..slots.device_memory import opened_slots
+from ..slots.device_slots import opened_slots
 from ..slots.node_memory import NodeMemory
 from ..slots.slot_memory import SlotMemory
 from .device_sender import handle_key

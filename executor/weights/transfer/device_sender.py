@@ -6,7 +6,7 @@ import torch
 
 from ..network.group_arrivals import GroupArrivals
 from ..network.packed_message import pack
-from ..slots.device_memory import device_slots, exported
+from ..slots.device_slots import device_slots, exported
 from ..slots.slot_memory import SlotMemory, version_field
 from .filling import Filling
 from .message_board import TransferBroken

@@ -6,7 +6,7 @@ import torch
 
 from ..network.arrivals import Arrivals, arrivals
 from ..network.group_arrivals import GroupArrivals
-from ..slots.device_memory import device_slots
+from ..slots.device_slots import device_slots
 from ..slots.node_memory import NodeMemory
 from ..slots.slot_memory import SlotMemory
 from .filling import Filling

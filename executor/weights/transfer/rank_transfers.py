@@ -11,7 +11,7 @@ from ...host import node_address, node_key
 from ...trainer.local_tensors import whole
 from ..checksum import tensor_checksum
 from ..network.network_group import HOST
-from ..slots.device_memory import device_key
+from ..slots.device_slots import device_key
 from .device_sender import DeviceSender
 from .held_parameters import Holdings, by_parameter, holdings
 from .message_board import TransferBroken

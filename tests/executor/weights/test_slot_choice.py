@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from rlplan.executor.weights.slots.device_memory import arguments_of, handle_text
+from rlplan.executor.weights.slots.device_slots import arguments_of, handle_text
 from rlplan.executor.weights.slots.slot_choice import WANTED, Choice, choose, wanted_slots
 from rlplan.plans.yaml.errors import InputError
 
@@ -64,8 +64,8 @@ def test_an_unknown_name_of_slots_in_the_environment_is_refused(monkeypatch: pyt
 
 def test_a_cuda_handle_survives_as_text_and_names_the_readers_own_device() -> None:
     made = (
-        torch.Tensor, torch.Size([4096]), (1,), 512, torch.storage.TypedStorage, torch.uint8, 3, b"\x00h\xff", 8192, 1024,
-        False, b"counter", 7, b"event", True,
+        torch.Tensor, torch.Size([4096]), (1,), 512, torch.storage.TypedStorage, torch.uint8, 3, b"\x00h\xff", 8192,
+        1024, False, b"counter", 7, b"event", True,
     )  # fmt: skip
     read = arguments_of(handle_text(made), 0)
     assert read == [value if place != 6 else 0 for place, value in enumerate(made)]
