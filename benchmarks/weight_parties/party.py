@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from rlplan.executor.weights.slots.device_slots import device_key
 from rlplan.executor.weights.transfer.boxes import chunk, whole
 from rlplan.executor.weights.transfer.bucket_plan import BucketPlan, bucket_plan, whole_source
-from rlplan.executor.weights.transfer.bucket_reader import BucketReader
+from rlplan.executor.weights.transfer.bucket_reader import BucketReader, ReaderPlace
+from rlplan.executor.weights.transfer.device_sender import DeviceSender
 from rlplan.executor.weights.transfer.message_board import MessageBoard
 from rlplan.executor.weights.transfer.node_receiver import NodeReceiver
 from rlplan.executor.weights.transfer.sender import Sender
@@ -46,6 +48,15 @@ def plan_of(tensors: int, ranks: int, bucket_bytes: int) -> BucketPlan:
     return bucket_plan(sources, dict.fromkeys(names, box.shape), held, DTYPE, bucket_bytes)
 
 
+def on(name: str) -> torch.device:
+    """The device of this process."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
 class Board:
     """The driver's store."""
 
@@ -58,15 +69,28 @@ class Board:
 class Rank:
     """A trainer rank."""
 
-    def open(self, session: Session, rank: int, address: str) -> None:
+    def uuid(self, device: str) -> str:
+        """UUID of a device; "" of a CPU."""
+        return device_key(torch.device(device))
+
+    def open(self, session: Session, rank: int, address: str, device: str = "cpu") -> None:
         """Join a session."""
         self._rank, self._ranks, self._held = rank, len(session.rank_nodes), dict[str, torch.Tensor]()
-        self._sender = Sender(session, rank, address, lambda: self._held)
+        self._device = on(device)
+
+        def held() -> dict[str, torch.Tensor]:
+            return self._held
+
+        self._sender: Sender | DeviceSender = (
+            Sender(session, rank, address, held)
+            if session.slots == "host"
+            else DeviceSender(session, rank, address, held, self._device)
+        )
 
     def hold(self, tensors: int, turn: int) -> None:
         """Have the weights of a transfer in hand."""
         part = chunk(whole((SIDE, SIDE)), 0, self._ranks, self._rank).slices
-        self._held = {name: values(name, turn)[part].clone() for name in tensor_names(tensors)}
+        self._held = {name: values(name, turn)[part].to(self._device, copy=True) for name in tensor_names(tensors)}
 
     def publish(self, turn: int) -> None:
         """Send them."""
@@ -93,14 +117,24 @@ class Node:
 class Reader:
     """An engine rank; in place of vLLM it copies what it is given."""
 
-    def open(self, text: str) -> None:
-        """Join a session."""
-        self._reader = BucketReader(session_of_reader(text))
+    def uuid(self, device: str) -> str:
+        """UUID of a device; "" of a CPU."""
+        return device_key(torch.device(device))
+
+    def open(self, text: str, key: str = "", device: str = "cpu") -> None:
+        """Join a session; `key` is this rank's device in it."""
+        session = session_of_reader(text)
+        self._device = on(device)
+        self._reader = BucketReader(session, ReaderPlace(key, self._device, session.host))
 
     def read(self, turn: int) -> int:
         """Read a transfer's weights; returns how many tensors came."""
         self._reader.await_first(turn, f"v{turn}")
-        self._loaded = {name: tensor.clone() for name, tensor in self._reader.tensors(turn, f"v{turn}")}
+        self._loaded = {
+            name: tensor.to(self._device, copy=True) for name, tensor in self._reader.tensors(turn, f"v{turn}")
+        }
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         return len(self._loaded)
 
     def mismatches(self, turn: int) -> int:

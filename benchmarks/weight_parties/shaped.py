@@ -10,7 +10,6 @@ network is one machine's: what is shown is how many copies cross the link, and t
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,65 +18,45 @@ from rlplan.executor.weights.transfer.session import ReceivingNode, Session
 from .party import plan_of
 from .party_process import Party, all_of
 from .pools import Pools
+from .transfers import DEADLINE_S, Transfers
 
 RANKS = 2
 READERS = 2
 """Engine ranks on each node."""
 LINK_BITS_PER_S = 200e6
-DEADLINE_S = 60.0
 BUCKET_BYTES = 8 * 10**6
 TRAINER = "trainer"
 
 
-class Transfers:
-    """All parties of transfers to `nodes` in one session, direct or relayed."""
+class ShapedTransfers(Transfers):
+    """Transfers to `nodes` of the pool of engines, direct or relayed."""
 
-    def __init__(self, pools: Pools, nodes: list[str], tensors: int, relay: bool) -> None:
-        self._tensors, self._turn, self._nodes = tensors, 0, nodes
-        plan = plan_of(tensors, RANKS, BUCKET_BYTES)
+    def __init__(self, pools: Pools, nodes: list[str], tensors: int) -> None:
+        super().__init__(tensors)
+        self._pools, self._nodes = pools, nodes
+        self.board = self.party("board", TRAINER, pools.within(TRAINER))
+        self.ranks = [self.party("rank", TRAINER, pools.within(TRAINER)) for _ in range(RANKS)]
+        self.receivers = [self.party("node", node, pools.within(node)) for node in nodes]
+        self.readers = [self.party("reader", node, pools.within(node)) for node in nodes for _ in range(READERS)]
+        self.nbytes = 0
+
+    def join(self, relay: bool) -> None:
+        """Have all parties join a session."""
+        plan = plan_of(self.tensors, RANKS, BUCKET_BYTES)
         self.nbytes = plan.nbytes
-        self._parties: list[Party] = []
-        host = pools.address(TRAINER)
-        self._board = self._party(pools, "board", TRAINER)
-        self._ranks = [self._party(pools, "rank", TRAINER) for _ in range(RANKS)]
-        self._receivers = [self._party(pools, "node", node) for node in nodes]
-        self._readers = [self._party(pools, "reader", node) for node in nodes for _ in range(READERS)]
-        port = self._board.call("serve", host, DEADLINE_S)
-        paths = all_of([(party, ("make", plan.largest, RANKS)) for party in self._receivers])
+        nodes, address = self._nodes, self._pools.address
+        host = address(TRAINER)
+        port = self.board.call("serve", host, DEADLINE_S)
+        paths = all_of([(party, ("make", plan.largest, RANKS)) for party in self.receivers])
         receiving = tuple(ReceivingNode(node, path, READERS) for node, path in zip(nodes, paths, strict=True))
         session = Session("shaped", host, port, DEADLINE_S, receiving, (TRAINER,) * RANKS, plan, relay)
         joins: list[tuple[Party, tuple[Any, ...]]] = [
-            (party, ("join", session, node, pools.address(node)))
-            for party, node in zip(self._receivers, nodes, strict=True)
+            (party, ("join", session, node, address(node))) for party, node in zip(self.receivers, nodes, strict=True)
         ]
-        joins += [(party, ("open", session, rank, host)) for rank, party in enumerate(self._ranks)]
+        joins += [(party, ("open", session, rank, host)) for rank, party in enumerate(self.ranks)]
         keys = [node for node in nodes for _ in range(READERS)]
-        joins += [(party, ("open", session.for_reader(key))) for party, key in zip(self._readers, keys, strict=True)]
+        joins += [(party, ("open", session.for_reader(key))) for party, key in zip(self.readers, keys, strict=True)]
         all_of(joins)
-
-    def _party(self, pools: Pools, role: str, node: str) -> Party:
-        party = Party(role, f"{role} on {node}", pools.within(node))
-        self._parties.append(party)
-        return party
-
-    def send(self) -> tuple[float, int]:
-        """One transfer of new weights; returns its seconds, and how many tensors came out other than they were."""
-        turn = self._turn
-        self._turn += 1
-        all_of([(party, ("hold", self._tensors, turn)) for party in self._ranks])
-        began = time.perf_counter()
-        calls: list[tuple[Party, tuple[Any, ...]]] = [(party, ("read", turn)) for party in self._readers]
-        calls += [(party, ("receive", turn)) for party in self._receivers]
-        calls += [(party, ("publish", turn)) for party in self._ranks]
-        counts = all_of(calls)[: len(self._readers)]
-        seconds = time.perf_counter() - began
-        wrong = all_of([(party, ("mismatches", turn)) for party in self._readers])
-        return seconds, sum(wrong) + sum(count != self._tensors for count in counts)
-
-    def close(self) -> None:
-        """End all parties."""
-        for party in self._parties:
-            party.end()
 
 
 def shaped(nodes: int, tensors: int, repeats: int, notify: Callable[[str], None]) -> dict[str, Any]:
@@ -87,8 +66,9 @@ def shaped(nodes: int, tensors: int, repeats: int, notify: Callable[[str], None]
     mismatches = nbytes = 0
     with Pools({TRAINER: True} | dict.fromkeys(names, False), LINK_BITS_PER_S) as pools:
         for way, relay in (("direct", False), ("relayed", True)):
-            transfers = Transfers(pools, names, tensors, relay)
+            transfers = ShapedTransfers(pools, names, tensors)
             try:
+                transfers.join(relay)
                 nbytes = transfers.nbytes
                 transfers.send()  # the first one makes what the others use again
                 times, crossed = [], pools.crossed_bytes()
