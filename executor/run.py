@@ -60,7 +60,8 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = Timeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        self.weights = WeightSync(trainer, fleet, self.weights_path, self.settings.weights_way)
+        way, relay = self.settings.weights_way, self.settings.relay
+        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay)
         self.step_number = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False

@@ -32,7 +32,7 @@ class ReaderPlace(NamedTuple):
 
     key: str
     device: torch.device
-    address: str = ""
+    address: str = "127.0.0.1"
 
 
 class BucketReader:
