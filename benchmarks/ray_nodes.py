@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ class RayNodes:
     def __init__(self, devices: Sequence[int], pinned: bool = False) -> None:
         self._devices, self._pinned = devices, pinned
         self._folder = tempfile.TemporaryDirectory(prefix="rn")  # short: names of sockets lie below it
+        self._log = tempfile.TemporaryFile("w+")  # what Ray prints  # noqa: SIM115
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
         """For RAY_ADDRESS."""
@@ -46,7 +48,7 @@ class RayNodes:
             env={**os.environ, "RAY_TMPDIR": self._folder.name, "RAY_worker_niceness": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
             text=True,
         )
         try:
@@ -70,6 +72,11 @@ class RayNodes:
         """SIGKILL all of Ray's processes of a node, which takes those of its actors with it."""
         self._ask(do="kill", address=address)
 
+    def drain(self, address: str, seconds: float) -> None:
+        """Say, as `ray drain-node` does, that a node is to be taken away in so many seconds; it goes on until it is
+        killed."""
+        self._ask(do="drain", address=address, seconds=seconds)
+
     def _ask(self, **command: Any) -> str:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
@@ -77,7 +84,8 @@ class RayNodes:
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:
-            raise RuntimeError("the process of the Ray nodes has ended")
+            self._log.seek(0)
+            raise RuntimeError(f"the process of the Ray nodes has ended: {self._log.read()[-2000:]}")
         return str(json.loads(answer))
 
     def _end(self) -> None:
@@ -89,6 +97,7 @@ class RayNodes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._log.close()
         self._folder.cleanup()
 
 
@@ -107,6 +116,9 @@ def _serve() -> None:
         if command["do"] == "kill":
             nodes.pop(command["address"]).kill_all_processes(check_alive=False, allow_graceful=False)
             answer = command["address"]
+        elif command["do"] == "drain":
+            answer = command["address"]
+            _drain(cluster.address, nodes[answer].node_id, command["seconds"])
         else:
             head = command["do"] == "head"
             address = f"127.0.0.{count + 2}"  # none is used twice
@@ -125,6 +137,16 @@ def _serve() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     cluster.shutdown()
+
+
+def _drain(cluster: str, node_id: str, seconds: float) -> None:
+    from ray._raylet import GcsClient
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    end_ms = int(1e3 * (time.time() + seconds))
+    accepted, why = GcsClient(address=cluster).drain_node(node_id, reason, "preempted", end_ms)
+    assert accepted, why
 
 
 if __name__ == "__main__":

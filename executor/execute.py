@@ -40,6 +40,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     # Here, since these import Ray and torch.
     from .actors import start_ray
     from .configuration import configuration
+    from .drain import Drain
     from .engines.fleet import Fleet
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
@@ -81,7 +82,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         TrainerGroup(execution.name, trainer, supervisor, seats, options.node_patience_s)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
-    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, placement.device_numbers())
+    train_pool = None if first.train_pool is pool else first.train_pool
+    where = placement.device_names("GPU" if pool.accelerators.kind == "cuda" else "core")
+    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, train_pool, where)
     turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     runs = [
         TrainingRun(
@@ -123,7 +126,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                     run.event("node_back", node=news.node, address=news.address)
 
         seats.tell = hear
-        return await take_turns(runs, options, watcher)
+        return await take_turns(runs, options, watcher, Drain(seats, fleet, runs))
     finally:
         watcher.phase("stopping")
         for run in runs:

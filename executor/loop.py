@@ -92,7 +92,7 @@ async def _step(run: TrainingRun) -> StepRecord:
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s,
             total_s=trained - began,
         ),
-        on_policy_violations=violations, sent=sent,
+        on_policy_violations=violations, sent=sent, engines=len(engines),
     )  # fmt: skip
     run.end_step(record, machine, result)
     return record

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..plans.yaml.errors import RunFailed
+from .drain import Drain
 from .loop import checkpoint_if_due, step
 from .prepare import Options
 from .records.run_record import StepRecord
@@ -32,15 +33,18 @@ class Watcher(Protocol):
         """A line for the person who watches."""
 
 
-async def take_turns(runs: Sequence[TrainingRun], options: Options, watcher: Watcher) -> bool:
+async def take_turns(
+    runs: Sequence[TrainingRun], options: Options, watcher: Watcher, drain: Drain | None = None
+) -> bool:
     """Take the steps of all runs. True if all are done, False if a signal ended the runs before.
 
-    Each run's trace says how it ended. Either way what was trained is saved. Raises RunFailed if it is not.
+    `drain` is asked after each step whether nodes are to be left. Each run's trace says how it ended. Either way what
+    was trained is saved. Raises RunFailed if it is not.
     """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
-                await _until(runs, options, watcher, stop)
+                await _until(runs, options, watcher, stop, drain)
                 for run in runs:
                     await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
                     tell_faults(run, watcher)
@@ -63,7 +67,9 @@ async def take_turns(runs: Sequence[TrainingRun], options: Options, watcher: Wat
         return all(run.step_number >= options.steps for run in runs)
 
 
-async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher, stop: StopRequests) -> None:
+async def _until(
+    runs: Sequence[TrainingRun], options: Options, watcher: Watcher, stop: StopRequests, drain: Drain | None
+) -> None:
     """Take steps in turns until all are done or a signal came."""
     while any(run.step_number < options.steps for run in runs) and not stop.at_round_end.is_set():
         for run in runs:
@@ -80,6 +86,8 @@ async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher
                 if record.metrics.get("skipped"):
                     watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
                 await checkpoint_if_due(run, options.checkpoint_every)
+            if drain is not None:
+                await drain.between_steps(watcher.note)
             tell_faults(run, watcher)
 
 

@@ -152,6 +152,11 @@ class DeviceLedger:
             raise ValueError(f"{name}: {self.held_bytes:.6g} bytes are held of {capacity_bytes:.6g} from the start")
 
     @property
+    def beside(self) -> dict[str, frozenset[str]]:
+        """For each engine and trainer all others: they share this device."""
+        return {name: frozenset(self.holders) - {name} for name in self.holders}
+
+    @property
     def held_bytes(self) -> float:
         """Bytes that are held now."""
         return sum(self.always.values()) + sum(self.holders[name].device_bytes(at) for name, at in self.states.items())
@@ -214,6 +219,11 @@ class DeviceLedgers:
         for ledger in self.ledgers:
             for name in ledger.holders:
                 self.where[name] = (*self.where.get(name, ()), ledger)
+        self.beside: dict[str, frozenset[str]] = {
+            name: frozenset().union(*(ledger.beside[name] for ledger in ledgers))
+            for name, ledgers in self.where.items()
+        }
+        """For each engine and trainer those that it shares a device with."""
 
     def state(self, holder: str) -> State:
         """The state of an engine or trainer."""

@@ -7,6 +7,8 @@
 
 Each function says which turns lead there from the states that are (device_ledger.py); whoever is there already has no
 turn. What frees memory comes before what takes it. Engines that are absent, since they are being replaced, have none.
+`beside` has for each holder those that it shares a device with: nobody makes room for whom it shares no device with.
+Engines and trainers on pools of their own so take no turns at all: engines stay awake, the trainer stays loaded.
 """
 
 from __future__ import annotations
@@ -17,46 +19,52 @@ from .device_ledger import DeviceLedger, Holder, Move, State, Turn
 
 Holders = Mapping[str, Holder]
 States = Mapping[str, State]
+Beside = Mapping[str, Collection[str]]
 
 
-def to_training(holders: Holders, states: States, trainer: str) -> list[Turn]:
-    """Turns that lead to the training of `trainer`: all engines sleep, other trainers leave, its states come."""
-    turns = _sleep(holders, states, ()) + _leave(holders, states, trainer)
+def to_training(holders: Holders, states: States, beside: Beside, trainer: str) -> list[Turn]:
+    """Turns that lead to the training of `trainer`: who shares its devices sleeps or leaves, its states come."""
+    turns = _sleep(holders, states, beside[trainer]) + _leave(holders, states, beside[trainer])
     if states[trainer] in ("offloaded", "sending"):
         turns.append(Turn("trainer_loads", trainer))
     return turns if states[trainer] == "training" else [*turns, Turn("trainer_trains", trainer)]
 
 
-def to_sending(holders: Holders, states: States, trainer: str, engines: Collection[str]) -> list[Turn]:
+def to_sending(holders: Holders, states: States, beside: Beside, trainer: str, engines: Collection[str]) -> list[Turn]:
     """Turns after which `engines` can receive the weights of `trainer`: its moments leave, then weights wake.
 
-    Engines that are awake sleep first: beside their KV caches there may be no room for the trainer's parameters.
+    Engines that share its devices and are awake sleep first: beside their KV caches there may be no room for the
+    trainer's parameters. Engines that share no device with it receive weights as they are, awake or not.
     """
-    turns = _sleep(holders, states, [name for name in engines if states[name] == "loading"])
-    turns += _leave(holders, states, trainer)
-    if states[trainer] != "sending":
+    loading = {name for name in engines if states[name] == "loading"}
+    makes_room = {other for name in (*engines, trainer) for other in beside[name]}
+    sleep = _sleep(holders, states, [n for n in makes_room - loading if n not in engines or n in beside[trainer]])
+    turns = sleep + _leave(holders, states, makes_room - {trainer})
+    if beside[trainer] and states[trainer] != "sending":
         turns.append(Turn("trainer_sends", trainer))
-    return turns + [Turn("engine_wakes_weights", name) for name in engines if states[name] in ("awake", "asleep")]
+    asleep = {turn.holder for turn in sleep} | {name for name in engines if states[name] == "asleep"}
+    return turns + [Turn("engine_wakes_weights", name) for name in engines if name in asleep]
 
 
-def to_decoding(holders: Holders, states: States, engines: Collection[str]) -> list[Turn]:
+def to_decoding(holders: Holders, states: States, beside: Beside, engines: Collection[str]) -> list[Turn]:
     """Turns after which `engines`, those that hold weights, can decode: trainers leave, then KV caches wake."""
-    turns = _leave(holders, states, None)
+    turns = _leave(holders, states, {other for name in engines for other in beside[name]})
     return turns + [Turn("engine_wakes_kv", name) for name in engines if states[name] == "loading"]
 
 
-def to_starting(holders: Holders, states: States) -> list[Turn]:
-    """Turns after which devices are as free as they get: all engines sleep, all trainers leave."""
-    return _sleep(holders, states, ()) + _leave(holders, states, None)
+def to_starting(holders: Holders, states: States, beside: Beside) -> list[Turn]:
+    """Turns after which shared devices are as free as they get: their engines sleep, their trainers leave."""
+    shared = [name for name in holders if beside[name]]
+    return _sleep(holders, states, shared) + _leave(holders, states, shared)
 
 
-def _sleep(holders: Holders, states: States, but: Collection[str]) -> list[Turn]:
-    engines = [name for name, holder in holders.items() if holder.kind == "engine" and name not in but]
+def _sleep(holders: Holders, states: States, among: Collection[str]) -> list[Turn]:
+    engines = [name for name, holder in holders.items() if holder.kind == "engine" and name in among]
     return [Turn("engine_sleeps", name) for name in engines if states[name] in ("awake", "loading")]
 
 
-def _leave(holders: Holders, states: States, but: str | None) -> list[Turn]:
-    trainers = [name for name, holder in holders.items() if holder.kind == "trainer" and name != but]
+def _leave(holders: Holders, states: States, among: Collection[str]) -> list[Turn]:
+    trainers = [name for name, holder in holders.items() if holder.kind == "trainer" and name in among]
     gone = ("absent", "offloaded")
     return [Turn("trainer_offloads", name) for name in trainers if states[name] not in gone]
 
@@ -70,9 +78,10 @@ def step_moves(
     Raises OutOfMemory if the step does not fit on the device, WrongTurn unless the device is decoding.
     """
     held = {"rollout": ledger.parts}
-    moves = [ledger.take(turn) for turn in to_training(ledger.holders, ledger.states, trainer)]
+    moves = [ledger.take(turn) for turn in to_training(ledger.holders, ledger.states, ledger.beside, trainer)]
     held["train"] = ledger.parts
-    moves += [ledger.take(turn) for turn in to_sending(ledger.holders, ledger.states, trainer, engines)]
+    turns = to_sending(ledger.holders, ledger.states, ledger.beside, trainer, engines)
+    moves += [ledger.take(turn) for turn in turns]
     held["sync"] = ledger.parts
-    moves += [ledger.take(turn) for turn in to_decoding(ledger.holders, ledger.states, engines)]
+    moves += [ledger.take(turn) for turn in to_decoding(ledger.holders, ledger.states, ledger.beside, engines)]
     return moves, held

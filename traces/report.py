@@ -15,7 +15,7 @@ from .report_coverage import coverage
 from .report_lengths import length_quantiles, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
-from .report_steps import checkpoint_costs, series, spreads
+from .report_steps import checkpoint_costs, missing_engines, series, spreads
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
@@ -79,6 +79,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "checkpoints": checkpoint_costs(run.events, len(steps)),
+        "missing_engines": missing_engines(steps),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},

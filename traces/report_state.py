@@ -104,10 +104,13 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [
                 (step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")
             ]
+        case "node_draining":
+            left_s = event.get("left_s")
+            when = f"in {left_s:.0f} s" if isinstance(left_s, int | float) else "soon"
+            return [(step, "node", f"node {event.get('node')} ({event.get('address')}) is to be taken away {when}")]
         case "node_lost":
-            return [
-                (step, "node", f"node {event.get('node')} ({event.get('address')}) was lost, with all that ran there")
-            ]
+            text = f"node {event.get('node')} ({event.get('address')}) was lost or left, with all that ran there"
+            return [(step, "node", text)]
         case "node_back":
             return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":

@@ -62,6 +62,34 @@ def checkpoint_costs(events: Sequence[dict[str, Any]], steps: int) -> dict[str, 
     }
 
 
+def missing_engines(steps: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
+    """What it cost a run that engines were missing when rounds began; None if none were.
+
+    Returns `steps`, that began so; `engine_steps`, the missing engines summed over these; `of_engine_steps`, the plan's
+    engines summed over all steps; `cost_s`, by how much those steps were longer than the median of steps of their kind
+    that had all engines, None where no kind has such a step to compare with.
+    """
+    counted = [step for step in steps if _is_count(step.get("engines")) and _is_count(step.get("engines_missing"))]
+    fewer = [step for step in counted if step["engines_missing"]]
+    if not fewer:
+        return None
+    whole: dict[str, list[float]] = {}
+    for step in counted:
+        if not step["engines_missing"]:
+            whole.setdefault(step["kind"], []).append(float(step["total_s"]))
+    excess = [float(s["total_s"]) - statistics.median(whole[s["kind"]]) for s in fewer if s["kind"] in whole]
+    return {
+        "steps": len(fewer),
+        "engine_steps": sum(step["engines_missing"] for step in fewer),
+        "of_engine_steps": sum(step["engines"] + step["engines_missing"] for step in counted),
+        "cost_s": sum(excess) if len(excess) == len(fewer) else None,
+    }
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 1e9
+
+
 def _measured(event: dict[str, Any]) -> bool:
     """Whether a checkpoint's event has all of its costs; those of earlier versions have none."""
     values = [event.get(key) for key in ("stage_s", "write_s", "bytes")]

@@ -8,7 +8,7 @@
    seat's node, as the actors say themselves. A plan that does not fit is `refused` with a text that names the nodes.
 2. The demo with two real engines of one core each and a trainer of two ranks, on one node, and on three nodes (an
    engine on each of two, the trainer on the third): the same samples are trained, and weights differ by rounding.
-3. The demo on three nodes again, and a spare one: the processes of an engine's node are killed in a round, and later
-   those of the trainer's node. `lost` and `double` count samples that the undisturbed run trained and this one did
-   not, or twice.
+3. The demo on three nodes again: the processes of an engine's node are killed in a round; the trainer's node is
+   drained, and the trainer moves to another node with no step lost (`steps_lost_by_drain`); that node is killed later.
+   `lost` and `double` count samples that the undisturbed run trained and this one did not, or twice.
 """

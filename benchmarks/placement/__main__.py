@@ -58,7 +58,7 @@ def main(steps: int, keep: Path | None, as_json: bool) -> None:
     else:
         click.echo(json.dumps(result, indent=1))
     wrong = [seats["double_booked"], seats["split"], seats["misplaced"], same["lost"], same["double"],
-             killed["lost"], killed["double"], killed["off_policy"]]  # fmt: skip
+             killed["lost"], killed["double"], killed["off_policy"], deaths["steps_lost_by_drain"] != 0]  # fmt: skip
     sys.exit(int(any(wrong) or seats["refused"] is None or not deaths["done"]))
 
 

@@ -23,6 +23,7 @@ from ..ray_nodes import RayNodes
 
 PER_NODE = 2
 TRAIN_NODE = 2  # the last of three
+NOTICE_S = 600.0
 PROMPTS_PER_STEP, MAX_RESPONSE_TOKENS = 8, 256
 
 
@@ -71,25 +72,45 @@ def run(plan: Path, out: Path, steps: int) -> float:
 
 
 def run_with_deaths(plan: Path, out: Path, steps: int, nodes: RayNodes) -> dict[str, Any]:
-    """Run a plan on three nodes. Kill an engine's node in the round of step 4, and the trainer's in the round after
-    two thirds of the steps; each time another node joins. Returns what happened."""
+    """Run a plan on three nodes, of which two are killed in a round and one is drained; returns what happened.
+
+    An engine's node is killed in the round of step 4; the trainer's is drained at half of the steps, and the node that
+    the trainer moves to is killed in the round after three quarters. Each time another node joins first, or then.
+    """
     began = time.monotonic()
     kills, addresses = 0, list(nodes.added)  # a run takes them in this order
+    trains = addresses[TRAIN_NODE]
     with Driver(plan, out, steps) as driver:
-        for step, node in ((3, 0), (2 * steps // 3, TRAIN_NODE)):
+
+        def reach(step: int) -> None:
             if not driver.wait_for_step(step, START_DEADLINE_S):
                 raise RuntimeError(f"{out.name} got no further; the end of its log:\n{driver.end_of_log()}")
             time.sleep(0.2)  # into the round that follows
-            nodes.kill(addresses[node])
-            kills += 1
-            nodes.add(PER_NODE)
+
+        reach(3)
+        nodes.kill(addresses[0])
+        kills += 1
+        nodes.add(PER_NODE)
+        reach(steps // 2)
+        trains_next = nodes.add(PER_NODE)
+        nodes.drain(trains, NOTICE_S)
+        reach(3 * steps // 4)
+        nodes.kill(trains)  # as whoever drained it would
+        nodes.kill(trains_next)
+        kills += 1
+        nodes.add(PER_NODE)
         done = driver.wait_until_done(START_DEADLINE_S)
-        events = [event for event in read_run(out / TRACE).events if event["event"] in ("node_lost", "node_back")]
+        events = read_run(out / TRACE).events
+        named = [event for event in events if event["event"] in ("node_draining", "node_lost", "node_back")]
+        draining = next((event["step"] for event in events if event["event"] == "node_draining"), None)
+        moved = next((event["step"] for event in events if event["event"] == "resume"), None)
         return {
             "done": done,
             "driver_starts": driver.starts,
             "node_kills": kills,
-            "node_events": [f"{event['event']} {event['node']}" for event in events],
+            "drains": sum(event["event"] == "node_draining" for event in named),
+            "steps_lost_by_drain": None if None in (draining, moved) else draining - moved,
+            "node_events": [f"{event['event']} {event['node']}" for event in named],
             "seconds": round(time.monotonic() - began, 1),
         }
 

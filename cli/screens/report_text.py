@@ -66,7 +66,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
         f"log-probs differ by at most {difference}; {detail['restarts']} restarts"
     )
-    lines += [*_training(detail), *_checkpoints(detail)]
+    lines += [*_training(detail), *_checkpoints(detail), *_missing_engines(detail)]
     return "\n".join([*lines, *_incidents(detail)])
 
 
@@ -140,6 +140,22 @@ def _checkpoints(detail: dict[str, Any]) -> list[str]:
         f"  {number} of {size}: training stood still for {seconds(costs['stood_s_per_step'])} a step; "
         f"each was then written in {seconds(costs['write_s'])}"
     ]
+
+
+def _missing_engines(detail: dict[str, Any]) -> list[str]:
+    """A line on what it cost that engines were missing when rounds began; none where all were there."""
+    missing = detail.get("missing_engines")
+    if missing is None:
+        return []
+    cost = missing["cost_s"]
+    if cost is None:
+        text = "no step of that kind had all engines, so what it cost is unknown"
+    elif cost >= 0:
+        text = f"those steps took {seconds(cost)} longer than as many with all engines"
+    else:
+        text = "those steps took no longer than others"
+    share = percent(missing["engine_steps"] / missing["of_engine_steps"])
+    return [f"  {count(missing['steps'], 'step')} began with fewer engines ({share} of all engine steps lost): {text}"]
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:

@@ -30,40 +30,50 @@ def trainer_name(run: str) -> str:
 
 
 def device_ledgers(
-    fleet: FleetConfig, plans: Mapping[str, Plan], pool: Pool, where: Mapping[str, Sequence[int]] | None = None
+    fleet: FleetConfig,
+    plans: Mapping[str, Plan],
+    pool: Pool,
+    train_pool: Pool | None = None,
+    where: Mapping[str, Sequence[str]] | None = None,
 ) -> DeviceLedgers:
     """The ledgers of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
 
-    `where` names the devices of engines and trainers; without it the engines of each TP size, and the ranks of each
-    trainer, take the devices of the pool from the first one on.
+    Args:
+        fleet: the engines.
+        plans: the plans, by name of the run.
+        pool: of the engines.
+        train_pool: of the trainers, if they have one to themselves; None: they are on the engines'.
+        where: names of the devices of each engine and trainer; None: the engines of each TP size, and the ranks of each
+            trainer, take the devices of their pool from the first one on.
     """
     on_gpu = pool.accelerators.kind == "cuda"
+    kind = "GPU" if on_gpu else "core"
     capacity = float(pool.accelerators.memory_bytes)
+    train_capacity = capacity if train_pool is None else float(train_pool.accelerators.memory_bytes)
     holders: dict[str, Holder] = {}
-    places: dict[str, Sequence[int]] = {}
+    places: dict[str, Sequence[str]] = {}
     for tp, engines in fleet.engines().items():
         for number, engine in enumerate(engines):
             on_device = _engine(tp, capacity, plans.values()) if on_gpu else {}
             holders[engine.name] = engine_holder(engine.name, on_device)
-            places[engine.name] = range(number * tp, (number + 1) * tp)
+            places[engine.name] = [f"{kind} {device}" for device in range(number * tp, (number + 1) * tp)]
+    # A trainer whose GPUs nobody else uses, engines or other trainers, has no reason to leave them.
+    alone = train_pool is not None and len(plans) == 1
+    of_trainers = kind if train_pool is None else f"trainers' {kind}"
     for run, plan in plans.items():
         name = trainer_name(run)
-        holders[name] = _trainer(name, plan, capacity) if on_gpu else Holder(name, "trainer")
-        places[name] = range(max(update.accelerators for _, update in _layouts(plan)))
+        holders[name] = _trainer(name, plan, train_capacity, alone) if on_gpu else Holder(name, "trainer")
+        ranks = range(max(update.accelerators for _, update in _layouts(plan)))
+        places[name] = [f"{of_trainers} {device}" for device in ranks]
     places |= dict(where or {})
-    always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
-    kind = "GPU" if on_gpu else "core"
-    return DeviceLedgers(
-        [
-            DeviceLedger(
-                f"{kind} {device}",
-                capacity if on_gpu else math.inf,
-                [holder for name, holder in holders.items() if device in places[name]],
-                always,
-            )
-            for device in sorted({device for devices in places.values() for device in devices})
-        ]
-    )
+    always = (1 - PLANNED_SHARE) if on_gpu else 0.0
+    ledgers = []
+    for device in dict.fromkeys(device for devices in places.values() for device in devices):
+        there = [holder for name, holder in holders.items() if device in places[name]]
+        trained_only = train_pool is not None and all(holder.kind == "trainer" for holder in there)
+        room = train_capacity if trained_only else capacity
+        ledgers.append(DeviceLedger(device, room if on_gpu else math.inf, there, {"asleep": always * room}))
+    return DeviceLedgers(ledgers)
 
 
 def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
@@ -85,8 +95,11 @@ def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, 
     return {"engine_weights": share - cache, KV_CACHE: cache}
 
 
-def _trainer(name: str, plan: Plan, capacity_bytes: float) -> Holder:
-    """A trainer's rank on a GPU. A plan that was solved before checkpoints were priced states no bytes: then none."""
+def _trainer(name: str, plan: Plan, capacity_bytes: float, alone: bool) -> Holder:
+    """A trainer's rank on a GPU, which it has to itself if it is `alone`.
+
+    A plan that was solved before checkpoints were priced states no bytes: then it has none.
+    """
     expected = plan.predicted.checkpoint
     parameters = expected.rank_bytes / (MASTER_BYTES + MOMENT_BYTES) if expected is not None else 0.0
     offload = all(update.offload for _, update in _layouts(plan))
@@ -106,7 +119,7 @@ def _trainer(name: str, plan: Plan, capacity_bytes: float) -> Holder:
     return trainer_holder(
         name,
         states,
-        staying(states, (PLANNED_SHARE - ENGINE_SHARE) * capacity_bytes),
+        states if alone else staying(states, (PLANNED_SHARE - ENGINE_SHARE) * capacity_bytes),
         training,
         {"trainer_gathered_weights": gathered},
         {MOMENTS: moments} if offload else None,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
-from ...rounds.step_order import to_decoding, to_sending, to_starting, to_training
+from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
@@ -27,7 +27,7 @@ from ..supervision import together
 from ..trainer.trainer_group import TrainerGroup
 from .device_holds import trainer_name
 
-Order = Callable[[Mapping[str, Holder], Mapping[str, State]], list[Turn]]
+Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
 
 
 class TurnsOf(Protocol):
@@ -82,7 +82,7 @@ class DeviceTurns:
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
         self._gone(name)
-        while self._bounded(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
+        while self._contended(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
             await self._changed.wait()
         self._take(Turn("engine_starts", name))
 
@@ -103,20 +103,20 @@ class DeviceTurns:
         name = trainer_name(run.name)
         if name not in self._trainers:
             return
-        if self._bounded(*(engine.name for engine in engines)) and not any(engine.alive for engine in engines):
+        if any(self._contended(engine.name) for engine in engines) and not any(engine.alive for engine in engines):
             # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
             await self._go(to_starting, run)
             self._let_start(True)
             await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
-        await self._go(lambda holders, states: to_sending(holders, states, name, names), run)
+        await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
 
     async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
         if trainer_name(run.name) in self._trainers:
             names = [engine.name for engine in engines]
-            await self._go(lambda holders, states: to_decoding(holders, states, names), run)
+            await self._go(lambda holders, states, beside: to_decoding(holders, states, beside, names), run)
             self._let_start(True)
 
     async def to_training(self, run: TurnsOf) -> None:
@@ -124,13 +124,13 @@ class DeviceTurns:
         name = trainer_name(run.name)
         if name in self._trainers:
             self._let_start(False)
-            await self._go(lambda holders, states: to_training(holders, states, name), run)
+            await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
         """Take the turns of an order; those of one kind that follow each other at once."""
         async with self._turn:
             await self._look()
-            turns = order(self.ledgers.holders, self.ledgers.states)
+            turns = order(self.ledgers.holders, self.ledgers.states, self.ledgers.beside)
             for event, batch in itertools.groupby(turns, key=lambda turn: turn.event):
                 began, group = time.perf_counter(), list(batch)
                 moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
@@ -149,14 +149,15 @@ class DeviceTurns:
     async def _look(self) -> None:
         """Have the ledger say of each engine whether it is there.
 
-        One that is starting on a bounded device is waited for: its memory is booked, and it sleeps when it is up.
+        One that is starting on a bounded device that it shares is waited for: its memory is booked, and it sleeps when
+        it is up.
         """
         for name, engine in self._engines.items():
             state = self.ledgers.state(name)
             if engine.alive and state == "absent":
                 self._take(Turn("engine_starts", name))
             elif not engine.alive and state != "absent":
-                if self._bounded(name):
+                if self._contended(name):
                     await asyncio.gather(engine.repair, return_exceptions=True)
                     engine.check()
                 else:
@@ -197,6 +198,10 @@ class DeviceTurns:
     def _bounded(self, *names: str) -> bool:
         """Whether any of these engines holds memory of a device."""
         return any(self.ledgers.holders[name].device_bytes("awake") > 0 for name in names)
+
+    def _contended(self, name: str) -> bool:
+        """Whether an engine holds memory of a device that others use too."""
+        return self._bounded(name) and bool(self.ledgers.beside[name])
 
     def _gone(self, name: str) -> None:
         kind = self.ledgers.holders[name].kind

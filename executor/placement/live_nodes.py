@@ -11,6 +11,7 @@ import asyncio
 import importlib.metadata
 import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,13 +35,15 @@ PACKAGES = ("rlplan", "torch", "transformers")
 
 
 class ClusterNode(NamedTuple):
-    """A node as Ray's tables have it: devices that it has, and that no job holds; the pool that it serves, "": any."""
+    """A node as Ray's tables have it: devices that it has, and that no job holds; the pool that it serves, "": any;
+    whether it is to be taken away."""
 
     node_id: str
     address: str
     devices: int
     free: int
     pool: str = ""
+    drains: bool = False
 
 
 class NodeFacts(NamedTuple):
@@ -81,6 +84,7 @@ def cluster_nodes(resource: str) -> list[ClusterNode]:
     from ray._private.state import available_resources_per_node  # Ray has no public call for it
 
     free = available_resources_per_node()  # type: ignore[no-untyped-call]
+    going = draining_nodes()
     nodes = [
         ClusterNode(
             node["NodeID"],
@@ -88,10 +92,19 @@ def cluster_nodes(resource: str) -> list[ClusterNode]:
             int(node["Resources"].get(resource, 0)),
             int(free.get(node["NodeID"], {}).get(resource, 0)),
             node.get("Labels", {}).get(POOL_LABEL, ""),
+            node["NodeID"] in going,
         )
         for node in _alive()
     ]
     return sorted((n for n in nodes if n.devices), key=lambda n: (_order(n.address), n.node_id))
+
+
+def draining_nodes() -> dict[str, float | None]:
+    """Nodes that are to be taken away, by Ray's id: the seconds until then, None where no time was named."""
+    from ray._private.state import state  # Ray has no public call for it
+
+    ends_ms: dict[str, int] = state.get_draining_nodes()
+    return {node: max(0.0, end / 1e3 - time.time()) if end else None for node, end in ends_ms.items()}
 
 
 def _alive() -> list[dict[str, Any]]:
@@ -115,7 +128,9 @@ def choose(
     left = list(nodes)
     chosen: dict[int, ClusterNode] = {}
     for number, room in sorted(enumerate(rooms), key=lambda item: -item[1].devices):
-        fitting = [node for node in left if node.free >= room.devices and node.pool in ("", room.pool)]
+        fitting = [
+            node for node in left if node.free >= room.devices and node.pool in ("", room.pool) and not node.drains
+        ]
         if fitting:
             chosen[number] = min(fitting, key=lambda node: (node.pool == "", node.free))
             left.remove(chosen[number])
@@ -133,6 +148,7 @@ def _lack(left: Sequence[ClusterNode], rooms: Sequence[Room], lacking: Sequence[
         f"node {node.address} has {node.devices}"
         + (f", {node.free} of them free" if node.free < node.devices else "")
         + (f", and is of pool '{node.pool}'" if node.pool not in ("", room.pool) else "")
+        + (", and is to be taken away" if node.drains else "")
         for node in left
     ]
     return (

@@ -22,6 +22,7 @@ from .live_nodes import (
     choose,
     cluster_nodes,
     device_resource,
+    draining_nodes,
     lease,
     this_machine,
 )
@@ -74,6 +75,7 @@ class SeatKeeper:
         self._nodes: dict[int, LeasedNode] = {}
         self._lost: set[int] = set()
         self._seated: set[str] = set()
+        self._draining: set[str] = set()
         self._locks = {node: asyncio.Lock() for node in self._rooms}
 
     async def open(self, own_machine: bool) -> None:
@@ -119,10 +121,41 @@ class SeatKeeper:
         """The leased nodes, in order."""
         return list(self._nodes.values())
 
-    @property
-    def nodes_lost(self) -> int:
-        """Nodes that are missing now."""
-        return len(self._lost)
+    def address(self, number: int) -> str:
+        """Address of the node that stands, or stood last, for a node of the placement."""
+        return self._nodes[number].facts.address
+
+    def newly_draining(self) -> dict[int, float | None]:
+        """Nodes of which Ray says since the last call that they are to be taken away: the seconds until then, None
+        where no time was named."""
+        if not self._resource:  # Ray runs on this machine alone
+            return {}
+        going = draining_nodes()
+        new = {
+            number: going[node.node_id]
+            for number, node in self._nodes.items()
+            if node.node_id in going and node.node_id not in self._draining and number not in self._lost
+        }
+        self._draining.update(self._nodes[number].node_id for number in new)
+        return new
+
+    def trains_on(self, plan: str, number: int) -> bool:
+        """Whether a trainer rank of a plan is seated on a node."""
+        return any(seat.node == number for seat in self.placement.trainers[plan])
+
+    def seated_on(self, engine: str, number: int) -> bool:
+        """Whether an engine is seated on a node."""
+        return self.placement.engines[engine].node == number
+
+    def leave(self, number: int) -> bool:
+        """Give up a node that still lives, if another can take its place; whoever is started there next comes there.
+
+        Returns whether it was given up.
+        """
+        _, lack = choose(self._not_held(cluster_nodes(self._resource)), [self._rooms[number]], self._resource)
+        if lack is None:
+            self._lose(number)
+        return lack is None
 
     async def engine(self, name: str) -> LiveSeat:
         """The seat of an engine; waits for a node with room as long as there is none."""

@@ -93,16 +93,11 @@ class Placement:
             node: room for room in self.rooms for node in range(room.first, room.first + room.nodes) if node in used
         }
 
-    def device_numbers(self) -> dict[str, list[int]]:
-        """Of each engine, and of `trainer PLAN`, its devices, numbered through all nodes."""
-        first, before = {}, 0
-        for room in self.rooms:
-            for node in range(room.first, room.first + room.nodes):
-                first[node] = before
-                before += room.devices
+    def device_names(self, kind: str) -> dict[str, list[str]]:
+        """Names of the devices of each engine, and of each `trainer PLAN`, as `GPU 3 of node 1` of kind GPU."""
         held = {name: [seat] for name, seat in self.engines.items()}
         held |= {f"trainer {plan}": list(seats) for plan, seats in self.trainers.items()}
-        return {name: [first[s.node] + d for s in seats for d in s.devices] for name, seats in held.items()}
+        return {n: [f"{kind} {d} of node {s.node}" for s in seats for d in s.devices] for n, seats in held.items()}
 
 
 def place(

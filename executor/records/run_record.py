@@ -27,7 +27,8 @@ class StepRecord:
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
-    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size.
+    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
+    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced.
     """
 
     step: int
@@ -59,6 +60,8 @@ class StepRecord:
     weights_way: str = ""
     weights_bytes: int = 0
     weights_slots: str = ""
+    engines: int = 0
+    engines_missing: int = 0
 
 
 class PhaseSeconds(NamedTuple):
@@ -74,9 +77,9 @@ class PhaseSeconds(NamedTuple):
 
 def step_record(
     step: int, round_kind: str, schedule: Schedule, timeouts: Timeouts, outcome: Outcome, result: RolloutResult,
-    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: SyncReport,
+    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: SyncReport, engines: int,
 ) -> StepRecord:  # fmt: skip
-    """The record of a step, from what its round and its update left."""
+    """The record of a step, from what its round and its update left; `engines`: those of the round in the plan."""
     lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]
     rewards = [reward for group in outcome.trained for reward in group.rewards]
     failures = sorted(unscored(result.samples.values()).items())
@@ -105,6 +108,8 @@ def step_record(
         weights_way=sent.way,
         weights_bytes=sent.nbytes,
         weights_slots=sent.slots,
+        engines=sent.engines,
+        engines_missing=engines - sent.engines,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ class TrainerGroup:
     """The ranks of one model. All calls go to every rank; what they return is rank 0's.
 
     `seats` says where the ranks of the plan `name` run, each time that they are started; None: on any node.
-    `node_patience_s`: how long a start waits for a node with room.
+    `node_patience_s`: how long a start waits for a node with room. `spawn` makes the ranks' actors.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class TrainerGroup:
         supervisor: Supervisor | None = None,
         seats: SeatKeeper | None = None,
         node_patience_s: float = NODE_PATIENCE_S,
+        spawn: Callable[[TrainerConfig, Sequence[LiveSeat]], list[Any]] = spawn_ranks,
     ) -> None:
         self.name = f"trainer {name}"
-        self._plan, self._seats, self._node_patience_s = name, seats, node_patience_s
+        self._plan, self._seats, self._node_patience_s, self._spawn = name, seats, node_patience_s, spawn
         self._places: list[LiveSeat] = []
         self.supervisor = supervisor or Supervisor()
         self._config = config
@@ -86,7 +87,7 @@ class TrainerGroup:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
         self.lives += 1
-        self._ranks = spawn_ranks(self._config, self._places)
+        self._ranks = self._spawn(self._config, self._places)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)

@@ -30,7 +30,7 @@ from rlplan.plans.yaml.yaml_io import loads
 from rlplan.traces.run_log import read_run
 
 from .test_early_end_of_a_recovery import Mortal, Rounds
-from .test_skipped_steps import JOB, PLAN, PROMPTS, InThisProcess, MadeUpEngine
+from .test_skipped_steps import JOB, PLAN, PROMPTS, InThisProcess, MadeUpEngine, weights_by_file
 from .trainer.test_trainer_rank import write_model
 
 
@@ -66,6 +66,7 @@ def in_a_run(
         parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
         planned = PlannedJob.model_validate(PLAN)
         run = TrainingRun("toy", planned, loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS))
+        weights_by_file(run)
         await run.start(False)
         await step(run)
         await body(run, group)
@@ -183,6 +184,7 @@ def test_a_run_whose_first_checkpoint_cannot_be_written_does_not_begin(model: st
         parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
         planned = PlannedJob.model_validate(PLAN)
         run = TrainingRun("toy", planned, loads(JOB, Job), tmp_path, **parts, prompt_ids=list(PROMPTS))
+        weights_by_file(run)
         with contextlib.closing(group.trainer), pytest.raises(RunFailed, match=r"step 0 .*No space left"):
             await run.start(False)
 
@@ -256,6 +258,7 @@ def test_a_run_that_is_closed_while_it_writes_leaves_nothing_that_a_resume_takes
         parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
         planned = PlannedJob.model_validate(PLAN)
         run = TrainingRun("toy", planned, loads(JOB, Job), tmp_path, **parts, prompt_ids=list(PROMPTS))
+        weights_by_file(run)
         await run.start(True)
         assert run.step_number == 0
         await step(run)

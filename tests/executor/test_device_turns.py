@@ -284,3 +284,20 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan():
     assert trainer.device_bytes("training") == pytest.approx(bar.needed_bytes - bar.holds_bytes["asleep"], rel=1e-5)
     assert engine.device_bytes("asleep") == engine.host_bytes("asleep") == 0.0, "level 2 keeps no weights anywhere"
     assert engine.device_bytes("awake") == 0.9 * 80e9
+
+
+def test_a_trainer_with_a_pool_to_itself_keeps_all_of_its_states_on_its_devices():
+    plan = load_plan(EXAMPLES / "math-32b.yaml")
+    pool = load_cluster(EXAMPLES / "math-32b" / "cluster.yaml").pools["h100"]
+    fleet = FleetConfig((plan.job.rounds.short.rollout.layout,), "", "bfloat16", "cuda", 8, 8, 1)
+    larger = pool.accelerators.model_copy(update={"memory_bytes": 140_000_000_000})
+    apart = device_ledgers(fleet, {"math": plan}, pool, pool.model_copy(update={"accelerators": larger}))
+    trainer = apart.holders["trainer math"]
+    assert trainer.on_device["offloaded"] == trainer.on_device["loaded"] and trainer.host_bytes("offloaded") == 0.0
+    assert not any(apart.beside.values()) and len(apart.ledgers) == 128
+    assert {ledger.capacity_bytes for ledger in apart.where["trainer math"]} == {140e9}
+    assert {ledger.capacity_bytes for ledger in apart.where["rollout-tp8-0"]} == {80e9}
+    two = device_ledgers(fleet, {"math": plan, "sync": plan}, pool, pool)
+    assert two.holders["trainer math"].on_device["offloaded"] != two.holders["trainer math"].on_device["loaded"], (
+        "two trainers take turns"
+    )

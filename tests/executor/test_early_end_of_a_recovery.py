@@ -27,7 +27,7 @@ from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 
-from .test_skipped_steps import JOB, PLAN, PROMPTS, InThisProcess, MadeUpEngine, MadeUpRounds
+from .test_skipped_steps import JOB, PLAN, PROMPTS, InThisProcess, MadeUpEngine, MadeUpRounds, weights_by_file
 from .trainer.test_trainer_rank import write_model
 
 
@@ -85,6 +85,7 @@ async def trained(model: str, folder: Path) -> tuple[TrainingRun, Mortal]:
     parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
     planned = PlannedJob.model_validate(PLAN)
     run = TrainingRun("toy", planned, loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS))
+    weights_by_file(run)
     await run.start(False)
     await step(run)
     await run.checkpoint()

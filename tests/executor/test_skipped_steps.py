@@ -159,6 +159,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("model"))
 
 
+def weights_by_file(run: TrainingRun) -> TrainingRun:
+    """The run, whose weights go by file: its trainer and engines are no processes that could broadcast."""
+    run.weights = WeightSync(run.trainer, run.fleet, run.weights_path, "file")
+    return run
+
+
 def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, InThisProcess, MadeUpRounds]:
     group = InThisProcess(model)
     rounds = MadeUpRounds(group)
@@ -166,7 +172,7 @@ def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, 
     run = TrainingRun(
         "toy", PlannedJob.model_validate(PLAN), loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS)
     )
-    run.weights = WeightSync(parts["trainer"], parts["fleet"], run.weights_path, "file")  # no process to broadcast to
+    weights_by_file(run)
     asyncio.run(run.start(resume))
     return run, group, rounds
 

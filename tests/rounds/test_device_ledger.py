@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from rlplan.rounds.step_order import step_moves, to_decoding, to_sending, to_sta
 SHORT = engine_holder("short", {"engine_weights": 30.0, KV_CACHE: 40.0, "graphs": 2.0})
 LONG = engine_holder("long", {"engine_weights": 15.0, KV_CACHE: 55.0, "graphs": 2.0})
 STATES = {PARAMETERS: 8.0, MOMENTS: 16.0}
+OTHER = engine_holder("other", {"engine_weights": 30.0, KV_CACHE: 40.0})
 TRAINER = trainer_holder("trainer", STATES, {PARAMETERS: 8.0}, {"everything": 70.0}, {"gathered": 4.0})
 
 
@@ -100,7 +103,9 @@ def test_a_trainer_that_fits_beside_engines_stays_and_the_parameters_go_last():
 def test_trainers_of_several_plans_leave_the_device_to_the_one_whose_turn_it_is():
     other = trainer_holder("other", STATES, {}, {"everything": 70.0})
     states = {"short": "awake", "trainer": "offloaded", "other": "loaded"}
-    turns = to_training({h.name: h for h in (SHORT, TRAINER, other)}, states, "trainer")
+    holders = (SHORT, TRAINER, other)
+    beside = DeviceLedger("GPU 0", math.inf, holders).beside
+    turns = to_training({h.name: h for h in holders}, states, beside, "trainer")
     assert [turn.event for turn in turns] == ["engine_sleeps", "trainer_offloads", "trainer_loads", "trainer_trains"]
     assert turns[1].holder == "other"
 
@@ -169,10 +174,12 @@ def test_whatever_the_states_are_each_order_leads_to_its_end_within_what_the_ful
     for number, goal in enumerate(goals):
         next_engine = ["short", "long"][number % 2]
         orders = {
-            "train": lambda: to_training(device.holders, device.states, "trainer"),
-            "send": lambda name=next_engine: to_sending(device.holders, device.states, "trainer", [name]),
-            "decode": lambda name=next_engine: to_decoding(device.holders, device.states, [name]),
-            "start": lambda: to_starting(device.holders, device.states),
+            "train": lambda: to_training(device.holders, device.states, device.beside, "trainer"),
+            "send": lambda name=next_engine: to_sending(
+                device.holders, device.states, device.beside, "trainer", [name]
+            ),
+            "decode": lambda name=next_engine: to_decoding(device.holders, device.states, device.beside, [name]),
+            "start": lambda: to_starting(device.holders, device.states, device.beside),
         }
         for turn in orders[goal]():
             device.take(turn)
@@ -181,3 +188,51 @@ def test_whatever_the_states_are_each_order_leads_to_its_end_within_what_the_ful
         assert device.states["trainer"] == ends[goal]
         if goal == "send":
             assert device.states[next_engine] == "loading"
+
+
+def test_on_pools_of_their_own_engines_stay_awake_and_the_trainer_stays_loaded():
+    alone = trainer_holder("trainer", STATES, STATES, {"everything": 70.0})
+    apart = DeviceLedgers([DeviceLedger("GPU 0", 100.0, [SHORT]), DeviceLedger("GPU 1", 100.0, [alone])])
+    apart.take(Turn("engine_starts", "short"))
+    apart.take(Turn("trainer_starts", "trainer"))
+
+    def now():
+        return apart.holders, apart.states, apart.beside
+
+    assert to_starting(*now()) == to_sending(*now(), "trainer", ["short"]) == to_decoding(*now(), ["short"]) == []
+    (trains,) = to_training(*now(), "trainer")
+    assert trains == Turn("trainer_trains", "trainer")
+    apart.take(trains)
+    assert to_sending(*now(), "trainer", ["short"]) == to_training(*now(), "trainer") == []
+    assert apart.states == {"short": "awake", "trainer": "training"}
+
+
+def test_engines_of_two_sizes_on_a_pool_of_their_own_make_room_for_each_other_and_not_for_the_trainer():
+    alone = trainer_holder("trainer", STATES, STATES, {"everything": 70.0})
+    apart = DeviceLedgers([DeviceLedger("GPU 0", 100.0, [SHORT, LONG]), DeviceLedger("GPU 1", 100.0, [alone])])
+    for turn in ("short", "long"):
+        apart.take(Turn("engine_starts", turn))
+        apart.take(Turn("engine_sleeps", turn))
+    apart.take(Turn("trainer_starts", "trainer"))
+    for wanted, other in (("short", "long"), ("long", "short"), ("long", "short")):
+        taken = []
+        for order in (to_training, to_sending, to_decoding):
+            names = {to_training: ["trainer"], to_sending: ["trainer", [wanted]], to_decoding: [[wanted]]}[order]
+            for turn in order(apart.holders, apart.states, apart.beside, *names):
+                apart.take(turn)
+                taken.append(turn.event)
+        assert apart.state(wanted) == "awake" and apart.state(other) == "asleep"
+    assert "engine_sleeps" not in taken, "the same engines decode again: they stay awake while the trainer trains"
+
+
+def test_engines_beside_no_trainer_rank_stay_awake_while_it_trains():
+    devices = DeviceLedgers([DeviceLedger("GPU 0", 100.0, [SHORT, TRAINER]), DeviceLedger("GPU 1", 100.0, [OTHER])])
+    for turn in (("engine_starts", "short"), ("engine_starts", "other"), ("engine_sleeps", "short")):
+        devices.take(Turn(*turn))
+    devices.take(Turn("trainer_starts", "trainer"))
+    now = devices.holders, devices.states, devices.beside
+    assert [turn.holder for turn in to_training(*now, "trainer")] == ["trainer"]
+    sends = to_sending(*now, "trainer", ["short", "other"])
+    assert [(turn.event, turn.holder) for turn in sends] == [
+        ("trainer_sends", "trainer"), ("engine_wakes_weights", "short"),
+    ]  # fmt: skip

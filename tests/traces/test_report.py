@@ -10,7 +10,7 @@ import pytest
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_bias import ks_distance, length_ratio
 from rlplan.traces.report_runs import RunTrace, load_runs
-from rlplan.traces.report_steps import checkpoint_costs
+from rlplan.traces.report_steps import checkpoint_costs, missing_engines
 
 SIZE = 2
 
@@ -175,3 +175,17 @@ def test_the_costs_of_checkpoints_are_those_between_steps_and_of_events_that_hav
     assert costs == {"count": 2, "stood_s_per_step": 0.4, "write_s": 5.0, "bytes": 2000.0}
     assert checkpoint_costs([first], 5) is None
     assert checkpoint_costs([written(2), written(4, stage_s="1", write_s=None, bytes=3)], 5) is None, "an older trace"
+
+
+def test_what_missing_engines_cost_is_seen_beside_steps_of_the_same_kind_that_had_all():
+    def step(kind, total_s, missing, engines=4):
+        return {"kind": kind, "total_s": total_s, "engines": engines - missing, "engines_missing": missing}
+
+    whole = [step("short", total_s, 0) for total_s in (9.0, 10.0, 11.0)] + [step("long", 20.0, 0, engines=2)]
+    assert missing_engines(whole) is None
+    assert missing_engines([{"kind": "short", "total_s": 1.0}]) is None, "an older trace"
+    fewer = [step("short", 13.0, 1), step("short", 17.0, 2), step("long", 29.0, 1, engines=2)]
+    costs = missing_engines([*whole, *fewer])
+    assert costs == {"steps": 3, "engine_steps": 4, "of_engine_steps": 24, "cost_s": 19.0}
+    unknown = missing_engines([*whole[:3], *fewer])
+    assert unknown is not None and unknown["cost_s"] is None, "no long round had all engines"

@@ -24,6 +24,15 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 ROOM, TRAIN_ROOM = Room("rollout", nodes=2, devices=2, cores=2), Room("train", nodes=1, devices=2, cores=2)
 
 
+async def newly(keeper: SeatKeeper) -> list[tuple[int, float | None]]:
+    """The nodes that drain; Ray's tables may need a moment to say so."""
+    for _ in range(100):
+        if new := keeper.newly_draining():
+            return list(new.items())
+        await asyncio.sleep(0.1)
+    return []
+
+
 async def observe(nodes: RayNodes) -> dict[str, Any]:
     placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2, TRAIN_ROOM)
     news: list[NodeNews] = []
@@ -51,9 +60,16 @@ async def observe(nodes: RayNodes) -> dict[str, Any]:
     seen["waits"] = not waiting.done()
     seen["added"] = nodes.add(2)
     seen["one_after_death"] = (await asyncio.wait_for(waiting, 60.0)).address
+    nodes.drain(two.address, 600)
+    seen["drains"] = {number: left_s is not None and 500 < left_s <= 600 for number, left_s in await newly(keeper)}
+    seen["drains_again"] = len(keeper.newly_draining())
+    seen["left_without_room"] = keeper.leave(1)
+    seen["second_added"] = nodes.add(2)
+    seen["left"] = keeper.leave(1)
+    seen["two_after_drain"] = (await keeper.engine("two")).address
     nodes.kill(ranks[0].address)
     try:
-        await keeper.ranks("plan", 15.0)
+        await keeper.ranks("plan", 30.0)
     except RunFailed as error:
         seen["gave_up"] = str(error)
     seen["news"] = [f"{each.event} {each.node} {each.address}" for each in news]

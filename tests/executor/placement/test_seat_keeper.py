@@ -39,5 +39,12 @@ def test_an_engine_of_a_lost_node_waits_for_another_one_while_the_others_go_on(s
 
 
 def test_trainer_ranks_wait_for_a_node_only_so_long(seen):
-    assert "no node with 2 free rlplan_core came in place of one that was lost, within 15 s" in seen["gave_up"]
-    assert seen["news"][2:] == ["node_lost 2 127.0.0.5"]
+    assert "no node with 2 free rlplan_core came in place of one that was lost, within 30 s" in seen["gave_up"]
+    assert seen["news"][-1] == "node_lost 2 127.0.0.5"
+
+
+def test_a_node_that_is_to_be_taken_away_is_told_once_and_left_as_soon_as_another_one_has_room(seen):
+    assert seen["drains"] == {"1": True} and seen["drains_again"] == 0
+    assert not seen["left_without_room"], "it stays where it is until there is room elsewhere"
+    assert seen["left"] and seen["two_after_drain"] == seen["second_added"] == "127.0.0.7"
+    assert seen["news"][2:4] == ["node_lost 1 127.0.0.4", "node_back 1 127.0.0.7"]

@@ -48,13 +48,13 @@ def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_
     assert len(placed.reward_workers) == workers and max(placed.reward_workers) < nodes
     used = {seat.node for _, seats in placed.phases() for seat in seats} | set(placed.reward_workers)
     assert list(placed.nodes_in_use()) == sorted(used)
-    numbers = placed.device_numbers()
+    of_holders = placed.device_names("GPU")
     for tp, of_size in placed.engine_sets.items():
-        held = [number for name in of_size for number in numbers[name]]
-        assert len(set(held)) == tp * len(of_size) and max(held) < nodes * devices
+        held = [device for name in of_size for device in of_holders[name]]
+        assert len(set(held)) == tp * len(of_size)
     for plan, count in ranks.items():
-        assert len(set(numbers[f"trainer {plan}"])) == count
-        assert min(numbers[f"trainer {plan}"]) == (nodes * devices if apart else 0)
+        assert len(set(of_holders[f"trainer {plan}"])) == count
+        assert of_holders[f"trainer {plan}"][0] == f"GPU 0 of node {nodes if apart else 0}"
 
 
 def test_a_device_with_two_holders_in_one_phase_is_seen():

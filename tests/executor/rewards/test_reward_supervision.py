@@ -62,7 +62,7 @@ class Machine:
         self.made = []
         self.ended = []
 
-    def spawn(self, actor_name, arguments):
+    def spawn(self, actor_name, arguments, node_id):
         worker = FakeWorker(self.starts.pop(0) if self.starts else UP, self.deadly)
         self.made.append(worker)
         return worker

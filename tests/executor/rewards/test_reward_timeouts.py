@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,7 @@ class NoRecorder:
 @needs_executor
 def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
     from rlplan.executor.run import TrainingRun
+    from rlplan.executor.supervision import Supervisor
     from rlplan.plans.schema.job import Job
     from rlplan.plans.schema.sections.planned_job import PlannedJob
     from rlplan.plans.yaml.yaml_io import loads
@@ -131,8 +133,9 @@ def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
     def new_run() -> TrainingRun:
         nothing: Any = None
         trainer: Any = NoTrainer()
+        fleet: Any = SimpleNamespace(supervisor=Supervisor())
         run = TrainingRun(
-            "toy", planned, loads(JOB, Job), tmp_path, fleet=nothing, runner=nothing, trainer=trainer,
+            "toy", planned, loads(JOB, Job), tmp_path, fleet=fleet, runner=nothing, trainer=trainer,
             prompt_ids=["a", "b", "c", "d"],
         )  # fmt: skip
         recorder: Any = NoRecorder()

@@ -6,6 +6,8 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,10 +71,10 @@ class Group(TrainerGroup):
 
         supervisor = Supervisor(patience or Patience(stall_s=0.6), pause=pause)
         config = TrainerConfig("", Algorithm(name="grpo", learning_rate=0.1), 1, 2, 1.0, Divisors(1.0, 1.0, 1))
-        super().__init__("run", replace(config, ranks=len(launches[0])), supervisor)
+        super().__init__("run", replace(config, ranks=len(launches[0])), supervisor, spawn=self._fakes)
         self.launches, self.ended = list(launches), []
 
-    def _spawn(self):
+    def _fakes(self, config, seats):
         fates = self.launches.pop(0) if len(self.launches) > 1 else self.launches[0]
         return [FakeRank(number, fate) for number, fate in enumerate(fates)]
 
@@ -178,8 +180,10 @@ def test_a_death_between_calls_is_known_before_the_next_one():
 def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does_not_end_the_run(monkeypatch):
     """`load` kills the trainer in the first recovery; the run comes back to its checkpoint each time."""
     from rlplan.executor import loop
+    from rlplan.executor.memory.device_turns import no_turns
     from rlplan.executor.records.run_checkpoints import RunCheckpoints
     from rlplan.executor.run import TrainingRun
+    from rlplan.executor.weights.sync import WeightSync
 
     async def killed(run):
         raise TrainerDied("trainer run", "killed")
@@ -189,7 +193,9 @@ def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does
     class Run(TrainingRun):
         def __init__(self, trainer):
             self.name, self.step_number, self.events = "run", 0, []
-            self.trainer, self.trainer_restarts = trainer, 0
+            self.trainer, self.trainer_restarts, self.turns = trainer, 0, no_turns()
+            fleet: Any = SimpleNamespace(supervisor=trainer.supervisor)
+            self.weights = WeightSync(trainer, fleet, Path("unused"))
             self.checkpoints = RunCheckpoints(Path(), trainer, self.event)
             self.loads = 0
 

@@ -38,7 +38,7 @@ from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Issue, Scored
 
-from ..test_skipped_steps import JOB, PLAN, PROMPTS, MadeUpEngine
+from ..test_skipped_steps import JOB, PLAN, PROMPTS, MadeUpEngine, weights_by_file
 
 pytestmark = pytest.mark.engine
 
@@ -171,6 +171,7 @@ def test_a_run_outlives_a_full_disk_and_the_death_of_a_rank_while_its_checkpoint
     parts: Any = {"fleet": MadeUpEngine(), "runner": EvenRounds(), "trainer": group}
     planned = PlannedJob.model_validate(PLAN)
     run = TrainingRun("toy", planned, loads(JOB, Job), out, **parts, prompt_ids=list(PROMPTS))
+    weights_by_file(run)
 
     def there() -> list[str]:
         return sorted(path.name for path in (out / "checkpoints").iterdir())
