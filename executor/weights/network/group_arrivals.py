@@ -26,29 +26,35 @@ class GroupArrivals:
         self._sizes = [message_sizes(session, rank) for rank in range(len(session.rank_nodes))]
         members = session.members
         self._group: NetworkGroup | None = None
-        most = [max(sizes) for sizes in self._sizes]
-        self._received = torch.empty(max(most), dtype=torch.uint8, device=device)
-        self._own = torch.empty(most[place] if place < len(most) else 0, dtype=torch.uint8, device=device)
+        self._device = device
+        self._own = torch.empty(0, dtype=torch.uint8, device=device)
         if members > 1:
             store = board.of("groups")
             self._group = NetworkGroup(store, "all", place, members, address, session.deadline_s, device)
-            self._group.connect(self._received[:FIELD_BYTES], board)
+            self._group.connect(self._message(FIELD_BYTES), board)
 
     def own(self, index: int) -> torch.Tensor:
-        """The bytes of this rank's message for bucket `index`, to be packed before `messages`."""
-        return self._own[: self._sizes[self._place][index]]
+        """This rank's message for bucket `index`, to be packed before `messages`."""
+        self._own = self._message(self._sizes[self._place][index])
+        return self._own
+
+    def _message(self, nbytes: int) -> torch.Tensor:
+        """Memory for a message, which is given back with it: torch keeps it at hand on devices."""
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def begin(self, index: int) -> None:
         """See Arrivals: nothing begins before its turn."""
 
     def messages(self, index: int) -> Iterator[tuple[int, torch.Tensor]]:
         """See Arrivals."""
+        received = self._message(max(sizes[index] for sizes in self._sizes))
         for rank, sizes in enumerate(self._sizes):
-            message = self.own(index) if rank == self._place else self._received[: sizes[index]]
+            message = self._own if rank == self._place else received[: sizes[index]]
             if self._group is not None:
                 self._group.begin(message, rank)
                 self._group.wait(self._board)
             yield rank, message
+        self._own = self._own[:0].clone()
 
     def leave(self) -> None:
         """See Arrivals."""

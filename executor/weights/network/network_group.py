@@ -74,7 +74,7 @@ class NetworkGroup:
     def begin(self, message: torch.Tensor, root: int = 0) -> None:
         """Begin to send the bytes of `message` from member `root` to all others, who receive into theirs."""
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
+        options.rootRank, options.rootTensor, options.asyncOp = root, 0, True
         self._message = message
         try:
             self._work = self._group.broadcast([message], options)
@@ -89,6 +89,7 @@ class NetworkGroup:
             self._work.wait()
         except RuntimeError as error:
             raise TransferBroken(f"a node is gone: {error}") from error
+        self._message = None
 
     def connect(self, message: torch.Tensor, board: MessageBoard) -> None:
         """Send a message from member 0, and wait for its end. Raises TransferBroken.

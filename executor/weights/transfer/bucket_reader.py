@@ -53,19 +53,19 @@ class BucketReader:
         if session.slots == "nccl":
             assert at is not None, "slots on devices have a place"
             self._receiver = DeviceReceiver(session, key, at.address, at.device)
-        self._memory = self._slots(at)
-        self._copies = self._memory.copies
+        self._at = at
+        self._memory = self._slots()
+        self._copies = False
 
-    def _slots(self, at: ReaderPlace | None) -> SlotMemory:
+    def _slots(self) -> SlotMemory | None:
+        """The slots of all transfers; None: each transfer has its own."""
         session = self._session
-        room = SLOTS, session.plan.largest, len(session.rank_nodes)
         if self._receiver is not None:
             return self._receiver.memory
-        if session.slots == "ipc":
-            assert at is not None, "slots on devices have a place"
-            handle = self._board.hear(handle_key(at.key), "the handle of the trainer's buffer")
-            return opened_slots(at.device, *room, handle)
-        return NodeMemory(*room, session.nodes[0].memory)
+        return None if session.slots == "ipc" else NodeMemory(*self._room(), session.nodes[0].memory)
+
+    def _room(self) -> tuple[int, int, int]:
+        return SLOTS, self._session.plan.largest, len(self._session.rank_nodes)
 
     def await_first(self, turn: int, version: str) -> None:
         """Wait for the first bucket of a transfer. Raises TransferBroken, OtherVersion."""
@@ -73,6 +73,10 @@ class BucketReader:
             # What breaks it it tells all by the board. It ends with the transfer, so the one before has ended.
             self._receiving = threading.Thread(target=_quietly, args=(self._receiver, turn), daemon=True)
             self._receiving.start()
+        if self._session.slots == "ipc":
+            assert self._at is not None, "slots on devices have a place"
+            handle = self._board.hear(handle_key(self._at.key, turn), "the handle of the trainer's buffer")
+            self._memory = opened_slots(self._at.device, *self._room(), handle)
         self._await(turn * len(self._session.plan.buckets), version)
 
     def leave(self) -> None:
@@ -93,24 +97,29 @@ class BucketReader:
         plan = self._session.plan
         for index, bucket in enumerate(plan.buckets):
             number = turn * len(plan.buckets) + index
-            self._await(number, version)
-            tensors = self._memory.tensors(number, bucket, plan.dtype)
+            memory = self._await(number, version)
+            copies = self._copies or memory.copies
+            tensors = memory.tensors(number, bucket, plan.dtype)
             for place, placed in enumerate(bucket.tensors):
-                if self._copies:
+                if copies:
                     tensors[place] = tensors[place].clone()
                 yield placed.name, tensors[place]
-            if not self._copies:
+            if not copies:
                 self._detach(tensors)
             del tensors
-            self._memory.settle()
+            memory.settle()
             self._ring.has_read(number)
+        if self._session.slots == "ipc":
+            self._memory = None  # the trainer needs the room
 
-    def _await(self, number: int, version: str) -> None:
+    def _await(self, number: int, version: str) -> SlotMemory:
+        assert self._memory is not None, "await_first() comes first"
         self._ring.await_written(number)
         for rank in range(len(self._session.rank_nodes)):
             found = self._memory.version(number, rank)
             if found != version:
                 raise OtherVersion(found)
+        return self._memory
 
     def _detach(self, tensors: list[torch.Tensor]) -> None:
         """Give tensors that others hold memory of their own."""

@@ -62,16 +62,19 @@ class MessageBoard:
             self._store.delete_key(_all(key))
 
     def tell(self, key: str, text: str) -> None:
-        """Leave a text for whoever hears it."""
+        """Leave a text for the one party that hears it."""
         with self._lost():
             self._store.set(f"{key}/text", text)
         self.arrive(key, 1)
 
     def hear(self, key: str, what: str) -> str:
-        """Wait for the text that is left under `key`. Raises TransferBroken as `wait` does."""
+        """Wait for the text that is left under `key`, and take it away. Raises TransferBroken as `wait` does."""
         self.wait(key, what)
         with self._lost():
-            return self._store.get(f"{key}/text").decode()
+            text = self._store.get(f"{key}/text").decode()
+            self._store.delete_key(f"{key}/text")
+        self.forget(key)
+        return text
 
     def wait(self, key: str, what: str) -> None:
         """Wait until all have reached `key`. Raises TransferBroken; `what` says what was waited for."""

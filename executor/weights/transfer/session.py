@@ -131,7 +131,11 @@ class Ring:
     def await_free(self, number: int) -> None:
         """Wait until all engines of the node have loaded what is in the slot. Raises TransferBroken."""
         if number >= SLOTS:
-            self._board.wait(self._name(number - SLOTS, "read"), f"engines to load bucket {number - SLOTS}")
+            self.await_read(number - SLOTS)
+
+    def await_read(self, number: int) -> None:
+        """Wait until all engines of the node have loaded a bucket, which is one of the last. Raises TransferBroken."""
+        self._board.wait(self._name(number, "read"), f"engines to load bucket {number}")
 
     def wrote(self, number: int) -> None:
         """Say that this party's part of the bucket is in the slot."""

@@ -61,6 +61,10 @@ class OnDevices:
     def send(self, turn: int, version: str) -> list[Future[Any]]:
         return [self.pool.submit(sender.publish, turn, version) for sender in self.senders]
 
+    def leave(self) -> None:
+        for party in [*self.senders, *self.readers]:
+            party.leave()
+
     def read(self, reader: BucketReader, turn: int, version: str) -> Future[dict[str, Any]]:
         def load() -> dict[str, Any]:
             reader.await_first(turn, version)
@@ -103,6 +107,7 @@ def test_bytes_of_another_version_are_refused_on_devices_too(layout: str) -> Non
             load.result(30)
         assert other.value.found == "run:4"
     transfers.board.end("the engine refused it")
+    transfers.leave()
 
 
 @pytest.mark.parametrize("layout", ["ipc, engine ranks with two of four trainer ranks", "nccl, two engine ranks"])
@@ -117,6 +122,7 @@ def test_an_engine_rank_that_is_gone_holds_up_nobody_once_the_driver_ends_the_tr
         error = each.exception(15)
         assert error is None or (isinstance(error, TransferBroken) and "engine 0 died" in str(error))
     assert any(each.exception() for each in sent)
+    transfers.leave()
 
 
 def test_what_an_engine_rank_is_told_of_a_session_is_all_that_it_needs() -> None:

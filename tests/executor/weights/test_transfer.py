@@ -75,6 +75,11 @@ class Transfers:
         calls = [self.pool.submit(sender.publish, turn, version) for sender in self.senders]
         return calls + [self.pool.submit(r.receive, turn) for r in self.receivers.values() if r.is_needed]
 
+    def leave(self) -> None:
+        """Else the end of a group with a broadcast under way waits for it, and holds up whichever test runs then."""
+        for party in [*self.senders, *self.receivers.values()]:
+            party.leave()
+
     def read(self, reader: BucketReader, turn: int, version: str) -> Future[dict[str, Any]]:
         def load() -> dict[str, Any]:
             reader.await_first(turn, version)
@@ -156,6 +161,7 @@ def test_a_reader_that_is_gone_holds_up_nobody_once_the_driver_ends_the_transfer
             assert "engine 0 died" in str(error)
             broken += 1
     assert broken and time.monotonic() - began < 5.0
+    transfers.leave()
 
 
 def test_a_node_that_relays_and_is_gone_ends_the_transfer_for_all() -> None:
@@ -170,6 +176,7 @@ def test_a_node_that_relays_and_is_gone_ends_the_transfer_for_all() -> None:
     for each in [*sent, load]:
         with pytest.raises(TransferBroken, match=r"engines of node d died|a node is gone"):
             each.result(10)
+    transfers.leave()
 
 
 def test_a_party_that_waits_in_vain_gives_up_at_the_deadline_and_says_for_what() -> None:
