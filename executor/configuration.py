@@ -51,6 +51,8 @@ class RunSettings:
     checksum_every: int
     weights_way: WayName = DEFAULT_WAY
     """How weights go to the engines, where that is possible; plans do not say yet."""
+    relay: bool = False
+    """Whether nodes of engines pass on to each other what they receive from a trainer in another pool."""
 
     def of_round(self, round_kind: str) -> RoundSettings:
         """The settings of a kind of round; those of short rounds where the plan has no others."""

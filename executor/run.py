@@ -60,7 +60,8 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = Timeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        self.weights = WeightSync(trainer, fleet, self.weights_path, self.settings.weights_way)
+        way, relay = self.settings.weights_way, self.settings.relay
+        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay)
         self.step_number = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
@@ -128,9 +129,10 @@ class TrainingRun:
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
 
     def tell_way(self, sent: SyncReport) -> None:
-        """Write into the trace why weights went on another way than was wanted, whenever the reason changes."""
+        """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever
+        the reason changes."""
         if sent.reason is not None and sent.reason != self._way_reason:
-            self.event("weights", way=sent.way, reason=sent.reason)
+            self.event("weights", way=sent.way, slots=sent.slots, reason=sent.reason)
         self._way_reason = sent.reason
 
     def count_skipped(self, metrics: dict[str, float], groups: int) -> None:

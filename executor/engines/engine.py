@@ -2,7 +2,8 @@
 
 Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
-  ends; weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
+  ends, by the word of vLLM's core where it gives it (not in 0.24);
+- weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
 - each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
 - at most as many requests decode at once as the round's plan says; others wait here, in the order of submission;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
@@ -28,13 +29,13 @@ from typing import Any
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..faults import ActorFailed
 from ..host import node_key
-from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received
+from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received, agreed
 from ..weights.transfer.session import Session
 from .core_watch import CoreWatch
 from .guard import guard_group
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import Children, look_at_children
-from .vllm_options import engine_arguments, sampling_parameters
+from .vllm_options import engine_arguments, sampling_parameters, versions_of
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -84,6 +85,7 @@ class RolloutEngine:
             await self._warm_up()
         self._watch.start()
         cache = self._engine.vllm_config.cache_config
+        devices = await self._engine.collective_rpc("device_uuid") if self._config.device == "cuda" else ()
         return EngineFacts(
             start_s=time.perf_counter() - began,
             kv_capacity_tokens=int(cache.num_gpu_blocks or 0) * int(cache.block_size),
@@ -91,6 +93,7 @@ class RolloutEngine:
             pid=os.getpid(),
             cores=tuple(process.pid for process in self._engine.engine_core.resources.engine_manager.processes),
             node=node_key(),
+            devices=tuple(devices),
         )
 
     async def look_at_children(self) -> Children:
@@ -158,17 +161,14 @@ class RolloutEngine:
 
     async def _take(self, version: str, answers: list[RankAnswer], source: str) -> dict[str, str]:
         """Hold `version` from now on, if that is what all ranks have received; returns the checksums."""
-        for answer in answers:
-            if answer.version != version:
-                # A rank that read something else may have taken it, so none of them may decode.
-                self._version = ""
-                raise RuntimeError(f"{self._config.name}: {source} holds weights {answer.version!r}, not {version!r}")
-        if any(answer.sums != answers[0].sums for answer in answers[1:]):
-            raise RuntimeError(f"{self._config.name}: ranks received different weights from {source}")
+        self._version = ""  # a rank that received something else may have taken it, so none of them may decode
+        sums = agreed(self._config.name, answers, version, source)
         if not await self._engine.reset_prefix_cache():
             raise RuntimeError(f"{self._config.name}: the prefix cache of the old weights could not be emptied")
+        if (name_weights := getattr(self._engine, "update_weight_version", None)) is not None:
+            await name_weights(version)  # vLLM writes it into each output from now on; 0.24 does not
         self._version = version
-        return answers[0].sums
+        return sums
 
     async def live_checksum(self) -> str:
         """One digest over the parameters as the engine's kernels hold them (fused, sharded, repacked)."""
@@ -206,10 +206,10 @@ class RolloutEngine:
                         event.logprobs.extend(part.logprobs.logprobs)
                     if output.finished:
                         event.truncated = part.finish_reason == "length"
+                        event.version_start, event.version_end = versions_of(part, event.version_start, self._version)
                     elif cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens:
                         self._tell(EngineEvent("cutoff", request.request_id))
                         cutoff_tokens = None
-            event.version_end = self._version
             event.decode_s = time.perf_counter() - began
             self._tell(event)
         except Exception as error:  # noqa: BLE001 - a cancellation is none; poll() hands the driver what vLLM raises

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.slots.device_slots import device_key
+from ..weights.transfer.bucket_reader import ReaderPlace
 from ..weights.transfer.engine_transfers import RankAnswer, ReaderRank
 
 
@@ -17,6 +19,7 @@ class WeightReceiver:
     """Methods that `RolloutEngine` calls through vLLM's `collective_rpc`."""
 
     model_runner: Any
+    device: Any
     _transfers: ReaderRank | None = None
 
     def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
@@ -46,8 +49,13 @@ class WeightReceiver:
     def open_transfer(self, session: str) -> str | None:
         """Join a session of transfers (`Session.for_reader`); returns why it could not."""
         if self._transfers is None:
-            self._transfers = ReaderRank(self._load, self._reset)
+            at = ReaderPlace(device_key(self.device), self.device)
+            self._transfers = ReaderRank(self._load, self._reset, at)
         return self._transfers.open(session)
+
+    def device_uuid(self) -> str:
+        """UUID of this rank's GPU; "" on a CPU."""
+        return device_key(self.device)
 
     def receive_buckets(self, name: str, turn: int, version: str, checksums: bool) -> RankAnswer:
         """Load the weights of transfer `turn` of a session, unless they are of another version than `version`."""

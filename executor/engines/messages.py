@@ -43,7 +43,7 @@ class EngineConfig:
 
 class EngineFacts(NamedTuple):
     """What an engine that started says of itself: seconds of the start, room of its KV cache in tokens and tokens of
-    one block of it, process ids of its actor and of vLLM's cores, Ray's id of its node."""
+    one block of it, process ids of its actor and of vLLM's cores, Ray's id of its node, UUIDs of its ranks' GPUs."""
 
     start_s: float
     kv_capacity_tokens: int
@@ -51,6 +51,7 @@ class EngineFacts(NamedTuple):
     pid: int
     cores: tuple[int, ...]
     node: str = ""
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""How vLLM is set: the environment and arguments of an engine, and the sampling parameters of a request."""
+"""How vLLM is set: the environment and arguments of an engine, and the sampling parameters of a request; and by which
+weights an output was decoded."""
 
 from __future__ import annotations
 
@@ -99,3 +100,9 @@ def output_interval(cutoff_tokens: int | None) -> int:
     if cutoff_tokens is None or cutoff_tokens <= 1:
         return ALIVE_TOKENS
     return math.ceil((cutoff_tokens - 1) / math.ceil((cutoff_tokens - 1) / ALIVE_TOKENS))
+
+
+def versions_of(output: Any, start: str, end: str) -> tuple[str, str]:
+    """Weights at the first and the last token of a finished output, as vLLM's core tells; else `start` and `end`."""
+    spans = getattr(output, "weight_versions", None)  # vLLM 0.24 has none
+    return (spans[0].version, spans[-1].version) if spans else (start, end)

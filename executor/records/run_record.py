@@ -27,8 +27,8 @@ class StepRecord:
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
-    is how weights went to the engines, and `weights_bytes` their size; `engines` had them when the round began, and
-    `engines_missing` more are the plan's, which were being replaced.
+    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
+    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced.
     """
 
     step: int
@@ -59,6 +59,7 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     weights_way: str = ""
     weights_bytes: int = 0
+    weights_slots: str = ""
     engines: int = 0
     engines_missing: int = 0
 
@@ -106,6 +107,7 @@ def step_record(
         metrics=metrics,
         weights_way=sent.way,
         weights_bytes=sent.nbytes,
+        weights_slots=sent.slots,
         engines=sent.engines,
         engines_missing=engines - sent.engines,
     )

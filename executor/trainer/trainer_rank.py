@@ -83,7 +83,7 @@ class Trainer:
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._parked = ParkedParameters(self._model, self._device)
         self._staging = Staging(rank, self._device)
-        self._transfers = RankTransfers(self._model, rank, config.dtype)
+        self._transfers = RankTransfers(self._model, rank, config.dtype, self._device)
         self.version = 0
 
     def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:

@@ -21,6 +21,8 @@ from ..faults import ActorFailed, reason
 from ..host import node_address
 from ..supervision import CALL_DEADLINE_S
 from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
+from .broadcast_parts import Partly, fault_of, node_memories
+from .slots.slot_choice import Choice, SlotsName, choose
 from .transfer.bucket_plan import BucketPlan, bucket_plan
 from .transfer.engine_transfers import Received
 from .transfer.held_parameters import Holdings
@@ -46,7 +48,12 @@ class _Live(NamedTuple):
 
 
 class ByBroadcast:
-    """Transfers from one trainer. `dtype` is the job's; `may_send` is asked before each transfer begins."""
+    """Transfers from one trainer. `may_send` is asked before each transfer begins; with `relay` nodes without trainer
+    ranks pass on to each other what they receive, for a slow link between them and the trainer. `slots`: where weights
+    shall lie, if they can; None: in the best place.
+
+    Slots on GPUs that break although no engine died are given up for good: host memory serves everything.
+    """
 
     def __init__(
         self,
@@ -54,11 +61,16 @@ class ByBroadcast:
         stall_s: float,
         may_send: Callable[[], bool] = lambda: True,
         bucket_bytes: int = BUCKET_BYTES,
+        relay: bool = False,
+        slots: SlotsName | None = None,
     ) -> None:
         self._trainer, self._stall_s, self._may_send, self._bucket_bytes = trainer, stall_s, may_send, bucket_bytes
+        self._relay, self._wanted = relay, slots
+        self._broke: str | None = None
+        """What went wrong with slots on GPUs."""
         self._live: dict[Opened, _Live] = {}
         self._turns: dict[str, int] = {}
-        self._layout: tuple[int, BucketPlan, tuple[str, ...]] | None = None
+        self._layout: tuple[int, BucketPlan, list[Holdings]] | None = None
         self._leaving: set[asyncio.Task[Any]] = set()
 
     async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
@@ -69,23 +81,35 @@ class ByBroadcast:
             expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
         received: dict[str, dict[str, str]] = {}
         broken = ""
+        choice = Choice("host")
         for _ in range(TRIES):
             left = [engine for engine in engines if engine.alive and engine.name not in received]
             while left:
                 died = {engine.name: engine.lives for engine in left}
+                choice = await self._choice(left)
                 try:
-                    received |= await self._attempt(left, version, checked)
-                    return Sent(plan.nbytes, expected, received)
-                except _Partly as partly:
+                    received |= await self._attempt(left, version, checked, choice.slots)
+                    return Sent(plan.nbytes, expected, received, *choice)
+                except Partly as partly:
                     received |= partly.received
                     broken = partly.reason
                 same = [e for e in left if e.alive and e.lives == died[e.name] and e.name not in received]
-                if len(same) == len(left):
+                if len(same) == len(left) and choice.slots == "host":
                     break
+                if len(same) == len(left):
+                    self._broke = f"{choice.slots} broke: {broken}"
                 left = same
             else:
-                return Sent(plan.nbytes, expected, received)
+                return Sent(plan.nbytes, expected, received, *choice)
         raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False)
+
+    async def _choice(self, engines: list[EngineHandle]) -> Choice:
+        """Where weights lie for these engines."""
+        if self._broke is not None:
+            return Choice("host", self._broke)
+        _, held = await self._planned()
+        uuids = [uuid for e in engines for uuid in (e.facts.devices or ("",) * e.config.tp)]
+        return choose([each.device for each in held], uuids, self._wanted)
 
     async def send_again(self, engine: EngineHandle, version: str) -> None:
         """Send the weights to one more engine; see `Way`."""
@@ -106,15 +130,17 @@ class ByBroadcast:
 
     # -- one transfer --------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, engines: list[EngineHandle], version: str, checked: bool) -> dict[str, dict[str, str]]:
-        """Checksums by engine of one transfer to `engines`. Raises _Partly if not all of them have received it."""
-        key = self._key(engines)
+    async def _attempt(
+        self, engines: list[EngineHandle], version: str, checked: bool, slots: SlotsName
+    ) -> dict[str, dict[str, str]]:
+        """Checksums by engine of one transfer to `engines`. Raises Partly if not all of them have received it."""
+        key = self._key(engines, slots)
         try:
-            live = self._live.get(key) or await self._open(key, engines)
+            live = self._live.get(key) or await self._open(key, engines, slots)
         except (TransferBroken, ActorFailed) as error:
             if isinstance(error, TrainerDied):
                 raise
-            raise _Partly({}, reason(error)) from error
+            raise Partly({}, reason(error)) from error
         if not self._may_send():
             raise WayClosed("the trainer goes on to the next weights", lasting=False)
         turn = self._turns[live.session.name]
@@ -141,7 +167,7 @@ class ByBroadcast:
             if answer.broken is None:
                 received[engine.name] = answer.sums
         if why is not None:
-            raise _Partly(received, why)
+            raise Partly(received, why)
         return received
 
     async def _settle(
@@ -154,7 +180,7 @@ class ByBroadcast:
             limit_s = None if why is None else LEAVE_S
             done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                fault = _fault(task)
+                fault = fault_of(task)
                 if fault is not None and why is None:
                     why = fault
                     live.board.end(why)
@@ -166,11 +192,11 @@ class ByBroadcast:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def _key(self, engines: Sequence[EngineHandle]) -> Opened:
-        return (self._trainer.lives, *((engine.name, engine.lives) for engine in engines))
+    def _key(self, engines: Sequence[EngineHandle], slots: SlotsName) -> Opened:
+        return (self._trainer.lives, slots, *((engine.name, engine.lives) for engine in engines))
 
-    async def _planned(self) -> tuple[BucketPlan, tuple[str, ...]]:
-        """The buckets of the model, and the node of each trainer rank. Raises WayClosed."""
+    async def _planned(self) -> tuple[BucketPlan, list[Holdings]]:
+        """The buckets of the model, and what each trainer rank holds. Raises WayClosed."""
         lives = self._trainer.lives
         if self._layout is None or self._layout[0] != lives:
             held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
@@ -183,27 +209,24 @@ class ByBroadcast:
                 )
             except ValueError as error:
                 raise WayClosed(str(error), lasting=True) from error
-            self._layout = (lives, plan, tuple(each.node for each in held))
+            self._layout = (lives, plan, held)
         return self._layout[1:]
 
-    async def _open(self, key: Opened, engines: Sequence[EngineHandle]) -> _Live:
+    async def _open(self, key: Opened, engines: Sequence[EngineHandle], slots: SlotsName) -> _Live:
         """A session of these engines. Raises TransferBroken, ActorFailed, RunFailed."""
-        plan, rank_nodes = await self._planned()
+        plan, held = await self._planned()
         while len(self._live) >= SESSIONS:
             self._drop(next(iter(self._live)), "other engines receive weights now")
         name = f"{self._trainer.name} {uuid.uuid4().hex[:8]}"
-        by_node: dict[str, list[EngineHandle]] = {}
-        for engine in engines:
-            by_node.setdefault(engine.facts.node, []).append(engine)
-        nodes = []
-        for node, of_node in sorted(by_node.items()):
-            path = await of_node[0].make_node_memory(name, plan.largest, len(rank_nodes))
-            if not path.startswith("/"):
-                raise TransferBroken(path)
-            nodes.append(ReceivingNode(node, path, sum(engine.config.tp for engine in of_node)))
+        nodes = [ReceivingNode(device, "", 1) for engine in engines for device in engine.facts.devices]
+        if slots == "host":
+            nodes = await node_memories(name, engines, plan.largest, len(held))
         address = node_address()
         board = MessageBoard(address, 0, self._stall_s, serves=True)
-        session = Session(name, address, board.port, self._stall_s, tuple(nodes), rank_nodes, plan)
+        session = Session(
+            name, address, board.port, self._stall_s, tuple(nodes), tuple(each.node for each in held), plan,
+            self._relay, slots, tuple(each.device for each in held),
+        )  # fmt: skip
         live = _Live(session, board, tuple(engines))
         calls: list[Coroutine[Any, Any, Any]] = [
             self._trainer.each("transfer", QUEUE_S, "open", session),
@@ -246,24 +269,5 @@ class ByBroadcast:
         )
 
 
-class _Partly(Exception):
-    """A transfer broke off; `received` has the engines that have all of it."""
-
-    def __init__(self, received: dict[str, dict[str, str]], why: str) -> None:
-        super().__init__(why)
-        self.received, self.reason = received, why
-
-
 def _task(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
     return retrieved(asyncio.ensure_future(call))
-
-
-def _fault(task: asyncio.Future[Any]) -> str | None:
-    """Why a party's part in a transfer ended early; None if it came to its end."""
-    error = task.exception()
-    if error is not None:
-        return f"{error.process}: {error.reason}" if isinstance(error, ActorFailed) else reason(error)
-    answer = task.result()
-    if isinstance(answer, Received):
-        return answer.broken
-    return next((text for text in answer if text is not None), None)

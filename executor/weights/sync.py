@@ -20,6 +20,7 @@ from ..faults import ActorFailed
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
 from .by_file import ByFile
+from .slots.slot_choice import wanted_slots
 from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName
 
 
@@ -31,7 +32,8 @@ class SyncReport(NamedTuple):
         nbytes: of the weights; each node with engines received them once by broadcast, each engine by file.
         engines: how many have them.
         mismatches: how many of these received other bytes than the trainer sent, which is compared if asked for.
-        reason: why the way is not the one that was wanted; None if it is.
+        reason: why the way is not the one that was wanted, or slots are not on GPUs; None if they are what was wanted.
+        slots: where the weights lay for engines to load them, `host`, `ipc` or `nccl`; "" if they came by file.
     """
 
     way: WayName
@@ -39,12 +41,19 @@ class SyncReport(NamedTuple):
     engines: int
     mismatches: int
     reason: str | None = None
+    slots: str = ""
 
 
 class WeightSync:
-    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does."""
+    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
 
-    def __init__(self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY) -> None:
+    With `relay` the nodes of engines take from a trainer in another pool one copy together, and pass it on to each
+    other.
+    """
+
+    def __init__(
+        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, relay: bool = False
+    ) -> None:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
         self._lock = asyncio.Lock()  # one transfer at a time
@@ -52,7 +61,7 @@ class WeightSync:
         stall_s = fleet.supervisor.patience.stall_s
         self._broadcast: Way | None = None
         if way == "broadcast":
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send)
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay, slots=wanted_slots())
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 
@@ -70,7 +79,7 @@ class WeightSync:
                 way, sent, reason = await self._send(up, version, checked)
                 received = sent.received
         mismatches = sum(checked and sums != sent.expected for sums in received.values())
-        return SyncReport(way, sent.nbytes, len(received), mismatches, reason)
+        return SyncReport(way, sent.nbytes, len(received), mismatches, reason or sent.reason, sent.slots)
 
     async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> tuple[WayName, Sent, str | None]:
         """The way that is taken, what became of it, and why it is not the one that was wanted."""

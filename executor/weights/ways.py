@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from .slots.slot_choice import SlotsName
+
 if TYPE_CHECKING:
     from ..engines.engine_handle import EngineHandle
 
@@ -21,11 +23,15 @@ class Sent(NamedTuple):
         nbytes: of the weights, which each node with engines received once.
         expected: the trainer's checksum of each tensor; {} if none were asked for.
         received: for each engine that has the weights now, by name, the checksums of what it received.
+        slots: where they lay for engines to load them (slots/slot_choice.py); "" if they came by file.
+        reason: why not in better slots; None if there are none.
     """
 
     nbytes: int
     expected: dict[str, str]
     received: dict[str, dict[str, str]]
+    slots: SlotsName | Literal[""] = ""
+    reason: str | None = None
 
 
 class WayClosed(Exception):

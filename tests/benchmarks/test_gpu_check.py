@@ -15,12 +15,13 @@ import pytest
 
 from rlplan.benchmarks.gpu_check import wheel_parts, wheels
 from rlplan.benchmarks.gpu_check.check_result import assembled, run_figures, trace_lines, untried_ways
-from rlplan.benchmarks.gpu_check.command_parts import run_part
+from rlplan.benchmarks.gpu_check.command_parts import Part, run_part
 from rlplan.benchmarks.gpu_check.memory_watch import Sample, changes, turn_figures
 from rlplan.benchmarks.gpu_check.random_policy import job_document, prompt_rows, words
 from rlplan.benchmarks.gpu_check.shape_check import batches
 from rlplan.benchmarks.gpu_check.shapes import SHAPES, chosen, reason_against
 from rlplan.benchmarks.gpu_check.stand_in import stand_in, write_stand_in
+from rlplan.benchmarks.gpu_check.weight_slots import slots_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 
@@ -92,7 +93,7 @@ def test_freed_bytes_of_a_turn_are_those_between_the_samples_around_it() -> None
 
 def test_figures_of_a_run_are_its_report_and_how_its_weights_went(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = [
-        {"event": "step", "sync_s": 1.0, "weights_way": "broadcast", "weights_bytes": 7},
+        {"event": "step", "sync_s": 1.0, "weights_way": "broadcast", "weights_bytes": 7, "weights_slots": "ipc"},
         {"event": "weights", "way": "file", "reason": "a rank is gone"},
         {"event": "step", "sync_s": 3.0, "weights_way": "file", "weights_bytes": 7},
     ]
@@ -101,8 +102,8 @@ def test_figures_of_a_run_are_its_report_and_how_its_weights_went(tmp_path: Path
     lines = trace_lines(trace)
     assert [event for _, event in lines] == events
     figures = run_figures({"runs": {"sync": {"step_s": 2.0, "series": []}}}, {"sync": lines})
-    weights = {"ways": {"broadcast": 1, "file": 1}, "bytes": 7, "sync_s": 2.0, "reasons": ["a rank is gone"]}
-    assert figures == {"sync": {"step_s": 2.0, "weights": weights}}
+    weights = {"ways": {"broadcast": 1, "file": 1}, "slots": {"ipc": 1}, "bytes": 7, "sync_s": 2.0}
+    assert figures == {"sync": {"step_s": 2.0, "weights": weights | {"reasons": ["a rank is gone"]}}}
 
 
 def test_the_result_is_bad_if_a_part_failed_or_a_run_trained_what_it_must_not() -> None:
@@ -117,8 +118,27 @@ def test_the_result_is_bad_if_a_part_failed_or_a_run_trained_what_it_must_not() 
 
 
 def test_what_one_device_cannot_show_is_named_with_the_reason() -> None:
-    assert "two GPUs" in untried_ways(1, "cuda", ["broadcast"])["nccl"]
-    assert set(untried_ways(0, "cpu", ["broadcast"])) == {"sleep", "nccl", "ipc", "weights by file"}
+    refused = "NCCL refuses two ranks on one GPU, and 1 is there"
+    one = {"host": {"mismatches": 0}, "ipc": {"mismatches": 0}, "nccl": {"untried": refused}}
+    assert untried_ways("cuda", ["broadcast"], one, ["ipc"]) == {
+        "nccl": refused,
+        "weights by file": "no run of the check used it",
+    }
+    two = one | {"nccl": {"mismatches": 0}}
+    assert "plain processes" in untried_ways("cuda", [], two, ["ipc"])["nccl with engines"]
+    assert set(untried_ways("cpu", ["broadcast"], {}, ["host"])) == {"sleep", "nccl", "ipc", "weights by file"}
+
+
+def test_weights_that_do_not_come_through_slots_or_come_through_others_than_asked_for_make_the_result_bad() -> None:
+    good = {"parts": {}, "runs": {"sync": {"weights": {"slots": {"ipc": 4}}}}}
+    assert assembled({}, {"tiny": good}, {}, {"ipc": {"mismatches": 0}}, "ipc")["ok"]
+    assert assembled({}, {"tiny": good}, {}, {"ipc": {"error": "no handle"}})["failed"] == ["weights by ipc"]
+    assert assembled({}, {"tiny": good}, {}, {"ipc": {"mismatches": 2}})["failed"] == ["weights by ipc"]
+    other = assembled({}, {"tiny": good}, {}, {}, "nccl")
+    assert (other["broken"], other["ok"]) == (["tiny sync: weights by ipc, not nccl"], False)
+    said = Part(False, 1.0, "exit code 1", 'warning\n{"slots": {"ipc": {"error": "no handle"}}}\n')
+    assert slots_of(said) == {"ipc": {"error": "no handle"}}
+    assert slots_of(Part(False, 1.0, "exit code 1: no torch")) == {"all": {"error": "exit code 1: no torch"}}
 
 
 def test_a_part_that_fails_or_is_late_tells_the_end_of_its_output_and_leaves_no_process(tmp_path: Path) -> None:

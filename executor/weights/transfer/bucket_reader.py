@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
+from ..slots.device_slots import opened_slots
+from ..slots.node_memory import NodeMemory
+from ..slots.slot_memory import SlotMemory
+from .device_sender import handle_key
 from .message_board import TransferBroken
-from .node_memory import NodeMemory
+from .node_receiver import DeviceReceiver
 from .session import SLOTS, Ring, Session
 
 
@@ -20,20 +27,62 @@ class OtherVersion(Exception):
         self.found = found
 
 
-class BucketReader:
-    """One engine rank's part in the transfers of one session, on the session's first node. Raises TransferBroken."""
+class ReaderPlace(NamedTuple):
+    """Where an engine rank is: UUID of its device, that device, and the address of its node, which gloo needs."""
 
-    def __init__(self, session: Session) -> None:
+    key: str
+    device: torch.device
+    address: str = "127.0.0.1"
+
+
+class BucketReader:
+    """One engine rank's part in the transfers of one session. Raises TransferBroken.
+
+    Args:
+        session: as `Session.for_reader` tells of it.
+        at: where this rank is, if slots are on devices; None: slots are those of the session's first node.
+    """
+
+    def __init__(self, session: Session, at: ReaderPlace | None = None) -> None:
         self._session = session
-        node = session.nodes[0]
         self._board = session.board()
-        self._ring = Ring(session, node.key, self._board)
-        self._memory = NodeMemory(SLOTS, session.plan.largest, len(session.rank_nodes), node.memory)
+        key = session.nodes[0].key if session.slots == "host" or at is None else at.key
+        self._ring = Ring(session, key, self._board)
+        self._receiver: DeviceReceiver | None = None
+        self._receiving: threading.Thread | None = None
+        if session.slots == "nccl":
+            assert at is not None, "slots on devices have a place"
+            self._receiver = DeviceReceiver(session, key, at.address, at.device)
+        self._at = at
+        self._memory = self._slots()
         self._copies = False
+
+    def _slots(self) -> SlotMemory | None:
+        """The slots of all transfers; None: each transfer has its own."""
+        session = self._session
+        if self._receiver is not None:
+            return self._receiver.memory
+        return None if session.slots == "ipc" else NodeMemory(*self._room(), session.nodes[0].memory)
+
+    def _room(self) -> tuple[int, int, int]:
+        return SLOTS, self._session.plan.largest, len(self._session.rank_nodes)
 
     def await_first(self, turn: int, version: str) -> None:
         """Wait for the first bucket of a transfer. Raises TransferBroken, OtherVersion."""
+        if self._receiver is not None:
+            # What breaks it it tells all by the board. It ends with the transfer, so the one before has ended.
+            self._receiving = threading.Thread(target=_quietly, args=(self._receiver, turn), daemon=True)
+            self._receiving.start()
+        if self._session.slots == "ipc":
+            assert self._at is not None, "slots on devices have a place"
+            handle = self._board.hear(handle_key(self._at.key, turn), "the handle of the trainer's buffer")
+            self._memory = opened_slots(self._at.device, *self._room(), handle)
         self._await(turn * len(self._session.plan.buckets), version)
+
+    def leave(self) -> None:
+        """Leave the session."""
+        if self._receiver is not None:
+            self._receiver.leave()
 
     def end(self, why: str) -> None:
         """End the transfer for all parties."""
@@ -48,23 +97,29 @@ class BucketReader:
         plan = self._session.plan
         for index, bucket in enumerate(plan.buckets):
             number = turn * len(plan.buckets) + index
-            self._await(number, version)
-            tensors = self._memory.tensors(number, bucket, plan.dtype)
+            memory = self._await(number, version)
+            copies = self._copies or memory.copies
+            tensors = memory.tensors(number, bucket, plan.dtype)
             for place, placed in enumerate(bucket.tensors):
-                if self._copies:
+                if copies:
                     tensors[place] = tensors[place].clone()
                 yield placed.name, tensors[place]
-            if not self._copies:
+            if not copies:
                 self._detach(tensors)
             del tensors
+            memory.settle()
             self._ring.has_read(number)
+        if self._session.slots == "ipc":
+            self._memory = None  # the trainer needs the room
 
-    def _await(self, number: int, version: str) -> None:
+    def _await(self, number: int, version: str) -> SlotMemory:
+        assert self._memory is not None, "await_first() comes first"
         self._ring.await_written(number)
         for rank in range(len(self._session.rank_nodes)):
             found = self._memory.version(number, rank)
             if found != version:
                 raise OtherVersion(found)
+        return self._memory
 
     def _detach(self, tensors: list[torch.Tensor]) -> None:
         """Give tensors that others hold memory of their own."""
@@ -76,6 +131,11 @@ class BucketReader:
                 raise TransferBroken("the model keeps views of tensors; they are received again as copies")
             if sys.getrefcount(tensor) > _NOT_HELD:
                 tensor.data = tensor.clone()
+
+
+def _quietly(receiver: DeviceReceiver, turn: int) -> None:
+    with contextlib.suppress(TransferBroken):
+        receiver.receive(turn)
 
 
 def _users(tensor: torch.Tensor) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...actors import retrieved
 from ...host import node_address, node_key
-from .bucket_reader import BucketReader, OtherVersion
+from .bucket_reader import BucketReader, OtherVersion, ReaderPlace
 from .message_board import TransferBroken
 from .node_receiver import NodeReceiver
 from .session import Session, session_of_reader
@@ -31,6 +31,17 @@ class RankAnswer(NamedTuple):
     version: str
     sums: dict[str, str]
     broken: str | None = None
+
+
+def agreed(engine: str, answers: Sequence[RankAnswer], version: str, source: str) -> dict[str, str]:
+    """The checksums of what all ranks of an engine received from `source`. Raises RuntimeError if a rank received
+    another version, or ranks received different weights."""
+    for answer in answers:
+        if answer.version != version:
+            raise RuntimeError(f"{engine}: {source} holds weights {answer.version!r}, not {version!r}")
+    if any(answer.sums != answers[0].sums for answer in answers[1:]):
+        raise RuntimeError(f"{engine}: ranks received different weights from {source}")
+    return answers[0].sums
 
 
 class ActorTransfers:
@@ -86,19 +97,24 @@ class ActorTransfers:
 
 
 class ReaderRank:
-    """The part of an engine rank in transfers. `load` gives tensors to vLLM, `reset` undoes a load that broke off."""
+    """The part of an engine rank in transfers. `load` gives tensors to vLLM, `reset` undoes a load that broke off;
+    `at` says where the rank is."""
 
-    def __init__(self, load: Callable[[Any], None], reset: Callable[[], None]) -> None:
-        self._load, self._reset = load, reset
+    def __init__(self, load: Callable[[Any], None], reset: Callable[[], None], at: ReaderPlace) -> None:
+        self._load, self._reset, self._at = load, reset, at
         self._readers: dict[str, BucketReader] = {}
 
     def open(self, text: str) -> str | None:
         """Join a session; returns why it could not."""
         session = session_of_reader(text)
         try:
-            self._readers[session.name] = BucketReader(session)
+            self._readers[session.name] = BucketReader(session, self._at)
         except TransferBroken as broken:
             return str(broken)
+        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
+            if session.slots == "host":
+                raise
+            return f"slots {session.slots}: {error}"
         return None
 
     def receive(self, name: str, turn: int, version: str, checksum: Callable[[Any], str] | None) -> RankAnswer:
@@ -130,4 +146,6 @@ class ReaderRank:
 
     def leave(self, name: str) -> None:
         """Leave a session, if this rank is in it."""
-        self._readers.pop(name, None)
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            reader.leave()

@@ -28,6 +28,7 @@ class Holdings(NamedTuple):
         held: the box of each parameter that it holds.
         sources: the checkpoint's tensors (of rank 0 only).
         obstacle: why its weights cannot travel in pieces; None if they can.
+        device: UUID of its GPU; "" on a CPU.
     """
 
     node: str
@@ -36,10 +37,11 @@ class Holdings(NamedTuple):
     held: dict[str, Box]
     sources: tuple[Source, ...]
     obstacle: str | None = None
+    device: str = ""
 
 
-def holdings(model: torch.nn.Module, rank: int, node: str, dtype: str) -> Holdings:
-    """What this rank holds of `model`; `dtype` is the job's."""
+def holdings(model: torch.nn.Module, rank: int, node: str, dtype: str, device: str = "") -> Holdings:
+    """What this rank holds of `model`; `dtype` is the job's, `device` the UUID of its GPU ("" on a CPU)."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     try:
@@ -47,7 +49,7 @@ def holdings(model: torch.nn.Module, rank: int, node: str, dtype: str) -> Holdin
         sources = checkpoint_sources(model, shapes) if rank == 0 else ()
     except ValueError as error:
         return Holdings(node, dtype, shapes, {}, (), str(error))
-    return Holdings(node, dtype, shapes, held, sources)
+    return Holdings(node, dtype, shapes, held, sources, device=device)
 
 
 def by_parameter(model: torch.nn.Module) -> dict[str, list[Source]]:

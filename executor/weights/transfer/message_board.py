@@ -61,6 +61,21 @@ class MessageBoard:
             self._store.delete_key(key)
             self._store.delete_key(_all(key))
 
+    def tell(self, key: str, text: str) -> None:
+        """Leave a text for the one party that hears it."""
+        with self._lost():
+            self._store.set(f"{key}/text", text)
+        self.arrive(key, 1)
+
+    def hear(self, key: str, what: str) -> str:
+        """Wait for the text that is left under `key`, and take it away. Raises TransferBroken as `wait` does."""
+        self.wait(key, what)
+        with self._lost():
+            text = self._store.get(f"{key}/text").decode()
+            self._store.delete_key(f"{key}/text")
+        self.forget(key)
+        return text
+
     def wait(self, key: str, what: str) -> None:
         """Wait until all have reached `key`. Raises TransferBroken; `what` says what was waited for."""
         # The store could wait itself, but then not for two keys, and it writes a warning whenever it does so in vain.

@@ -1,13 +1,40 @@
-"""The part of a node's receiving that is done once for all of its engines: its memory, and what the network brings."""
+"""Parties that receive weights and fill slots: one for all engines of a node, or one in each engine rank on a GPU."""
 
 from __future__ import annotations
 
 import torch
 
-from .network_group import NetworkGroup
-from .node_memory import FIELD_BYTES, NodeMemory
-from .sender import packed_bytes, unpacked
+from ..network.arrivals import Arrivals, arrivals
+from ..network.group_arrivals import GroupArrivals
+from ..slots.device_slots import device_slots
+from ..slots.node_memory import NodeMemory
+from ..slots.slot_memory import SlotMemory
+from .filling import Filling
+from .message_board import MessageBoard, TransferBroken
 from .session import SLOTS, Ring, Session
+
+
+class Receiver:
+    """Fills slots with what arrives; `receive` may run in a thread of its own. Raises TransferBroken."""
+
+    def __init__(self, session: Session, board: MessageBoard, arriving: Arrivals, memory: SlotMemory, key: str) -> None:
+        self._buckets, self._board, self._arriving = len(session.plan.buckets), board, arriving
+        self._filling = Filling(session, arriving, memory, Ring(session, key, board))
+
+    def receive(self, turn: int) -> None:
+        """Put one transfer's pieces from elsewhere into the slots; `turn` counts the session's transfers."""
+        try:
+            for index in range(self._buckets):
+                self._filling.fill(turn, index)
+        except BaseException as error:
+            self._board.end(f"receiver of a node: {error}")
+            if isinstance(error, RuntimeError) and not isinstance(error, TransferBroken):
+                raise TransferBroken(f"receiver of a node: {error}") from error
+            raise
+
+    def leave(self) -> None:
+        """Leave the session."""
+        self._arriving.leave()
 
 
 class NodeReceiver:
@@ -18,55 +45,48 @@ class NodeReceiver:
 
     def __init__(self, bucket_bytes: int, ranks: int) -> None:
         self.memory = NodeMemory(SLOTS, bucket_bytes, ranks)
+        self._receiver: Receiver | None = None
 
     def join(self, session: Session, key: str, address: str) -> None:
-        """Join the groups of the trainer ranks that run elsewhere; `key` is this node, `address` its own."""
-        self._session = session
-        self._board = session.board()
-        self._ring = Ring(session, key, self._board)
-        self._dtype = getattr(torch, session.plan.dtype)
-        self._groups: dict[int, NetworkGroup] = {}
-        for rank in range(len(session.rank_nodes)):
-            remote = session.remote_nodes(rank)
-            if key in remote:
-                most = max(packed_bytes(pieces, self._dtype) for pieces in session.plan.pieces[rank])
-                self._groups[rank] = NetworkGroup(
-                    self._board.of("groups"), str(rank), 1 + remote.index(key), 1 + len(remote), address, most,
-                    session.deadline_s,
-                )  # fmt: skip
+        """Join the groups of the trainer ranks that run elsewhere, and of the nodes that relay what those send; `key`
+        is this node, `address` its own."""
+        board = session.board()
+        arriving = arrivals(session, key, board, address)
+        if arriving is not None:
+            self._receiver = Receiver(session, board, arriving, self.memory, key)
 
     @property
     def is_needed(self) -> bool:
         """Whether anything comes over the network."""
-        return bool(self._groups)
+        return self._receiver is not None
 
     def receive(self, turn: int) -> None:
         """Put one transfer's pieces from elsewhere into the node's slots; `turn` counts the session's transfers."""
-        try:
-            self._receive(turn)
-        except BaseException as error:
-            self._board.end(f"receiver of a node: {error}")
-            raise
-
-    @torch.no_grad()
-    def _receive(self, turn: int) -> None:
-        plan = self._session.plan
-        for index, bucket in enumerate(plan.buckets):
-            number = turn * len(plan.buckets) + index
-            sizes = {rank: packed_bytes(plan.pieces[rank][index], self._dtype) for rank in self._groups}
-            for rank, group in self._groups.items():
-                group.begin(sizes[rank])
-            self._ring.await_free(number)
-            tensors = self.memory.tensors(number, bucket, plan.dtype)
-            for rank, group in self._groups.items():
-                group.wait(self._board)
-                message, pieces = group.message(sizes[rank]), plan.pieces[rank][index]
-                for piece, part in zip(pieces, unpacked(message, pieces, self._dtype), strict=True):
-                    tensors[piece.tensor].view(piece.shape)[piece.box.slices].copy_(part)
-                self.memory.write_version(number, rank, bytes(message[:FIELD_BYTES].tolist()))
-            self._ring.wrote(number)
+        assert self._receiver is not None, "nothing comes over the network"
+        self._receiver.receive(turn)
 
     def leave(self) -> None:
         """Leave the session."""
-        for group in self._groups.values():
-            group.leave()
+        if self._receiver is not None:
+            self._receiver.leave()
+
+
+class DeviceReceiver:
+    """Owns slots on the device of one engine rank, which receives for itself. Raises TransferBroken, as `receive`."""
+
+    def __init__(self, session: Session, key: str, address: str, device: torch.device) -> None:
+        self.memory = device_slots(device, SLOTS, session.plan.largest, len(session.rank_nodes))
+        self._device = device
+        board = session.board()
+        arriving = GroupArrivals(session, session.place_of(key), board, address, device)
+        self._receiver = Receiver(session, board, arriving, self.memory, key)
+
+    def receive(self, turn: int) -> None:
+        """Fill the slots of one transfer; runs in a thread of its own."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # of this thread
+        self._receiver.receive(turn)
+
+    def leave(self) -> None:
+        """Leave the session."""
+        self._receiver.leave()

@@ -10,6 +10,9 @@ import torch
 from ...host import node_address, node_key
 from ...trainer.local_tensors import whole
 from ..checksum import tensor_checksum
+from ..network.network_group import HOST
+from ..slots.device_slots import device_key
+from .device_sender import DeviceSender
 from .held_parameters import Holdings, by_parameter, holdings
 from .message_board import TransferBroken
 from .sender import Sender
@@ -17,15 +20,15 @@ from .session import Session
 
 
 class RankTransfers:
-    """The transfers of rank `rank`, which holds its part of `model`; `dtype` is that of the job."""
+    """The transfers of rank `rank`, which holds its part of `model` on `device`; `dtype` is that of the job."""
 
-    def __init__(self, model: Any, rank: int, dtype: str) -> None:
-        self._model, self._rank, self._dtype = model, rank, dtype
-        self._senders: dict[str, Sender] = {}
+    def __init__(self, model: Any, rank: int, dtype: str, device: torch.device = HOST) -> None:
+        self._model, self._rank, self._dtype, self._device = model, rank, dtype, device
+        self._senders: dict[str, Sender | DeviceSender] = {}
 
     def holdings(self) -> Holdings:
         """What this rank holds of the model, and where it runs."""
-        return holdings(self._model, self._rank, node_key(), self._dtype)
+        return holdings(self._model, self._rank, node_key(), self._dtype, device_key(self._device))
 
     def checksums(self) -> dict[str, str]:
         """The checksum of each tensor of the checkpoint in the job's dtype, on rank 0; {} on the others (collective).
@@ -43,11 +46,23 @@ class RankTransfers:
 
     def open(self, session: Session) -> str | None:
         """Join a session; returns why it could not."""
+
+        def parameters() -> dict[str, Any]:
+            return dict(self._model.named_parameters())
+
+        address = node_address()
         try:
-            sender = Sender(session, self._rank, node_address(), lambda: dict(self._model.named_parameters()))
+            self._senders[session.name] = (
+                Sender(session, self._rank, address, parameters)
+                if session.slots == "host"
+                else DeviceSender(session, self._rank, address, parameters, self._device)
+            )
         except TransferBroken as broken:
             return str(broken)
-        self._senders[session.name] = sender
+        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
+            if session.slots == "host":
+                raise
+            return f"slots {session.slots}: {error}"
         return None
 
     def publish(self, name: str, turn: int, version: str) -> str | None:

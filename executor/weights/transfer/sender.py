@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ...trainer.local_tensors import local
+from ..network.arrivals import message_sizes
+from ..network.network_group import NetworkGroup
+from ..network.packed_message import pack, put
+from ..slots.node_memory import NodeMemory
+from ..slots.slot_memory import version_field
 from .bucket_plan import Piece
 from .message_board import TransferBroken
-from .network_group import NetworkGroup
-from .node_memory import FIELD_BYTES, NodeMemory, version_field
 from .session import SLOTS, Ring, Session
 
 Parameters = Callable[[], Mapping[str, torch.Tensor]]
@@ -34,13 +37,13 @@ class Sender:
             self._ring = Ring(session, node, self._board)
             path = session.node(node).memory
             self._memory = NodeMemory(SLOTS, session.plan.largest, len(session.rank_nodes), path)
-        remote = session.remote_nodes(rank)
-        self._network: NetworkGroup | None = None
-        if remote:
-            self._network = NetworkGroup(
-                self._board.of("groups"), str(rank), 0, 1 + len(remote), address,
-                max(packed_bytes(pieces, self._dtype) for pieces in self._pieces), session.deadline_s,
-            )  # fmt: skip
+        store, deadline_s = self._board.of("groups"), session.deadline_s
+        self._routes = [
+            (route, NetworkGroup(store, route.name, 0, 1 + len(route.nodes), address, deadline_s))
+            for route in session.routes(rank)
+        ]
+        self._sizes = message_sizes(session, rank)
+        self._message = torch.empty(max(self._sizes) if self._routes else 0, dtype=torch.uint8)
 
     def publish(self, turn: int, version: str) -> None:
         """Send all pieces as the weights `version`; `turn` counts the session's transfers."""
@@ -56,46 +59,41 @@ class Sender:
         buckets = self._session.plan.buckets
         for index, (bucket, pieces) in enumerate(zip(buckets, self._pieces, strict=True)):
             number = turn * len(buckets) + index
-            parts = [self._part(parameters, piece) for piece in pieces]
+            parts = held_parts(parameters, pieces)
             if self._ring is not None:
                 self._ring.await_free(number)
                 tensors = self._memory.tensors(number, bucket, self._session.plan.dtype)
-                for piece, part in zip(pieces, parts, strict=True):
-                    tensors[piece.tensor].view(piece.shape)[piece.box.slices].copy_(part)
+                put(tensors, pieces, parts)
                 self._memory.write_version(number, self._rank, version)
                 self._ring.wrote(number)
-            if self._network is not None:
-                size = packed_bytes(pieces, self._dtype)
-                message = self._network.message(size)
-                message[:FIELD_BYTES] = torch.frombuffer(bytearray(version), dtype=torch.uint8)
-                for place, part in zip(unpacked(message, pieces, self._dtype), parts, strict=True):
-                    place.copy_(part)
-                self._network.begin(size)
-                self._network.wait(self._board)
+            if self._routes:
+                self._broadcast(self._message[: self._sizes[index]], version, pieces, parts)
+
+    def _broadcast(
+        self, message: torch.Tensor, version: bytes, pieces: tuple[Piece, ...], parts: list[torch.Tensor]
+    ) -> None:
+        """Send the pieces of one bucket on all routes at once."""
+        pack(message, version, pieces, parts, self._dtype)
+        sent = []
+        for route, group in self._routes:
+            part = message[route.span(len(message))]
+            if len(part):
+                group.begin(part)
+                sent.append(group)
+        for group in sent:
+            group.wait(self._board)
 
     def leave(self) -> None:
         """Leave the session."""
-        if self._network is not None:
-            self._network.leave()
-
-    def _part(self, parameters: Mapping[str, torch.Tensor], piece: Piece) -> torch.Tensor:
-        held = local(parameters[piece.parameter].detach())
-        part = held[piece.local.slices]
-        if part.shape != piece.local.shape:
-            raise TransferBroken(f"{piece.parameter} is not cut over the ranks as it was when the session began")
-        return part
+        for _, group in self._routes:
+            group.leave()
 
 
-def packed_bytes(pieces: tuple[Piece, ...], dtype: torch.dtype) -> int:
-    """Bytes of the message with which a rank sends its pieces of one bucket: the version, and the elements."""
-    return FIELD_BYTES + sum(piece.box.numel for piece in pieces) * dtype.itemsize
-
-
-def unpacked(message: torch.Tensor, pieces: tuple[Piece, ...], dtype: torch.dtype) -> list[torch.Tensor]:
-    """The pieces in a message, in its memory, each of the shape of its box."""
-    made, first = [], FIELD_BYTES
+def held_parts(parameters: Mapping[str, torch.Tensor], pieces: Sequence[Piece]) -> list[torch.Tensor]:
+    """What this rank holds of some pieces, in their order. Raises TransferBroken if it holds other boxes by now."""
+    parts = []
     for piece in pieces:
-        last = first + piece.box.numel * dtype.itemsize
-        made.append(message[first:last].view(dtype).view(piece.box.shape))
-        first = last
-    return made
+        parts.append(local(parameters[piece.parameter].detach())[piece.local.slices])
+        if parts[-1].shape != piece.local.shape:
+            raise TransferBroken(f"{piece.parameter} is not cut over the ranks as it was when the session began")
+    return parts

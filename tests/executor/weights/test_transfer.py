@@ -15,11 +15,11 @@ pytest.importorskip("torch")
 
 import torch
 
+from rlplan.executor.weights.slots.node_memory import NodeMemory
 from rlplan.executor.weights.transfer.boxes import Box, chunk, whole
 from rlplan.executor.weights.transfer.bucket_plan import bucket_plan, whole_source
 from rlplan.executor.weights.transfer.bucket_reader import BucketReader, OtherVersion
 from rlplan.executor.weights.transfer.message_board import MessageBoard, TransferBroken
-from rlplan.executor.weights.transfer.node_memory import NodeMemory
 from rlplan.executor.weights.transfer.node_receiver import NodeReceiver
 from rlplan.executor.weights.transfer.sender import Sender
 from rlplan.executor.weights.transfer.session import ReceivingNode, Session, session_of_reader
@@ -39,7 +39,14 @@ def box_of(name: str, rank: int) -> Box:
 class Transfers:
     """Trainer ranks on `rank_nodes`, and on each of `nodes` readers, as one session."""
 
-    def __init__(self, rank_nodes: list[str], nodes: dict[str, int], bucket_bytes: int = 700, deadline_s: float = 20.0):
+    def __init__(
+        self,
+        rank_nodes: list[str],
+        nodes: dict[str, int],
+        relay: bool = False,
+        bucket_bytes: int = 700,
+        deadline_s: float = 20.0,
+    ):
         self.values = {name: torch.rand(shape) for name, shape in SHAPES.items()}
         held = [{name: box_of(name, rank) for name in SHAPES} for rank in range(RANKS)]
         sources = [whole_source(name, shape) for name, shape in SHAPES.items()]
@@ -47,7 +54,7 @@ class Transfers:
         self.board = MessageBoard(HOST, 0, deadline_s, serves=True)
         self.receivers = {key: NodeReceiver(self.plan.largest, RANKS) for key in nodes}
         receiving = tuple(ReceivingNode(key, self.receivers[key].memory.path, count) for key, count in nodes.items())
-        self.session = Session("s", HOST, self.board.port, deadline_s, receiving, tuple(rank_nodes), self.plan)
+        self.session = Session("s", HOST, self.board.port, deadline_s, receiving, tuple(rank_nodes), self.plan, relay)
         self.pool = ThreadPoolExecutor(32)
 
         def parts(rank: int) -> Callable[[], dict[str, Any]]:
@@ -68,6 +75,11 @@ class Transfers:
         calls = [self.pool.submit(sender.publish, turn, version) for sender in self.senders]
         return calls + [self.pool.submit(r.receive, turn) for r in self.receivers.values() if r.is_needed]
 
+    def leave(self) -> None:
+        """Else the end of a group with a broadcast under way waits for it, and holds up whichever test runs then."""
+        for party in [*self.senders, *self.receivers.values()]:
+            party.leave()
+
     def read(self, reader: BucketReader, turn: int, version: str) -> Future[dict[str, Any]]:
         def load() -> dict[str, Any]:
             reader.await_first(turn, version)
@@ -76,11 +88,17 @@ class Transfers:
         return self.pool.submit(load)
 
 
-TOPOLOGIES = {
+TOPOLOGIES: dict[str, Any] = {
     "one node": (["a"] * 4, {"a": 4}),
     "engines elsewhere": (["a"] * 4, {"b": 2}),
     "two nodes, engines on both": (["a", "a", "b", "b"], {"a": 2, "b": 2}),
     "trainer on two nodes, engines on those and two more": (["a", "a", "b", "b"], {"a": 1, "b": 1, "c": 2, "d": 1}),
+    "two pools, relayed": (["a", "a", "b", "b"], {"c": 2, "d": 1}, True),
+    "two nodes of the trainer's with engines, three more, relayed": (
+        ["a", "a", "b", "b"],
+        {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1},
+        True,
+    ),
 }
 
 
@@ -126,7 +144,7 @@ def test_bytes_of_another_version_are_refused_before_a_tensor_is_loaded() -> Non
             each.result(30)
 
 
-@pytest.mark.parametrize("topology", ["one node", "two nodes, engines on both"])
+@pytest.mark.parametrize("topology", ["one node", "two nodes, engines on both", "two pools, relayed"])
 def test_a_reader_that_is_gone_holds_up_nobody_once_the_driver_ends_the_transfer(topology: str) -> None:
     transfers = Transfers(*TOPOLOGIES[topology])
     sent = transfers.send(0, "v")
@@ -143,6 +161,22 @@ def test_a_reader_that_is_gone_holds_up_nobody_once_the_driver_ends_the_transfer
             assert "engine 0 died" in str(error)
             broken += 1
     assert broken and time.monotonic() - began < 5.0
+    transfers.leave()
+
+
+def test_a_node_that_relays_and_is_gone_ends_the_transfer_for_all() -> None:
+    transfers = Transfers(*TOPOLOGIES["two pools, relayed"])
+    gone = transfers.receivers.pop("d")
+    sent = transfers.send(0, "v")
+    load = transfers.read(transfers.readers[0], 0, "v")
+    time.sleep(1.0)
+    assert not load.done() and not any(each.done() for each in sent), "it has half of each message"
+    del gone  # its connections are closed
+    transfers.board.end("the engines of node d died")
+    for each in [*sent, load]:
+        with pytest.raises(TransferBroken, match=r"engines of node d died|a node is gone"):
+            each.result(10)
+    transfers.leave()
 
 
 def test_a_party_that_waits_in_vain_gives_up_at_the_deadline_and_says_for_what() -> None:

@@ -18,6 +18,7 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.by_file import ByFile
+from rlplan.executor.weights.slots.slot_choice import Choice
 from rlplan.executor.weights.sync import WeightSync
 from rlplan.executor.weights.ways import WayClosed
 from rlplan.plans.schema.job import Job
@@ -85,6 +86,34 @@ def test_what_engines_of_any_tp_get_in_pieces_is_what_they_get_by_file_bit_for_b
     assert list(sent.received.values()) == [sent.expected] * 3
     assert got == wanted and all(a != b for a, b in zip(before, wanted, strict=True))
     assert versions == ["in pieces 2"] * 3
+
+
+def test_an_engine_rank_that_receives_into_slots_of_its_own_gets_the_same_weights(
+    trainer, engines, loop, tmp_path, monkeypatch
+):
+    """The control flow of slots `nccl` with real engines: gloo and host memory in place of NCCL and a GPU."""
+    one = engines[0]
+
+    async def choice(self, engines):
+        return Choice("nccl")
+
+    async def body():
+        by_file = await ByFile(trainer, tmp_path / "w").send([one], "by file", True)
+        wanted = await digests([one])
+        await one.load(str(make_tiny_model(tmp_path / "old") / "model.safetensors"), "old", False)
+        before = await digests([one])
+        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        for number in range(3):
+            sent = await way.send([one], f"on devices {number}", True)
+        got = await digests([one])
+        await way.close()
+        return by_file, sent, before, wanted, got
+
+    monkeypatch.setattr(ByBroadcast, "_choice", choice)
+    monkeypatch.setattr(one, "_facts", one.facts._replace(devices=("",)))
+    by_file, sent, before, wanted, got = loop.run_until_complete(body())
+    assert (sent.slots, list(sent.received.values())) == ("nccl", [by_file.expected])
+    assert got == wanted != before
 
 
 def test_an_engine_that_is_told_another_version_than_is_sent_refuses_it_and_decodes_nothing(trainer, engines, loop):
