@@ -51,6 +51,8 @@ class RunSettings:
     checksum_every: int
     weights_way: WayName = DEFAULT_WAY
     """How weights go to the engines, where that is possible; plans do not say yet."""
+    relay: bool = False
+    """Whether one copy crosses to the engines' pool, whose nodes pass it on."""
 
     def of_round(self, round_kind: str) -> RoundSettings:
         """The settings of a kind of round; those of short rounds where the plan has no others."""
@@ -106,7 +108,8 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     if planned.rounds.long is not None:
         rounds["long"] = _round_settings(planned.rounds.long)
     timeouts = TimeoutSpec(**planned.reward.timeout_numbers())
-    return RunSettings(planned.bias.mode, spec, timeouts, rounds, planned.sync.checksum_every)
+    sync = planned.sync
+    return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay)
 
 
 def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:

@@ -63,8 +63,9 @@ def train_cost(train: Train) -> TrainCost:
     )
 
 
-def train_cost_in(profile: Profile, layout: UpdateLayout) -> TrainCost:
-    """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py).
+def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
+    """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py),
+    unless trainers are on a pool of their own (`apart`).
 
     Raises ValueError when the layout cannot be, naming why, and without a law.
     """
@@ -75,7 +76,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout) -> TrainCost:
     why = fits_heads(physics.architecture, layout, train_law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
-    update, moves_s = physics.update(layout), state_moves_s(profile, layout)
+    update, moves_s = physics.update(layout), 0.0 if apart else state_moves_s(profile, layout)
     return TrainCost(
         layout=layout,
         step_s=update.step_s + moves_s,
@@ -93,12 +94,13 @@ def train_costs(
     micro_batch_tokens: Sequence[int],
     allowed: Allowed = ANY_LAYOUT,
     memory_bytes: int | None = None,
+    apart: bool = False,
 ) -> tuple[TrainCost, ...]:
     """Every allowed way to update on exactly `accelerators`: the profile's measured entries of that size, else its
     law's.
 
     Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
-    accelerator, where it has less than its data sheet says.
+    accelerator, where it has less than its data sheet says. `apart`: trainers are on a pool of their own.
     """
     measured = tuple(
         train_cost(entry)
@@ -111,7 +113,7 @@ def train_costs(
         return measured
     train_law = profile.train_law
     layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes, **allowed)
-    return tuple(train_cost_in(profile, layout) for layout in layouts)
+    return tuple(train_cost_in(profile, layout, apart) for layout in layouts)
 
 
 def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:

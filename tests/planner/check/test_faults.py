@@ -70,7 +70,8 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("same-pool", "laptop", {PLAN: {"job.placement": {"train_pool": "main"}}}, set()),
     ("pools-of-two-kinds", "laptop", {
         CLUSTER: {"pools": lambda pools: {**pools, "gpus": {
-            **pools["main"], "accelerators": {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80_000_000_000}}}},
+            **pools["main"],
+            "accelerators": {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80_000_000_000}}}},
         PLAN: {"job.placement": {"train_pool": "gpus"}},
     }, set()),
     ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
