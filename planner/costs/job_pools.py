@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ...plans.check.plan_fit import pool_faults
 from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
@@ -124,9 +125,11 @@ def job_pools(cluster: Cluster, rollout: str, train: str | None, relay: bool | N
 
 
 def pools_of_plan(planned: PlannedJob, cluster: Cluster | None) -> JobPools | None:
-    """The pools of a plan; None where the cluster is unknown, or lacks one of them."""
+    """The pools of a plan; None where the cluster is unknown or lacks one of them, or trainers cannot have theirs."""
     rollout = planned.rounds.short.rollout.pool
     train = None if planned.placement is None else planned.placement.train_pool
-    if cluster is None or rollout not in cluster.pools or (train is not None and train not in cluster.pools):
+    if cluster is None or rollout not in cluster.pools:
+        return None
+    if train is not None and any(pool_faults(cluster, train, rollout)):
         return None
     return job_pools(cluster, rollout, train, planned.sync.relay)

@@ -19,6 +19,7 @@ from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
+from .plan_fit import pool_faults
 
 CLOSE = 1e-3
 """Relative difference of figures that count as equal: too small to matter to a reviewer, and far above rounding."""
@@ -100,10 +101,14 @@ def price_faults(plan: Plan, cluster: Cluster, taken: tuple[int, int] | None) ->
     host memory is unknown; then the plan may have more nodes than the accelerators need.
     """
     predicted, planned = plan.predicted, plan.job
-    pool = cluster.pools.get(planned.rounds.short.rollout.pool)
-    train_pool = None if planned.placement is None else cluster.pools.get(planned.placement.train_pool)
-    if pool is None or (planned.placement is not None and train_pool is None):
+    name, train_pool = planned.rounds.short.rollout.pool, None
+    pool = cluster.pools.get(name)
+    if pool is None:
         return
+    if planned.placement is not None:
+        if any(pool_faults(cluster, planned.placement.train_pool, name)):
+            return
+        train_pool = cluster.pools[planned.placement.train_pool]
     of_trainers = predicted.train_nodes or 0
     of_engines = predicted.nodes - of_trainers
     if taken is None:
