@@ -15,7 +15,7 @@ optimizer steps, which the training law prices at the same rate; of such a train
 engines.
 
 Of a measured profile both are as they were measured; one that does not say is not charged. On a CPU engines do not
-sleep.
+sleep. Trainers with a pool of their own (job_pools.py) take no turns, and nothing here is charged.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _gpu(profile: Profile) -> Gpu:
 
 
 def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
-    """Seconds a step to bring a trainer rank's states to its GPU and back to its host, as measured or by the training
-    law; 0 where they stay on the GPU, and where neither tells.
+    """Seconds a step to bring a trainer rank's states to its GPU and back to its host beside engines that take turns
+    with it, as measured or by the training law; 0 where they stay on the GPU, and where neither tells.
 
     By the law, whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
@@ -201,16 +201,19 @@ def trainer_on_turns(
     layout: UpdateLayout,
     training: Parts | None = None,
     sending: Parts | None = None,
+    alone: bool = False,
 ) -> Holder:
     """A trainer's rank by what it holds on its GPU and in host memory in each state.
 
-    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel.
+    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel; `alone`: no
+    engine is ever on its GPU, so that nothing leaves it.
     """
+    state = trainer_state(profile, layout)
     moments = trained_parameters(profile, layout) * MOMENT_BYTES
     return trainer_holder(
         "trainer",
-        trainer_state(profile, layout),
-        stays_on_device(profile, capacity_bytes, weight_bytes, layout),
+        state,
+        state if alone else stays_on_device(profile, capacity_bytes, weight_bytes, layout),
         training,
         sending,
         {MOMENTS: moments} if layout.offload else None,

@@ -17,6 +17,7 @@ from rlplan.planner.costs.colocation import (
 )
 from rlplan.planner.costs.decode_costs import decode_cost, engines_of
 from rlplan.planner.costs.host_memory import trainers_on_host
+from rlplan.planner.costs.job_pools import JobPools, NodesTaken
 from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.planner.explain import cost_error, predictions
@@ -49,7 +50,9 @@ def test_sleep_of_level_2_frees_an_engines_share_of_a_gpu_and_takes_it_again_and
     for tp in (2, 4, 8):
         assert sleep_and_wake_s(profile, tp) == pytest.approx(2 * 0.9 * 80e9 / MAP_BYTES_PER_S)
     pool = gpu_pool().pools["main"]
-    bars = memory_table(profile, pool, 2, 8, [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))])
+    bars = memory_table(
+        profile, JobPools(pool), 2, NodesTaken(8), [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))]
+    )
     assert not any("engine_weights" in bar.holds_bytes for bar in bars if bar.place == "host")
 
 
