@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlplan.cli.shared.findings import memory_rows
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.schema.site_rules import SITE_RULES_NAME
 from rlplan.plans.yaml.errors import InputError
@@ -563,6 +564,8 @@ def test_what_solve_writes_for_two_pools_has_no_finding_and_keeps_the_policys_li
     run("solve", folder, "--mode", "exact", "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
     edit(folder / "new.yaml", {"volatile.solved_at": "2026-01-11T00:00:00Z"})
     assert rules(check(folder / JOB)) == rules(check(folder / "new.yaml")) == set()
+    held = memory_rows(folder / "new.yaml")
+    assert held is not None and {row["of"] for row in held} == {"engines", "trainers"}
     (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_nodes: {main: 8, learn: 0}\n")
     (found,) = check(folder / "new.yaml").findings
     assert found.rule == "policy-nodes" and "of pool 'learn'" in found.message
