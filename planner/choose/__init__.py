@@ -6,5 +6,6 @@ cycle_cost       what a schedule of short and long rounds costs; plan_limits wha
 round_program    the integer program; program_model its variables and constraints
 ties             which of the schedules that are as good is the simplest
 plain_baseline   what the plan is compared with
+ways_between     direct or relayed weights, and what pools of their own cost and save
 schedule_choice  all of it: from simulated columns to the plan's schedule
 """

@@ -86,7 +86,9 @@ def between_pools_s(size_bytes: float, networks: Networks, streams: int, nodes: 
     (arXiv 2512.11306), one after the other as it has them; stages that overlap by buckets take no longer.
 
     Against its 7B, 14B and 32B transfers at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and
-    3.9 s were measured. The broadcast inside the node, 0.1-0.3 s, is what is left out.
+    3.9 s were measured. The broadcast inside the node, 0.1-0.3 s, is what is left out. Against the executor's own, of
+    50 MB to two nodes over one shaped link of 25 MB/s (benchmarks.weight_sync --shaped): 4.0 s directly and 2.0 s with
+    a relay where 4.4 and 2.5 s were measured. Chains of NCCL, which cross once between two nodes, are not priced.
     """
     seconds = 0.0
     if networks.between is not None:

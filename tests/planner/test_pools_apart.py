@@ -168,12 +168,12 @@ def other(**accelerators):
         (
             {"a": other(), "b": other(kind="cuda", name="H100", per_node=8, memory_bytes=80 * 10**9)},
             "b",
-            "pool 'b' is of kind cuda, and the engines' pool is of kind cpu; name a pool of the same kind",
+            "pool 'b' is of kind cuda, and no other pool of cluster 'c' is; name one of two",
         ),
         (
             {"a": other(), "b": other(kind="cuda", name="H100", per_node=8, memory_bytes=80 * 10**9)},
             "a",
-            "is a, which leaves engines b, and the profile is of accelerators of kind cpu; name another pool",
+            "pool 'a' is of kind cpu, and no other pool of cluster 'c' is; name one of two",
         ),
         ({"a": other(), "b": other(name="epyc")}, "b", "pool 'b' has accelerators 'epyc', and the profile.*workload"),
     ],

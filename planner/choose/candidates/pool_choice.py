@@ -16,9 +16,7 @@ from ...costs.job_pools import JobPools, job_pools
 from .job_limits import Unplannable
 
 LOCATION: Loc = ("placement", "train_pool")
-
-Fault = tuple[str, str, str]
-"""Rule, message and remedy."""
+"""Of the job's key."""
 
 
 class ChosenPools(NamedTuple):
@@ -38,46 +36,39 @@ def choose_pools(cluster: Cluster, job: Job, profile: Profile, planned: PlannedJ
     """
     named = job.placement if planned is None else planned.placement
     train, kind = None if named is None else named.train_pool, profile.machine.kind
-    if train is not None and train not in cluster.pools:
-        raise _unplannable(next(pool_faults(cluster, train, "")))
+    fault = None if train is None else placement_fault(cluster, train, profile)
+    if fault is not None:
+        _, message, remedy = fault
+        raise Unplannable("job", LOCATION, f"{message}; {remedy}")
     names = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind and name != train]
     names.sort(key=lambda name: bool(differences(profile, machine_of(cluster.pools[name]))))
-    if not names and train is not None:
-        raise _unplannable(_without_engines(cluster, train, kind))
     if not names:
         raise Infeasible(
             f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
             "add one or profile on this cluster"
         )
-    rollout = names[0]
-    if train is not None:
-        for fault in pool_faults(cluster, train, rollout):
-            raise _unplannable(fault)
-        unlike = other_accelerator(profile, cluster.pools[train], train)
-        if unlike is not None:
-            raise Unplannable("job", LOCATION, unlike)
     relay = None if planned is None else planned.sync.relay
-    return ChosenPools(rollout, train, job_pools(cluster, rollout, train, relay))
+    return ChosenPools(names[0], train, job_pools(cluster, names[0], train, relay))
 
 
-def only_pool_fault(cluster: Cluster, train: str) -> Fault | None:
-    """The fault of pool `train` as that of trainers alone where the cluster has no other; None if it has."""
-    if any(name != train for name in cluster.pools):
-        return None
-    message = f"is {train}, the only pool of cluster '{cluster.name}', and engines need another"
-    return "same-pool", message, "add a pool, or remove placement: they then take turns"
-
-
-def _without_engines(cluster: Cluster, train: str, kind: str) -> Fault:
-    """The fault of trainers that leave engines no pool of the profile's kind."""
-    others = ", ".join(name for name in cluster.pools if name != train)
-    return only_pool_fault(cluster, train) or (
-        "pools-of-two-kinds",
-        f"is {train}, which leaves engines {others}, and the profile is of accelerators of kind {kind}",
-        "name another pool, or add one of that kind",
+def placement_fault(cluster: Cluster, train: str, profile: Profile | None) -> tuple[str, str, str] | None:
+    """(rule, message, remedy) of pool `train` as one that trainers have to themselves: the cluster lacks it, engines
+    have no other of its kind, or the profile (None: unknown) does not price it. None if they may have it."""
+    unknown = next(pool_faults(cluster, train, ""), None)
+    if unknown is not None:
+        return unknown
+    others, kind = (
+        [pool for name, pool in cluster.pools.items() if name != train],
+        cluster.pools[train].accelerators.kind,
     )
-
-
-def _unplannable(fault: Fault) -> Unplannable:
-    _, message, remedy = fault
-    return Unplannable("job", LOCATION, f"{message}; {remedy}")
+    if not others:
+        message = f"is {train}, the only pool of cluster '{cluster.name}', and engines need another"
+        return "same-pool", message, "add a pool, or remove placement: they then take turns"
+    if not any(pool.accelerators.kind == kind for pool in others):
+        message = f"pool '{train}' is of kind {kind}, and no other pool of cluster '{cluster.name}' is"
+        return "pools-of-two-kinds", message, "name one of two pools of the same kind"
+    unlike = None if profile is None else other_accelerator(profile, cluster.pools[train], train)
+    if unlike is None:
+        return None
+    message, _, remedy = unlike.partition("; ")
+    return "profile-of-other-machine", message, remedy

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlplan.cli.shared.findings import memory_rows
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.schema.site_rules import SITE_RULES_NAME
 from rlplan.plans.yaml.errors import InputError
@@ -527,3 +528,44 @@ def test_what_solve_refuses_of_a_cluster_and_of_a_job_beside_it_is_found_in_the_
         run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
     (found,) = check(folder / JOB).findings
     assert found.rule == "too-many-reward-workers" and found.text == caught.value.message
+
+
+def beside(pools: dict[str, Any], **accelerators: Any) -> dict[str, Any]:
+    """The cluster's pools and another like `main` but for what is said of its accelerators."""
+    return {**pools, "learn": {**pools["main"], "accelerators": {**pools["main"]["accelerators"], **accelerators}}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "train", "pools"),
+    [
+        ("unknown-pool", "learn", lambda pools: pools),
+        ("same-pool", "main", lambda pools: pools),
+        ("pools-of-two-kinds", "learn", lambda pools: beside(pools, kind="cpu", name="EPYC")),
+        ("profile-of-other-machine", "learn", lambda pools: beside(pools, name="H20", memory_bytes=96 * 10**9)),
+    ],
+)
+def test_a_pool_that_trainers_cannot_have_is_found_in_the_job_and_refused_by_solve(rule, train, pools, solved):
+    folder = solved("gpus")
+    edit(folder / CLUSTER, {"pools": pools})
+    edit(folder / JOB, {"placement": {"train_pool": train}})
+    with pytest.raises(InputError) as caught:
+        run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+    line = caught.value.line
+    assert line and caught.value.path == str(folder / JOB)
+    assert "train_pool" in (folder / JOB).read_text().splitlines()[line - 1]
+    (found,) = check(folder / JOB).findings
+    assert (found.rule, found.line) == (rule, line) and found.text == caught.value.message
+
+
+def test_what_solve_writes_for_two_pools_has_no_finding_and_keeps_the_policys_limit_of_each(solved):
+    folder = solved("gpus")
+    edit(folder / CLUSTER, {"pools": beside})
+    edit(folder / JOB, {"placement": {"train_pool": "learn"}})
+    run("solve", folder, "--mode", "exact", "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+    edit(folder / "new.yaml", {"volatile.solved_at": "2026-01-11T00:00:00Z"})
+    assert rules(check(folder / JOB)) == rules(check(folder / "new.yaml")) == set()
+    held = memory_rows(folder / "new.yaml")
+    assert held is not None and {row["of"] for row in held} == {"engines", "trainers"}
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_nodes: {main: 8, learn: 0}\n")
+    (found,) = check(folder / "new.yaml").findings
+    assert found.rule == "policy-nodes" and "of pool 'learn'" in found.message

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name
 from rlplan.planner.choose.cycle_cost import Column, Cycle
-from rlplan.planner.choose.plan_limits import Limits
+from rlplan.planner.choose.plan_limits import Limits, TrainPool
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.choose.schedules import all_cycles
+from rlplan.planner.costs.host_memory import Share
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
@@ -24,6 +25,7 @@ SYNC, FREE, TIGHT = (
     DeferralRule("exact", 0, 0, 100),
 )
 NEEDS_LONG = {FREE, TIGHT}
+STATES, MORE_STATES = Share(4, ((10**9, 0.0), (10**9, 5 * 10**8))), Share(2, ((3 * 10**9, 0.0),))
 P, N = 16, 8
 
 
@@ -100,6 +102,9 @@ def instances(draw):
         nodes={A: 2, B: 1},
         train_nodes=draw(st.sampled_from([(1, 1), (1, 2)])),
         usd_per_node_s=0.002,
+        train_host=draw(st.sampled_from([(), (STATES, STATES), (STATES, MORE_STATES)])),
+        train_pool=draw(st.sampled_from([None, TrainPool(6 * 10**9, 3, 0.001), TrainPool(3 * 10**9, 4, 0.006)])),
+        pool_nodes=2,
     )
     return shorts, longs, bounds
 
