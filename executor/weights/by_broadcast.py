@@ -1,5 +1,6 @@
 """The way in pieces: each trainer rank sends what it holds, each node with engines receives each byte once, and all
-engines of the node load it at once from memory that they share.
+engines of the node load it at once from memory that they share; on GPUs, where they allow it, from memory of the GPU
+(slots/slot_choice.py).
 
 Invariants:
 - no rank gathers the model;
