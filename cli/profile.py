@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import digits, percent, seconds, times
+from ..plans.phrases.numbers import bytes_text, digits, percent, seconds, times
 from ..plans.phrases.update_text import update_text
 from .shared.options import force_option
 
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     "measured).",
 )
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="What refines the profile is measured only so long; the least that a plan needs is measured in any case.",
+)
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
@@ -41,13 +48,14 @@ def profile_command(
     out: Path | None,
     shipped: str | None,
     trace_rounds: int,
+    minutes: float,
     overwrite: bool,
     as_json: bool,
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
 
-    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs;
-    solve then needs a --trace of response lengths.
+    JOB is a job.yaml or the folder that holds it. With RAY_ADDRESS it is measured on nodes of that Ray cluster. With
+    --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
     from ..plans.facts.model_shape import shape_of
     from ..plans.files.prompt_rows import data_file
@@ -94,7 +102,7 @@ def profile_command(
         return _take_shipped(job, job_path, cluster.pools[name], shipped, out, as_json)
     data_file(job, job_path)  # decoding is measured on the job's own prompts
     try:
-        layouts = layouts_to_measure(job.search.tp, cluster.pools[name], model)
+        layouts_to_measure(job.search.tp, cluster.pools[name], model)  # now, and not after minutes of starting
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 
@@ -102,8 +110,9 @@ def profile_command(
     from ..profiles.measure.measure_rounds import Effort
 
     with steps("profile") as notify:
-        measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
-    profile = _profile(job.name, subject_digest(job, paths), cluster.pools[name], measured, lengths_path)
+        effort = Effort(minutes=minutes, trace_rounds=trace_rounds)
+        measured = measure(job, paths, name, cluster.pools[name], out, effort, notify)
+    profile = _profile(job.name, subject_digest(job, paths), measured, lengths_path)
     write_document(profile, out, WRITTEN_DIGITS)
     summary = _summary(profile, measured)
     click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
@@ -146,12 +155,12 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     return 0
 
 
-def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
+def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path) -> Profile:
     """Write the length trace, and assemble the profile that names it by its digest."""
     from ..planner.simulate.calibrate import RealRound, check_rounds
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_trace import write_lengths
-    from ..profiles.measure.measure_machine import this_machine, versions
+    from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
     from ..profiles.profile_schema import Lengths, Profile, Volatile
 
@@ -168,7 +177,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
         job=job,
         measured=subject,
         provenance="measured",
-        machine=this_machine(pool),
+        machine=measured.machine,
         model_parameters=measured.parameters,
         rollout=tuple(
             Rollout(
@@ -186,6 +195,8 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
                 sync=measured.sync[c.layout],
                 error=c.decode.error,
                 points=c.decode.points,
+                sleep_s=turns.sleep_s if (turns := measured.turns.get(c.layout)) else None,
+                wake_s=turns.wake_s if turns else None,
             )
             for c in measured.rollout
         ),
@@ -215,13 +226,17 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
     lengths = measured.trace.summary()
     return {
         "measuring_s": measured.seconds,
+        "left_out": measured.left_out,
         "decode": [
             {"tp": r.tp, "engines": r.engines, "a_s": r.step_s, "b_s": r.step_s_per_sequence,
-             "c_s": r.step_s_per_kv_token, "error": r.error}
+             "c_s": r.step_s_per_kv_token, "error": r.error, "sync_s": r.sync.p50, "sleep_s": r.sleep_s,
+             "wake_s": r.wake_s}
             for r in profile.rollout
         ],
         "train": [
-            {"micro_batch_tokens": t.micro_batch_tokens, "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error}
+            {"layout": update_text(t.layout), "micro_batch_tokens": t.micro_batch_tokens,
+             "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error, "peak_bytes": t.peak_bytes,
+             "moves_s": t.moves_s}
             for t in profile.train
         ],
         "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s,
@@ -241,12 +256,15 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
     for r in profile.rollout:
         lines.append(
             f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
-            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}"
+            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}; weights come in "
+            f"{seconds(r.sync.p50)}"
+            + (f", sleep {seconds(r.sleep_s)}, wake {seconds(r.wake_s)}" if r.sleep_s and r.wake_s else "")
         )
     for t in profile.train:
         lines.append(
             f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
             f"1k tokens, left-out error {percent(t.error)}"
+            + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
         )
     for c in profile.checks:
         lines.append(
@@ -260,4 +278,5 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
         f"{percent(lengths['at_cap'])}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
     )
     lines += [f"left out: {text}" for text in profile.outliers]
+    lines += [summary["left_out"]] if summary["left_out"] else []
     return "\n".join(lines)

@@ -81,6 +81,7 @@ def simulate_command(
         refuse_options_but("a plan of groups", "as_json")
         return simulate_groups_command(plan_path, as_json)
 
+    from ..planner.costs.job_pools import pools_of_plan
     from ..planner.costs.memory_bars import WEIGHT_BYTES
     from ..planner.costs.round_costs import nodes_of
     from ..planner.simulate.run_summary import BusyMeter, summarize
@@ -108,8 +109,9 @@ def simulate_command(
             "note: simulated from an epoch on that has a history, as the plan predicts; a run's first one is plain",
             err=True,
         )
-    pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
-    nodes = nodes_of(plan.job, documents.profile, pool, WEIGHT_BYTES[job.model.dtype])
+    pools = pools_of_plan(plan.job, documents.cluster)
+    assert pools is not None, "the plan fits the cluster"
+    nodes = nodes_of(plan.job, documents.profile, pools, WEIGHT_BYTES[job.model.dtype])
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
@@ -128,10 +130,11 @@ def simulate_command(
         drift_per_step=drift,
         switch_s=switch_s,
         watch=meter,
+        cluster=documents.cluster,
     )
     findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace))
     tell(findings)
-    result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool, nodes)}
+    result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pools, nodes)}
     result["findings"] = [finding.data() for finding in findings]
     if drawn is not None and timeline is not None:
         atomic_write(timeline, compact(drawn.document()))

@@ -108,7 +108,8 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     if planned.rounds.long is not None:
         rounds["long"] = _round_settings(planned.rounds.long)
     timeouts = TimeoutSpec(**planned.reward.timeout_numbers())
-    return RunSettings(planned.bias.mode, spec, timeouts, rounds, planned.sync.checksum_every)
+    sync = planned.sync
+    return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay)
 
 
 def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:

@@ -83,7 +83,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
     train_pool = None if first.train_pool is pool else first.train_pool
-    where = placement.device_names("GPU" if pool.accelerators.kind == "cuda" else "core")
+    where = placement.device_names(pool.accelerators.kind)
     ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, train_pool, where)
     turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     runs = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 
 from ..plans.yaml.errors import RunFailed
+from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
@@ -38,7 +39,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
-    await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
+    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
     sent = await run.weights.sync(engines, version, checked)
     run.tell_way(sent)
     mismatches = sent.mismatches
@@ -46,7 +47,7 @@ async def _step(run: TrainingRun) -> StepRecord:
         run.event("restart", whom=death.engine.name, reason=death.reason)
     if mismatches:
         raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
-    await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
+    decoding = await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
     synced = time.perf_counter()
 
     # Roll out.
@@ -71,8 +72,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
     run.weights.retire()
+    training = TurnsTook()
     if groups:
-        await while_trainer_lives(run.trainer, run.turns.to_training(run))
+        training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
     run.updating = True
     metrics = await run.trainer.step(groups, settings.update) if groups else {}
     trained = time.perf_counter()
@@ -80,15 +82,16 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Alarm.
     run.count_skipped(metrics, len(groups))
 
-    # Record.
+    # Record. As predictions have it, engines that sleep are part of the sync, and states that move part of the update.
+    turns_s = training.engines_s - sending.trainers_s - decoding.trainers_s
     run.step_number += 1
     record = step_record(
         run.step_number, round_kind, run.schedule, run.timeouts, outcome, result, metrics,
         PhaseSeconds(
-            sync_s=synced - began,
+            sync_s=synced - began + turns_s,
             rollout_s=result.rollout_s,
             reward_exposed_s=result.reward_exposed_s,
-            train_s=trained - rolled_out,
+            train_s=trained - rolled_out - turns_s,
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s,
             total_s=trained - began,
         ),

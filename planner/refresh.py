@@ -90,8 +90,7 @@ def refresh(
         gap = 0.0 if cost - bound <= 1e-7 * cost else (cost - bound) / cost
         solution = Solution(cycle, cost, bound, gap, False, plan.solver.name)
     decided = Decided(solution, cycle, tolerance_of(search, solution.cycle, profile), baseline, holdout)
-    pool = cluster.pools[search.space.pool]
-    predicted, assumed = predict(search, decided, pool, job, profile, trace, reward_table, seed)
+    predicted, assumed = predict(search, decided, job, profile, trace, reward_table, seed)
     why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
     options = SolveOptions(search.mode, objective=search.limits.objective, for_any=is_for_any(plan, model))
     solver = solver_facts(search, decided, options).model_copy(

@@ -9,9 +9,10 @@ from typing import cast
 
 from ..plans.facts.node_price import usd_per_node_hour
 from ..plans.schema.base import Mode
-from ..plans.schema.cluster import Cluster, Pool
+from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.length_evidence import few_lengths
+from ..plans.schema.sections.planned_job import PlannedJob
 from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
@@ -22,7 +23,7 @@ from .choose.candidates.prefix_placement import place
 from .choose.candidates.prompt_supply import few_for_refills
 from .choose.candidates.round_kinds import ShortKey
 from .choose.cycle_cost import Cycle
-from .choose.plan_limits import Limits
+from .choose.plan_limits import Limits, TrainPool
 from .costs.reward_costs import reward_cost
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
@@ -33,10 +34,16 @@ from .solve_options import DEFAULTS, SolveOptions
 
 
 def prepare(
-    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions = DEFAULTS
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    options: SolveOptions = DEFAULTS,
+    planned: PlannedJob | None = None,
 ) -> Search:
     """The search of a solve before anything is simulated: length model, candidates, their costs, and limits.
 
+    `planned`: a plan of the job, whose pools are taken; None: those that the job names.
     Reward seconds that the profile assumes are replaced by those that ship for the job's kind of reward.
     """
     profile, _ = with_reward_times(profile, job.reward.kind)
@@ -54,9 +61,9 @@ def prepare(
         prompts=options.prompts,
         for_any=options.for_any,
         shape=options.model,
+        planned=planned,
     )
-    pool = cluster.pools[space.pool]
-    if in_usd and usd_per_node_hour(pool) == 0:
+    if in_usd and space.pools.usd_per_hour(space.pools.whole) == 0:
         raise InputError(
             f"pool '{space.pool}' costs nothing (usd_per_node_hour or usd_per_gpu_hour is 0), so no plan is cheaper "
             "than another; give its price or minimise seconds"
@@ -77,7 +84,7 @@ def prepare(
         noise=partial(noise_of, profile),
         max_prompt_tokens=rollout.max_prompt_tokens,
     )
-    limits = _limits(job, profile, pool, space, model.mean_tokens, options)
+    limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)
 
 
@@ -96,8 +103,9 @@ def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> 
     return model
 
 
-def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: float, options: SolveOptions) -> Limits:
+def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, options: SolveOptions) -> Limits:
     """The limits of a schedule of the candidates, and the prices of its nodes and of its changes of layout."""
+    pool, own = space.pools.rollout, space.pools.train
     bias_budget = options.bias_budget
     if bias_budget is None:
         bias_budget = 0.0 if options.mode is None else math.inf
@@ -114,9 +122,10 @@ def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: f
         layout_switch_s=space.layout_switch_s,
         objective=options.objective,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
-        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in space.train),
+        train_nodes=tuple(space.pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,
         pool_nodes=pool.nodes,
+        train_pool=None if own is None else TrainPool(own.host_memory_bytes, own.nodes, usd_per_node_hour(own) / 3600),
         # The executor starts trainers once, for both kinds of round; layouts that were measured are its own.
         one_sharding=not options.for_any or profile.train_law is None,
     )

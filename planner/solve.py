@@ -80,8 +80,7 @@ def solve(
         raise
     warn_of_few_prompts(search, decided.cycle, options.prompts)
     progress("writing the plan", 0.99)
-    pool = cluster.pools[search.space.pool]
-    predicted, assumed = predict(search, decided, pool, job, profile, trace, reward_table, options.seed)
+    predicted, assumed = predict(search, decided, job, profile, trace, reward_table, options.seed)
     why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
     planned = planned_job(search, decided.cycle, job, predicted, why)
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)

@@ -15,7 +15,7 @@ from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
 from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
-from ..plans.schema.sections.planned_job import Bias, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from ..plans.schema.sections.planned_job import Bias, PlacementSpec, PlannedJob, RewardPlan, StepIssue, SyncPlan
 from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from .choose.candidate_search import Search
@@ -23,6 +23,7 @@ from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
+from .choose.ways_between import relays
 from .lengths.loss_divisors import expected_loss
 from .solve_options import SolveOptions
 
@@ -96,7 +97,8 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             adaptive_timeout=job.reward.adaptive_timeout,
         ),
         loss=expected_loss(search.setting.draws.model, job),
-        sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
+        sync=SyncPlan(checksum_every=CHECKSUM_EVERY, relay=relays(search, cycle)),
+        placement=None if search.space.train_pool is None else PlacementSpec(train_pool=search.space.train_pool),
         why=why,
     )
 

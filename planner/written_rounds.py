@@ -69,13 +69,13 @@ def search_with_plan(
         for_any=is_for_any(plan, model),
         passes=passes,
     )
-    search = prepare(cluster, job, profile, trace, options)
+    search = prepare(cluster, job, profile, trace, options, planned)
     _must_be_a_candidate(planned, search, search.setting.draws.model)
-    priced = round_costs(planned, profile, job.search.drafts)
+    priced = round_costs(planned, profile, job.search.drafts, cluster)
     short = _short_key(planned)
     long = _long_key(short, planned.rounds.long) if planned.rounds.long is not None else None
     keys: list[tuple[ShortKey | LongKey, RoundCosts]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
-    space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
+    space, limits, pools = search.space, search.limits, search.space.pools
     # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
     plain = {
         ShortKey("sync", issued, samples, None, short.layout)
@@ -97,10 +97,12 @@ def search_with_plan(
     limits = dataclasses.replace(
         limits,
         host_bytes={**{key: cost.host_bytes for key, cost in layouts.items()}, **limits.host_bytes},
-        nodes={**limits.nodes, **{key: pool.nodes_of(key.engines, key.tp) for key in layouts}},
+        nodes={**limits.nodes, **{key: pools.rollout.nodes_of(key.engines, key.tp) for key in layouts}},
         sharding=space.sharding,
-        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in train),
-        train_host=tuple(trainer_share(profile, pool, weight_bytes, update.layout) for update in train),
+        train_nodes=tuple(pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in train),
+        train_host=tuple(
+            trainer_share(profile, pools.of_trainers, weight_bytes, update.layout, pools.apart) for update in train
+        ),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
     written = {key: AsWritten(kind.decode, kind.max_num_seqs) for key, kind in keys if _differs(setting, key, kind)}

@@ -122,6 +122,19 @@ def differences(profile: Profile, machine: Machine) -> list[str]:
     return texts
 
 
+def other_accelerator(profile: Profile, pool: Pool, name: str) -> str | None:
+    """Why a profile does not price trainers on the pool called `name`, and what to do; None if it does: its
+    accelerators are the profile's."""
+    profiled, given = profile.machine.accelerator, pool.accelerators.name
+    sheets = gpu_of(profiled), gpu_of(given)
+    if profile.machine.kind == pool.accelerators.kind and (profiled == given or (sheets[0] and sheets[0] == sheets[1])):
+        return None
+    return (
+        f"pool '{name}' has accelerators {given!r}, and the profile, which prices engines and trainers alike, is of "
+        f"{profiled!r}; name a pool of these, or plan both phases in a workload, each with seconds of its own"
+    )
+
+
 SECTIONS = ("model", "data", "reward", "rollout")
 
 

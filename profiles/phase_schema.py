@@ -86,6 +86,18 @@ class Rollout(ProfileModel):
         exclude_if=is_none,
         description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
     )
+    sleep_s: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Seconds of a step in which the engines give their GPUs to the trainer; null: not measured",
+    )
+    wake_s: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Seconds of a step in which the engines take their GPUs back; null: not measured",
+    )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from, and its error")
 
     @property
@@ -141,7 +153,19 @@ class Train(ProfileModel):
     )
     offload: bool = Field(default=False, description="Whether the optimizer's states are kept in host memory")
     peak_bytes: int = Field(
-        default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
+        default=0,
+        ge=0,
+        le=10**15,
+        description="Peak memory of a rank, of its GPU or, on a CPU, resident in its host; 0: not measured",
+    )
+    moves_s: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description=(
+            "Seconds of a step in which a rank's states come to its GPU and leave it for the engines, beside `step_s`; "
+            "null: not measured"
+        ),
     )
 
     @property

@@ -28,6 +28,9 @@ HOST_SHARE = 0.7
 DISK_SHARE = 0.5
 """Of the free space on the disk that checkpoints may fill; one is written before the one before it is removed."""
 
+PROFILE_SHARE = 0.5
+"""Of a shape's minutes for what refines its profile, starts included; the least is measured however long it takes."""
+
 LEAST_S = 60.0
 """Seconds that a part has even if the minutes are over; what was begun is not worth less than that."""
 
@@ -63,7 +66,10 @@ class ShapeCheck:
         policy = (sys.executable, "-m", "benchmarks.gpu_check.random_policy")
         if self._part("write", *policy, job, "--shape", self.shape.name, "--device", self.device):
             result["model"] = json.loads(self.parts["write"].output.splitlines()[-1])
-            profiled = self._part("profile", *RLPLAN, "profile", job, "--trace-rounds", 2, "--json")
+            minutes = PROFILE_SHARE * self.shape.minutes
+            profiled = self._part(
+                "profile", *RLPLAN, "profile", job, "--trace-rounds", 2, "--minutes", f"{minutes:g}", "--json"
+            )
             if profiled:
                 result["measured"] = json.loads(self.parts["profile"].output.splitlines()[-1])
                 result["profile"] = str(keep_profile(job, profiles, self.shape.architecture.name))

@@ -74,12 +74,11 @@ def run(plan: Path, out: Path, steps: int) -> float:
 def run_with_deaths(plan: Path, out: Path, steps: int, nodes: RayNodes) -> dict[str, Any]:
     """Run a plan on three nodes, of which two are killed in a round and one is drained; returns what happened.
 
-    An engine's node is killed in the round of step 4; the trainer's is drained at half of the steps, and the node that
-    the trainer moves to is killed in the round after three quarters. Each time another node joins first, or then.
+    An engine's node is killed in the round of step 4, and two others join; the trainer's node is drained at half of the
+    steps; the node that the trainer moves to is killed in the round after three quarters, and another one joins.
     """
     began = time.monotonic()
     kills, addresses = 0, list(nodes.added)  # a run takes them in this order
-    trains = addresses[TRAIN_NODE]
     with Driver(plan, out, steps) as driver:
 
         def reach(step: int) -> None:
@@ -90,13 +89,12 @@ def run_with_deaths(plan: Path, out: Path, steps: int, nodes: RayNodes) -> dict[
         reach(3)
         nodes.kill(addresses[0])
         kills += 1
-        nodes.add(PER_NODE)
+        for _ in range(2):
+            nodes.add(PER_NODE)
         reach(steps // 2)
-        trains_next = nodes.add(PER_NODE)
-        nodes.drain(trains, NOTICE_S)
+        nodes.drain(addresses[TRAIN_NODE], NOTICE_S)
         reach(3 * steps // 4)
-        nodes.kill(trains)  # as whoever drained it would
-        nodes.kill(trains_next)
+        nodes.kill(trainers_node(out, addresses[TRAIN_NODE]))
         kills += 1
         nodes.add(PER_NODE)
         done = driver.wait_until_done(START_DEADLINE_S)
@@ -113,6 +111,12 @@ def run_with_deaths(plan: Path, out: Path, steps: int, nodes: RayNodes) -> dict[
             "node_events": [f"{event['event']} {event['node']}" for event in named],
             "seconds": round(time.monotonic() - began, 1),
         }
+
+
+def trainers_node(out: Path, first: str) -> str:
+    """Address of the node that the trainer is on: `first`, unless it has moved."""
+    moves = [event for event in read_run(out / TRACE).events if event["event"] == "node_back"]
+    return str(next((event["address"] for event in reversed(moves) if event["node"] == TRAIN_NODE), first))
 
 
 def compare(reference: Path, other: Path) -> dict[str, Any]:

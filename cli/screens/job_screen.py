@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
+from ...plans.phrases.pools_text import nodes_text
 from .alternatives import RE_SOLVED, front_table, why_table
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts
@@ -89,9 +90,8 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     proof = f"{solver_status(solver)} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
     if solver.refreshed:
         proof = f"{solver_status(solver)}, {percent(solver.gap, 2)} in {goal} from the solver's bound"
-    money = (
-        f"{usd(p.usd_per_hour)} USD/h for {count(p.nodes, 'node')}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
-    )
+    nodes = count(p.nodes, "node") if plan.job.placement is None else nodes_text(plan)
+    money = f"{usd(p.usd_per_hour)} USD/h for {nodes}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
     return [
         Text.assemble(
             (

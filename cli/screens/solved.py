@@ -36,6 +36,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "bias_budget": plan.job.bias.budget,
         "usd_per_1k_samples": predicted.usd_per_1k_samples,
         "nodes": predicted.nodes,
+        "train_nodes": predicted.train_nodes,
         "front": [point.model_dump() for point in predicted.front],
         "solved_at": plan.volatile.solved_at,
         "candidates": plan.solver.candidates,

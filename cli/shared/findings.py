@@ -66,6 +66,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     None if an input is missing or invalid, or if the profile has no costs for the plan.
     """
     from ...planner.check.plan_rules import documents
+    from ...planner.costs.job_pools import pools_of_plan
     from ...planner.costs.memory_bars import WEIGHT_BYTES
     from ...planner.costs.round_costs import nodes_of, table_of
     from ...plans.schema.plan import load_plan
@@ -73,12 +74,12 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
-    pool = cluster.pools.get(value.job.rounds.short.rollout.pool) if cluster is not None else None
-    if job is None or pool is None or profile is None:
+    pools = pools_of_plan(value.job, cluster)
+    if job is None or pools is None or profile is None:
         return None
     weight_bytes = WEIGHT_BYTES[job.model.dtype]
     try:
-        nodes = nodes_of(value.job, profile, pool, weight_bytes)
+        nodes = nodes_of(value.job, profile, pools, weight_bytes)
     except InputError:
         return None
     return [
@@ -86,12 +87,13 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
             "round": ("short", "long")[bar.kind],
             "phase": bar.phase,
             "place": bar.place,
+            **({} if bar.side == "both" else {"of": bar.side}),
             "needed_bytes": bar.needed_bytes,
             "capacity_bytes": bar.capacity_bytes,
             "lower_bound": not bar.complete,
             "holds_bytes": bar.holds_bytes,
         }
-        for bar in table_of(value.job, profile, pool, weight_bytes, nodes)
+        for bar in table_of(value.job, profile, pools, weight_bytes, nodes)
     ]
 
 

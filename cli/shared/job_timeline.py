@@ -62,6 +62,7 @@ def timeline_of(plan_path: Path) -> Timeline:
         steps=TIMELINE_STEPS,
         prompts=prompts,
         watch=drawn,
+        cluster=documents.cluster,
     )
     return drawn
 

@@ -17,7 +17,7 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder
+from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder, Parts
 from ..engines.fleet import FleetConfig
 
 MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
@@ -46,33 +46,58 @@ def device_ledgers(
         where: names of the devices of each engine and trainer; None: the engines of each TP size, and the ranks of each
             trainer, take the devices of their pool from the first one on.
     """
-    on_gpu = pool.accelerators.kind == "cuda"
-    kind = "GPU" if on_gpu else "core"
     capacity = float(pool.accelerators.memory_bytes)
     train_capacity = capacity if train_pool is None else float(train_pool.accelerators.memory_bytes)
-    holders: dict[str, Holder] = {}
-    places: dict[str, Sequence[str]] = {}
-    for tp, engines in fleet.engines().items():
-        for number, engine in enumerate(engines):
-            on_device = _engine(tp, capacity, plans.values()) if on_gpu else {}
-            holders[engine.name] = engine_holder(engine.name, on_device)
-            places[engine.name] = [f"{kind} {device}" for device in range(number * tp, (number + 1) * tp)]
     # A trainer whose GPUs nobody else uses, engines or other trainers, has no reason to leave them.
     alone = train_pool is not None and len(plans) == 1
+    engines = {tp: _engine(tp, capacity, plans.values()) for tp in fleet.engines()}
+    trainers = {
+        run: (
+            _trainer(trainer_name(run), plan, train_capacity, alone),
+            max(update.accelerators for _, update in _layouts(plan)),
+        )
+        for run, plan in plans.items()
+    }
+    return ledgers_of(fleet, engines, trainers, pool, train_pool, where)
+
+
+def ledgers_of(
+    fleet: FleetConfig,
+    engines: Mapping[int, Parts],
+    trainers: Mapping[str, tuple[Holder, int]],
+    pool: Pool,
+    train_pool: Pool | None = None,
+    where: Mapping[str, Sequence[str]] | None = None,
+) -> DeviceLedgers:
+    """The ledgers of all devices that engines of `fleet` and `trainers` are on.
+
+    Args:
+        fleet: the engines.
+        engines: by TP size, bytes that an engine holds on each of its GPUs while it decodes, by what holds them.
+        trainers: by name of the run, what a rank holds on its GPU, and the number of ranks.
+        pool, train_pool, where: as in `device_ledgers`.
+    """
+    on_gpu = pool.accelerators.kind == "cuda"
+    kind = "GPU" if on_gpu else "core"
+    holders: dict[str, Holder] = {}
+    places: dict[str, Sequence[str]] = {}
+    for tp, of_size in fleet.engines().items():
+        for number, engine in enumerate(of_size):
+            holders[engine.name] = engine_holder(engine.name, engines[tp] if on_gpu else {})
+            places[engine.name] = [f"{kind} {device}" for device in range(number * tp, (number + 1) * tp)]
     of_trainers = kind if train_pool is None else f"trainers' {kind}"
-    for run, plan in plans.items():
+    for run, (holder, ranks) in trainers.items():
         name = trainer_name(run)
-        holders[name] = _trainer(name, plan, train_capacity, alone) if on_gpu else Holder(name, "trainer")
-        ranks = range(max(update.accelerators for _, update in _layouts(plan)))
-        places[name] = [f"{of_trainers} {device}" for device in ranks]
+        holders[name] = holder if on_gpu else Holder(name, "trainer")
+        places[name] = [f"{of_trainers} {device}" for device in range(ranks)]
     places |= dict(where or {})
-    always = (1 - PLANNED_SHARE) if on_gpu else 0.0
     ledgers = []
     for device in dict.fromkeys(device for devices in places.values() for device in devices):
         there = [holder for name, holder in holders.items() if device in places[name]]
-        trained_only = train_pool is not None and all(holder.kind == "trainer" for holder in there)
-        room = train_capacity if trained_only else capacity
-        ledgers.append(DeviceLedger(device, room if on_gpu else math.inf, there, {"asleep": always * room}))
+        trained_only = all(holder.kind == "trainer" for holder in there)
+        capacity = float((train_pool if train_pool and trained_only else pool).accelerators.memory_bytes)
+        always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
+        ledgers.append(DeviceLedger(device, capacity if on_gpu else math.inf, there, always))
     return DeviceLedgers(ledgers)
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
@@ -40,6 +40,13 @@ class TurnsOf(Protocol):
         """Write an event to the trace."""
 
 
+class TurnsTook(NamedTuple):
+    """Seconds of turns: of engines that sleep and wake, and of trainers whose states come and leave."""
+
+    engines_s: float = 0.0
+    trainers_s: float = 0.0
+
+
 class DeviceTurns:
     """The turns of one fleet and the trainers of all runs that use it, by name of the run."""
 
@@ -55,25 +62,37 @@ class DeviceTurns:
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start all engines and trainers; at the end engines sleep, and trainers are offloaded.
+    async def start(self, engines: Sequence[EngineHandle] | None = None, runs: Collection[str] | None = None) -> None:
+        """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
         On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
         GPU is free, so nobody else may start there meanwhile, and whoever has started leaves the device to the next.
         Raises RunFailed or InputError.
         """
+        engines = list(self._engines.values()) if engines is None else engines
+        trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
         if not self._bounded(*self._engines):
-            starts = (self._start_trainer(name) for name in self._trainers)
-            await together(self._fleet.start(), *starts)
+            starts = (self._start_trainer(name) for name in trainers)
+            await together(*(engine.start() for engine in engines), *starts)
         else:
-            engines = sorted(self._engines.values(), key=lambda engine: engine.config.tp)
+            engines = sorted(engines, key=lambda engine: engine.config.tp)
             for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
+                await self._go(to_starting)
+                self._let_start(True)
                 await together(*(engine.start() for engine in batch))
+            for name in trainers:
                 await self._go(to_starting)
-            for name in self._trainers:
                 await self._start_trainer(name)
-                await self._go(to_starting)
         await self._go(to_starting)
+
+    async def end(self, engines: Sequence[EngineHandle], runs: Collection[str] = ()) -> None:
+        """End engines and the trainers of runs, which others are to have the devices of; they may start again."""
+        trainers = [trainer_name(run) for run in runs]
+        await asyncio.gather(
+            *(engine.close() for engine in engines), *(self._trainers[name].close() for name in trainers)
+        )
+        for name in (*(engine.name for engine in engines), *trainers):
+            self._gone(name)
 
     async def _start_trainer(self, name: str) -> None:
         self._take(Turn("trainer_starts", name))
@@ -98,11 +117,11 @@ class DeviceTurns:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
         """Have `engines` ready to receive the weights of the run's trainer. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
         if name not in self._trainers:
-            return
+            return TurnsTook()
         if any(self._contended(engine.name) for engine in engines) and not any(engine.alive for engine in engines):
             # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
             await self._go(to_starting, run)
@@ -110,30 +129,39 @@ class DeviceTurns:
             await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
-        await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
+        return await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
 
-    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> None:
+    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
-        if trainer_name(run.name) in self._trainers:
-            names = [engine.name for engine in engines]
-            await self._go(lambda holders, states, beside: to_decoding(holders, states, beside, names), run)
-            self._let_start(True)
+        if trainer_name(run.name) not in self._trainers:
+            return TurnsTook()
+        names = [engine.name for engine in engines]
+        took = await self._go(lambda holders, states, beside: to_decoding(holders, states, beside, names), run)
+        self._let_start(True)
+        return took
 
-    async def to_training(self, run: TurnsOf) -> None:
+    async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
-        if name in self._trainers:
-            self._let_start(False)
-            await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
+        if name not in self._trainers:
+            return TurnsTook()
+        self._let_start(False)
+        return await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
 
-    async def _go(self, order: Order, run: TurnsOf | None = None) -> None:
+    async def _go(self, order: Order, run: TurnsOf | None = None) -> TurnsTook:
         """Take the turns of an order; those of one kind that follow each other at once."""
+        took = TurnsTook()
         async with self._turn:
             await self._look()
             turns = order(self.ledgers.holders, self.ledgers.states, self.ledgers.beside)
             for event, batch in itertools.groupby(turns, key=lambda turn: turn.event):
                 began, group = time.perf_counter(), list(batch)
                 moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
+                seconds = time.perf_counter() - began
+                if event.startswith("engine"):
+                    took = took._replace(engines_s=took.engines_s + seconds)
+                else:
+                    took = took._replace(trainers_s=took.trainers_s + seconds)
                 if run is not None:
                     taken = [move for move in moves if move is not None]
                     run.event(
@@ -143,8 +171,9 @@ class DeviceTurns:
                         whom=[move.turn.holder for move in taken],
                         device_bytes=max((move.mapped_bytes for move in taken), default=0.0),
                         link_bytes=max((move.link_bytes for move in taken), default=0.0),
-                        seconds=round(time.perf_counter() - began, 6),
+                        seconds=round(seconds, 6),
                     )
+        return took
 
     async def _look(self) -> None:
         """Have the ledger say of each engine whether it is there.

@@ -22,10 +22,11 @@ def run_placement(plans: Mapping[str, PlannedJob], pools: Mapping[str, Pool]) ->
     counts = engine_counts({kind.rollout.layout for kind in kinds})
     engines = {tp: [engine_name(tp, number) for number in range(count)] for tp, count in counts.items()}
     ranks = {name: plan.rounds.short.train.accelerators for name, plan in plans.items()}
-    train_room = None if train_pool == rollout_pool else _room(train_pool, pools)
-    return place(_room(rollout_pool, pools), engines, ranks, first.reward.workers, train_room)
+    train_room = None if train_pool == rollout_pool else room_of(train_pool, pools)
+    return place(room_of(rollout_pool, pools), engines, ranks, first.reward.workers, train_room)
 
 
-def _room(name: str, pools: Mapping[str, Pool]) -> Room:
+def room_of(name: str, pools: Mapping[str, Pool]) -> Room:
+    """The nodes of a pool, numbered from 0."""
     pool = pools[name]
     return Room(name, pool.nodes, pool.accelerators.per_node, pool.cores)

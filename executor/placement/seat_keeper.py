@@ -86,7 +86,7 @@ class SeatKeeper:
         if own_machine:
             if len(self._rooms) > 1:
                 raise InputError(
-                    f"the plan needs {len(self._rooms)} nodes, and this machine is one; start Ray on all nodes, and "
+                    f"{len(self._rooms)} nodes are needed, and this machine is one; start Ray on all nodes, and "
                     "set RAY_ADDRESS to the address of its head"
                 )
             self._nodes = {node: this_machine(self._kind, room.devices) for node, room in self._rooms.items()}

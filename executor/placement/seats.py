@@ -94,10 +94,11 @@ class Placement:
         }
 
     def device_names(self, kind: str) -> dict[str, list[str]]:
-        """Names of the devices of each engine, and of each `trainer PLAN`, as `GPU 3 of node 1` of kind GPU."""
+        """Names of the devices of each engine and each `trainer PLAN`, as `GPU 3 of node 1`; `kind`: cuda or cpu."""
+        word = "GPU" if kind == "cuda" else "core"
         held = {name: [seat] for name, seat in self.engines.items()}
         held |= {f"trainer {plan}": list(seats) for plan, seats in self.trainers.items()}
-        return {n: [f"{kind} {d} of node {s.node}" for s in seats for d in s.devices] for n, seats in held.items()}
+        return {n: [f"{word} {d} of node {s.node}" for s in seats for d in s.devices] for n, seats in held.items()}
 
 
 def place(

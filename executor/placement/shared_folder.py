@@ -17,8 +17,13 @@ from ..actors import track, within
 from .live_nodes import PROBE_S, LeasedNode, on_node
 
 
-async def check_shared(folder: Path, nodes: Sequence[LeasedNode]) -> None:
-    """Raises InputError if a node does not share `folder` with this process. A folder on one node is not checked."""
+async def check_shared(
+    folder: Path,
+    nodes: Sequence[LeasedNode],
+    why: str = "since trainer ranks on every node write checkpoints there",
+) -> None:
+    """Raises InputError, which says `why`, if a node does not share `folder` with this process. A folder on one node is
+    not checked."""
     here = ray.get_runtime_context().get_node_id()
     others = [node for node in nodes if node.node_id != here]
     if not others:
@@ -41,7 +46,7 @@ async def check_shared(folder: Path, nodes: Sequence[LeasedNode]) -> None:
             if fault is not None:
                 raise InputError(
                     f"node {node.facts.address} does not share this folder: {fault}; name one with --out that all "
-                    "nodes share, since trainer ranks on every node write checkpoints there",
+                    f"nodes share, {why}",
                     str(folder),
                 )
     finally:

@@ -201,6 +201,11 @@ class TrainerGroup:
         moved: int = await self._all("place", CALL_DEADLINE_S, PARAMETERS in here, MOMENTS in here)
         return moved
 
+    async def peak_bytes(self) -> int:
+        """The most memory that any rank held since this was asked last: of its GPU, or resident in its host."""
+        peaks: list[int] = await self.each("peak_bytes", CALL_DEADLINE_S)
+        return max(peaks)
+
     async def stage(self) -> int:
         """Copy model and optimizer state to the ranks' host memory; returns the bytes of rank 0's copy.
 

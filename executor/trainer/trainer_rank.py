@@ -27,6 +27,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
+from ..host import take_resident_peak
 from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.staging import Staging
@@ -246,6 +247,16 @@ class Trainer:
         before_bytes = self._optimizer.host_bytes
         self._optimizer.place(not moments)
         return self._parked.place(parameters) + abs(self._optimizer.host_bytes - before_bytes)
+
+    def peak_bytes(self) -> int:
+        """The most memory that this rank held since this was asked last: of its GPU (what torch has reserved of it), or
+        resident in its host."""
+        if self._device.type == "cpu":
+            return take_resident_peak()
+        peak = int(torch.cuda.max_memory_reserved())
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return peak
 
     def stage(self) -> int:
         """Copy model, optimizer, version and random state to host memory for `write_staged`; returns this rank's bytes.

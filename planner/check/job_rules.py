@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
+from ...plans.check.plan_fit import pool_faults
 from ...plans.check.resource_rules import too_many_workers
 from ...plans.facts.model_shape import shape_of_job, tp_divides
 from ...plans.files.prompt_rows import other_count, read_prompts
@@ -18,8 +19,10 @@ from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS
+from ...profiles.fitness import other_accelerator
 from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
+from ..choose.candidates.pool_choice import LOCATION, only_pool_fault
 from .check_options import M
 from .reward_rules import deadline_faults
 
@@ -52,12 +55,36 @@ def _beside(job: Job, path: str) -> list[Fault]:
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
     faults = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
+    faults += _placement(job, cluster, profile)
     pools = sorted(cluster.pools.items()) if cluster is not None else []
     crowded = [too_many_workers(job.reward.workers, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
         message, _, remedy = crowded[0].partition("; ")
         faults.append(Fault("too-many-reward-workers", ("reward", "workers"), message, remedy))
     return faults
+
+
+def _placement(job: Job, cluster: Cluster | None, profile: Profile | None) -> list[Fault]:
+    """The fault of the pool that the job gives its trainers alone: it is unknown, the only one, or no other is of its
+    kind, or its accelerators are not the profile's."""
+    if job.placement is None or cluster is None:
+        return []
+    name = job.placement.train_pool
+    fault = next(pool_faults(cluster, name, ""), None) or only_pool_fault(cluster, name)
+    if fault is None:
+        kind = cluster.pools[name].accelerators.kind
+        if not any(other != name and pool.accelerators.kind == kind for other, pool in cluster.pools.items()):
+            message = f"pool '{name}' is of kind {kind}, and no other pool of the cluster is"
+            fault = "pools-of-two-kinds", message, "name a pool of the same kind as another"
+    if fault is None and profile is not None:
+        unlike = other_accelerator(profile, cluster.pools[name], name)
+        if unlike is not None:
+            message, _, remedy = unlike.partition("; ")
+            fault = "profile-of-other-machine", message, remedy
+    if fault is None:
+        return []
+    rule, message, remedy = fault
+    return [Fault(rule, LOCATION, message, remedy)]
 
 
 def _neighbour(path: str, name: str, model: type[M]) -> M | None:

@@ -24,21 +24,22 @@ from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
 from ..choose.candidates.engine_layouts import less_memory
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of
-from ..costs.device_memory import device_bars, device_bytes
+from ..costs.device_memory import device_bars, device_bytes, trainer_bars
+from ..costs.job_pools import JobPools
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 from ..costs.update_costs import law_dtype_fault, measured_update
 
 
-def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterator[Fault]:
-    """Faults of layouts without costs, and of memory that is too small. `pool`: of the rounds, None if unknown."""
+def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> Iterator[Fault]:
+    """Faults of layouts without costs, and of memory that is too small. `pools`: of the plan, None if unknown."""
     planned, rounds = plan.job, plan.job.rounds
     kinds: list[tuple[Loc, RoundRollout, UpdateLayout]] = [
         (("job", "rounds", "short"), rounds.short.rollout, rounds.short.train)
     ]
     if rounds.long is not None:
         kinds.append((("job", "rounds", "long"), rounds.long.rollout, rounds.long.train))
-    shape, per_node = _shape(profile, job, pool)
+    shape, per_node = _shape(profile, job, None if pools is None else pools.of_trainers)
     all_priced = True
     for location, rollout, train in kinds:
         cost: DecodeCost | None = None
@@ -55,19 +56,23 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
             yield Fault("drafts-unpriced", (*location, "rollout", "drafts"), message, remedy)
         trains = list(_update((*location, "train"), train, job, profile, shape, per_node))
         yield from trains
-        if cost is not None and pool is not None:
-            yield from _devices(location, cost, None if trains else train, job, profile, pool)
+        if cost is not None and pools is not None:
+            yield from _devices(location, cost, None if trains else train, job, profile, pools)
     if planned.reward.judge is not None:
         try:
             judge_of(profile, planned.reward.judge)
         except InputError as error:
             yield _fault("judge-unpriced", ("job", "reward", "judge"), error.message)
-    if pool is not None:
+    if pools is not None:
         if all_priced:
-            yield from _hosts(plan, job, profile, pool)
-        less = less_memory(profile, pool, rounds.short.rollout.pool)
+            yield from _hosts(plan, job, profile, pools)
+        less = less_memory(profile, pools.rollout, rounds.short.rollout.pool)
         if less is not None:
             yield _fault("engine-memory", ("job", "rounds", "short", "rollout", "pool"), less)
+        if pools.train is not None and planned.placement is not None:
+            less = less_memory(profile, pools.train, planned.placement.train_pool)
+            if less is not None:
+                yield _fault("train-memory", ("job", "placement", "train_pool"), less)
 
 
 def bars(plan: Plan) -> Iterator[Fault]:
@@ -79,8 +84,8 @@ def bars(plan: Plan) -> Iterator[Fault]:
             yield Fault(_RULES[kind], (*location, "needed_bytes"), message, _REMEDIES[kind])
 
 
-def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> Iterator[Fault]:
-    """Faults of memory bars against today's inputs: KV by the profile's entry, trainers and hosts by the pool. A
+def bars_as_they_are(plan: Plan, profile: Profile | None, pools: JobPools | None) -> Iterator[Fault]:
+    """Faults of memory bars against today's inputs: KV by the profile's entry, trainers and hosts by the pools. A
     capacity that has changed is a fault of its own, unless what is needed exceeds the new one too."""
     rounds = plan.job.rounds
     layouts = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
@@ -91,9 +96,11 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> 
             entry = rollout and profile and entry_of(profile, rollout.layout)
             room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
         elif kind == "train":
-            room = device_bytes(profile, pool) if pool and profile else None
+            room = device_bytes(profile, pools.of_trainers) if pools and profile else None
         else:
-            room = pool.host_memory_bytes if pool else None
+            # The bar is of the fuller pool's node, and the plan does not say which that is.
+            rooms = [pool.host_memory_bytes for pool in (pools.rollout, pools.of_trainers)] if pools else []
+            room = min(rooms, key=lambda size: abs(size - bar.capacity_bytes), default=None)
         # `bars` reports what exceeds the plan's own capacity.
         if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
             continue
@@ -160,19 +167,24 @@ def _update(
 
 
 def _devices(
-    location: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pool: Pool
+    location: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pools: JobPools
 ) -> Iterator[Fault]:
     """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
     fault."""
     weight_bytes, engines = WEIGHT_BYTES[job.model.dtype], engines_of(profile, cost.key)
-    engines_only = device_bars(profile, pool, weight_bytes, engines, None)
+    engines_only = device_bars(profile, pools.rollout, weight_bytes, engines, None)
     for bar in engines_only:
         if not bar.fits:
             yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(bar), _WIDER)
     if train is None:
         return
-    short = {bar.phase for bar in engines_only if not bar.fits}  # phases that the engines alone outgrow were reported
-    for bar in device_bars(profile, pool, weight_bytes, engines, train):
+    if pools.train is not None:
+        short, bars_of = set[str](), trainer_bars(profile, pools.train, weight_bytes, train)
+    else:
+        # Phases that the engines alone outgrow were reported.
+        short = {bar.phase for bar in engines_only if not bar.fits}
+        bars_of = device_bars(profile, pools.rollout, weight_bytes, engines, train)
+    for bar in bars_of:
         if not bar.fits and bar.phase not in short:
             yield Fault("train-memory", (*location, "train"), _beyond(bar), _REMEDIES["train"])
 
@@ -180,10 +192,10 @@ def _devices(
 _WIDER = "take more accelerators per engine, or profile on these"
 
 
-def _hosts(plan: Plan, job: Job, profile: Profile, pool: Pool) -> Iterator[Fault]:
-    """The fault of a node's host memory that is too small, on as many nodes as the pool has."""
-    table = table_of(plan.job, profile, pool, WEIGHT_BYTES[job.model.dtype], pool.nodes)
-    bar = max((bar for bar in table if bar.place == "host"), key=lambda bar: bar.needed_bytes)
+def _hosts(plan: Plan, job: Job, profile: Profile, pools: JobPools) -> Iterator[Fault]:
+    """The fault of a node's host memory that is too small, on as many nodes as the pools have."""
+    table = table_of(plan.job, profile, pools, WEIGHT_BYTES[job.model.dtype], pools.whole)
+    bar = max((bar for bar in table if bar.place == "host"), key=lambda bar: bar.needed_bytes / bar.capacity_bytes)
     if not bar.fits:
         yield Fault("host-memory", ("job", "rounds"), _beyond(bar), _REMEDIES["host_memory"])
 

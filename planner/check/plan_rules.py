@@ -16,8 +16,9 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.sections.origin import InputFile, LengthsInput
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.fitness import unfit
+from ...profiles.fitness import other_accelerator, unfit
 from ...profiles.profile_schema import Profile
+from ..costs.job_pools import NodesTaken, pools_of_plan
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of
 from ..lengths.table_lengths import changed_table
@@ -57,8 +58,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     faults += physics(plan, cluster, job, profile, model)
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)
-    pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
-    faults += bars_as_they_are(plan, profile, pool)
+    faults += bars_as_they_are(plan, profile, pools_of_plan(plan.job, cluster))
     if options.site_rules is not None:
         faults += plan_breaches(plan, options.site_rules, job)
         faults += unknown_pools(options.site_rules, cluster, ("inputs", "cluster"))
@@ -69,9 +69,10 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
 
 
 def _too_large(plan: Plan, cluster: Cluster) -> list[Fault]:
-    """The fault of a pool of the plan that has become larger than one job is planned on."""
-    name = plan.job.rounds.short.rollout.pool
-    large = [fault for fault in pools_too_large(cluster) if fault.location[1] == name]
+    """The faults of pools of the plan that have become larger than one job is planned on."""
+    named = plan.job.placement
+    names = {plan.job.rounds.short.rollout.pool, *([] if named is None else [named.train_pool])}
+    large = [fault for fault in pools_too_large(cluster) if fault.location[1] in names]
     return [Fault(fault.rule, ("inputs", "cluster"), f"{fault.key}: {fault.message}", fault.remedy) for fault in large]
 
 
@@ -115,18 +116,17 @@ def physics(
     if plan.job.reward.judge is None:
         faults += deadline_faults(("job", "reward", "deadline_s"), plan.job.reward.deadline_s, job.reward.kind, profile)
     if profile is not None:
-        pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
-        faults += priced(plan, job, profile, pool)
+        faults += priced(plan, job, profile, pools_of_plan(plan.job, cluster))
     return faults
 
 
-def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | None) -> int | None:
-    """Nodes that the plan takes of its pool, host memory counted; None where its costs are not known."""
-    pool = cluster.pools.get(plan.job.rounds.short.rollout.pool)
-    if pool is None or job is None or profile is None:
+def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | None) -> NodesTaken | None:
+    """Nodes that the plan takes of its pools, host memory counted; None where its costs are not known."""
+    pools = pools_of_plan(plan.job, cluster)
+    if pools is None or job is None or profile is None:
         return None
     try:
-        return nodes_of(plan.job, profile, pool, WEIGHT_BYTES[job.model.dtype])
+        return nodes_of(plan.job, profile, pools, WEIGHT_BYTES[job.model.dtype])
     except InputError:
         return None  # a layout without costs is a finding of its own
 
@@ -173,8 +173,14 @@ def _profile(
         faults.append(Fault("provenance-differs", (*location, "provenance"), message, f"write {profile.provenance}"))
     if job is None:
         return faults
-    pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
+    pools, named = {} if cluster is None else cluster.pools, plan.job.placement
+    pool = pools.get(plan.job.rounds.short.rollout.pool)
     faults += [
         Fault(why.rule, location, why.message, why.remedy) for why in unfit(profile, job, paths, [pool] if pool else [])
     ]
+    if named is not None and named.train_pool in pools:
+        unlike = other_accelerator(profile, pools[named.train_pool], named.train_pool)
+        if unlike is not None and (pool is None or pool.accelerators.kind == pools[named.train_pool].accelerators.kind):
+            message, _, remedy = unlike.partition("; ")
+            faults.append(Fault("profile-of-other-machine", ("job", "placement", "train_pool"), message, remedy))
     return faults

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from ...plans.schema.sections.layouts import EngineLayout
+from ..costs.job_pools import NodesTaken
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from .plan_limits import Limits
 
@@ -121,16 +122,19 @@ class Cycle:
         long = self.long.step_s[self.long_train] + self.switch_s if self.long else 0.0
         return self.weigh(group_size, self.short.step_s[self.train], long)
 
-    def nodes(self, limits: Limits) -> int:
-        """Nodes that the plan takes: the most that engines, trainers or host memory need."""
+    def taken(self, limits: Limits) -> NodesTaken:
+        """Nodes that the plan takes of each pool: the most that engines, trainers or host memory need."""
         layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
         trains = [self.train, *([self.long_train] if self.long else [])]
-        node_counts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
-        return max(*node_counts, limits.nodes_for(layouts, trains))
+        return limits.taken(layouts, trains)
+
+    def nodes(self, limits: Limits) -> int:
+        """Nodes that the plan takes, of all pools."""
+        return self.taken(limits).total
 
     def usd_per_sample(self, limits: Limits) -> float:
         """USD per trained sample, for the nodes that the plan takes."""
-        return self.seconds_per_sample(limits.group_size) * self.nodes(limits) * limits.usd_per_node_s
+        return self.seconds_per_sample(limits.group_size) * limits.usd_per_s(self.taken(limits))
 
     def cost(self, limits: Limits) -> float:
         """The minimised cost per trained sample: seconds or USD."""
@@ -142,7 +146,7 @@ class Cycle:
         """Standard error of `cost`."""
         u, v = self.rates(limits.group_size)
         seconds = math.hypot(u * self.short.step_error, v * self.long.step_error if self.long else 0.0)
-        return seconds * self.nodes(limits) * limits.usd_per_node_s if limits.objective == "usd" else seconds
+        return seconds * limits.usd_per_s(self.taken(limits)) if limits.objective == "usd" else seconds
 
     def length_ratio(self, limits: Limits) -> float:
         """Trained over unconditioned mean length."""
@@ -168,7 +172,7 @@ class Cycle:
             broken.append("slo")
         layouts = {short.layout, long.layout} if long else {short.layout}
         trains = {self.train, self.long_train} if long else {self.train}
-        if limits.on_node(layouts, trains, limits.pool_nodes) > limits.host_memory_bytes:
+        if not limits.holds(layouts, trains):
             broken.append("memory")
         if limits.one_sharding and len({limits.sharding_of(train) for train in trains}) > 1:
             broken.append("sharding")

@@ -22,11 +22,11 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
     """
     if is_plain(chosen):
         return chosen
-    limits, nodes, rounds = search.limits, chosen.nodes(search.limits), search.passes[-1].short_rounds
+    limits, nodes, rounds = search.limits, chosen.taken(search.limits), search.passes[-1].short_rounds
     while True:
         fitting = _that_fit(search)
         # An edited plan may take fewer nodes than any update of the search: then plain rounds take what they take.
-        plain = [c for c in fitting if c.nodes(limits) <= nodes] or fitting
+        plain = [c for c in fitting if c.taken(limits).within(nodes)] or fitting
         if not plain:
             raise Infeasible("no plain rounds, with which a plan is compared, fit into the pool's host memory")
         best = min(

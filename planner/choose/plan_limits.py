@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ..costs.host_memory import Share
+from ..costs.job_pools import NodesTaken
 
 Objective = Literal["seconds", "usd"]
 """The minimised cost, per trained sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPool:
+    """A pool that trainers have to themselves: host memory of a node, the most nodes, and the price of one."""
+
+    host_memory_bytes: int
+    nodes: int
+    usd_per_node_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +32,7 @@ class Limits:
         mean_tokens: unconditioned mean length.
         bias_budget: allowed |1 - length ratio|; infinite if bias does not matter.
         slo: whether `Column.slow` binds.
-        host_memory_bytes: of a node.
+        host_memory_bytes: of a node, for engines and the trainers beside them.
         host_bytes: of each layout's engines, all together; they are spread evenly over the nodes that a plan takes.
         sharding: for each update choice a number; choices with the same number shard the model alike.
         reshard_s: seconds of changing between two shardings.
@@ -33,6 +43,7 @@ class Limits:
         usd_per_node_s: price of a node.
         train_host: host memory of each update choice's trainers; empty: none.
         pool_nodes: the most nodes that a plan can take.
+        train_pool: what differs where trainers are on a pool of their own; None: they are beside the engines.
         one_sharding: both kinds of round shard the model alike, since one set of trainers serves both.
     """
 
@@ -52,6 +63,7 @@ class Limits:
     train_host: tuple[Share, ...] = ()
     pool_nodes: int = 1
     one_sharding: bool = False
+    train_pool: TrainPool | None = None
 
     def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
         """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
@@ -70,15 +82,54 @@ class Limits:
 
     def nodes_for(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> int:
         """The fewest nodes whose host memory holds these engines and trainers; all of the pool's where none does."""
-        layouts, trains = set(layouts), set(trains)
-        few, many = 1, self.pool_nodes
+        return self._fewest(set(layouts), set(trains), self.pool_nodes, self.host_memory_bytes)
+
+    def _fewest(self, layouts: set[EngineLayout], trains: set[int], most: int, host_memory_bytes: int) -> int:
+        few, many = 1, most
         while few < many:  # on more nodes the fullest holds no more
             middle = (few + many) // 2
-            if self.on_node(layouts, trains, middle) <= self.host_memory_bytes:
+            if self.on_node(layouts, trains, middle) <= host_memory_bytes:
                 many = middle
             else:
                 few = middle + 1
         return many
+
+    @property
+    def all_nodes(self) -> NodesTaken:
+        """All nodes of each pool."""
+        return NodesTaken(self.pool_nodes, 0 if self.train_pool is None else self.train_pool.nodes)
+
+    def on_nodes(self, nodes: NodesTaken) -> Limits:
+        """These limits on so many nodes of each pool."""
+        own = None if self.train_pool is None else replace(self.train_pool, nodes=nodes.train)
+        return replace(self, pool_nodes=nodes.rollout, train_pool=own)
+
+    def with_host_memory(self, host_memory_bytes: int) -> Limits:
+        """These limits with so much host memory in each node."""
+        own = None if self.train_pool is None else replace(self.train_pool, host_memory_bytes=host_memory_bytes)
+        return replace(self, host_memory_bytes=host_memory_bytes, train_pool=own)
+
+    def taken(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> NodesTaken:
+        """Nodes that engines and update choices take: the most that accelerators or host memory need, of each pool."""
+        layouts, trains = set(layouts), set(trains)
+        engines, trainers = max(map(self.nodes_of, layouts)), max(map(self.train_nodes_of, trains))
+        if self.train_pool is None:
+            return NodesTaken(max(engines, trainers, self.nodes_for(layouts, trains)))
+        own = self._fewest(set(), trains, self.train_pool.nodes, self.train_pool.host_memory_bytes)
+        return NodesTaken(max(engines, self.nodes_for(layouts, ())), max(trainers, own))
+
+    def usd_per_s(self, nodes: NodesTaken) -> float:
+        """Price of a second of so many nodes."""
+        price = nodes.rollout * self.usd_per_node_s
+        return price if self.train_pool is None else price + nodes.train * self.train_pool.usd_per_node_s
+
+    def holds(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> bool:
+        """Whether the host memory of all nodes of the pools holds these engines and trainers."""
+        if self.train_pool is None:
+            return self.on_node(layouts, trains, self.pool_nodes) <= self.host_memory_bytes
+        if self.on_node((), trains, self.train_pool.nodes) > self.train_pool.host_memory_bytes:
+            return False
+        return self.on_node(layouts, (), self.pool_nodes) <= self.host_memory_bytes
 
     def sharding_of(self, train: int) -> int:
         """How update choice `train` shards the model."""

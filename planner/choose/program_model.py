@@ -112,12 +112,16 @@ class ProgramModel:
         # In GB: coefficients of 1e10 beside 1 are what tolerances are lost on.
         limits, nodes = self.limits, self.limits.pool_nodes
         held = pulp.lpSum([limits.engines_on_node(k, nodes) / 1e9 * e for k, e in exists.items()])
-        states = {m: limits.trainers_on_node(m, nodes) / 1e9 for m in self.trains}
+        own = limits.train_pool
+        states = {m: limits.trainers_on_node(m, nodes if own is None else own.nodes) / 1e9 for m in self.trains}
         if any(states.values()):
             trainers = pulp.LpVariable("trainers_on_host", 0, cat=pulp.LpContinuous)
             for name, choices in (("short", self.y), ("long", self.w)):
                 self.problem += trainers >= pulp.lpSum([states[m] * c for m, c in choices.items()]), f"{name}_trainers"
-            held += trainers
+            if own is None:
+                held += trainers
+            else:
+                self.problem += trainers <= own.host_memory_bytes / 1e9, "trainers_host_memory"
         self.problem += held <= limits.host_memory_bytes / 1e9, "host_memory"
 
     def _changes(self, group_target: int) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from ...plans.yaml.errors import Infeasible
+from ..costs.job_pools import NodesTaken
 from ..highs import MAX_NODES, minimise
 from .candidates.round_kinds import DeferralRule
 from .cycle_cost import Column, Cycle
@@ -108,7 +109,7 @@ def solve_program(
     )
 
 
-_Part = tuple[list[Column], list[Column], list[int], float, int]
+_Part = tuple[list[Column], list[Column], list[int], float, NodesTaken]
 """Columns, update choices, the price of a second, and nodes."""
 
 
@@ -116,17 +117,27 @@ def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> l
     """One program for seconds; for USD one for each number of nodes."""
     trains = list(range(len(short[0].step_s))) if short else []
     if limits.objective == "seconds":
-        return [(list(short), list(long), trains, 1.0, limits.pool_nodes)]
-    counts = {limits.nodes_of(c.layout) for c in [*short, *long]} | {limits.train_nodes_of(m) for m in trains}
+        return [(list(short), list(long), trains, 1.0, limits.all_nodes)]
+    engines = {limits.nodes_of(c.layout) for c in [*short, *long]}
+    trainers = {limits.train_nodes_of(m) for m in trains}
     states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
     pairs = itertools.product({c.layout for c in short}, {c.layout for c in [*short, *long]}, states)
-    counts |= {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
+    if limits.train_pool is None:
+        counts = engines | trainers | {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
+        choices = [NodesTaken(nodes) for nodes in sorted(counts)]
+    else:
+        taken = [limits.taken([s, w], [m]) for s, w, m in pairs]
+        engines, trainers = engines | {t.rollout for t in taken}, trainers | {t.train for t in taken}
+        choices = [NodesTaken(*each) for each in itertools.product(sorted(engines), sorted(trainers))]
     programs = []
-    for nodes in sorted(counts):
-        few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
-        fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
+    for nodes in choices:
+        few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes.rollout] for columns in (short, long))
+        room = nodes.rollout if limits.train_pool is None else nodes.train
+        fitting = [m for m in trains if limits.train_nodes_of(m) <= room]
         if few and fitting:
-            programs.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
+            most = limits.all_nodes
+            bounded = NodesTaken(min(nodes.rollout, most.rollout), min(nodes.train, most.train))
+            programs.append((few, many, fitting, limits.usd_per_s(nodes), bounded))
     return programs
 
 
@@ -135,14 +146,14 @@ def _solve(
     long: list[Column],
     trains: list[int],
     price: float,
-    nodes: int,
+    nodes: NodesTaken,
     needs_long: set[DeferralRule],
     limits: Limits,
     group_target: int,
     max_nodes: int,
 ) -> tuple[Cycle, float, bool] | None:
     """(choice, bound of the objective per sample, proven); None if infeasible."""
-    limits = dataclasses.replace(limits, pool_nodes=nodes)
+    limits = limits.on_nodes(nodes)
     build = ProgramModel(short, long, trains, needs_long, limits, group_target)
     first = minimise(build.problem, build.cost, max_nodes)
     if first is None:
@@ -171,12 +182,12 @@ def _why_infeasible(
 ) -> str:
     """The error that names the limit that binds: solve again without each limit, and see which gives a plan."""
     limits = dataclasses.replace(limits, objective="seconds")  # feasibility does not depend on the price
-    everything = limits.on_node(limits.host_bytes, range(len(limits.train_host)), 1)
+    everything = max(1, math.ceil(limits.on_node(limits.host_bytes, range(len(limits.train_host)), 1)))
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),
         "slo.step_p95_s; raise it": dataclasses.replace(limits, slo=False),
         "host memory of a node for engines, trainers and their offloaded states; add memory, nodes or fewer layouts": (
-            dataclasses.replace(limits, host_memory_bytes=max(1, math.ceil(everything)))
+            limits.with_host_memory(everything)
         ),
     }
     reasons = [

@@ -158,7 +158,7 @@ def _tied(
     Of the pairs of updates those in which both kinds of round update alike, which are the simpler ones, and those that
     can be part of a best cycle.
     """
-    limits, nodes = search.limits, best.nodes(search.limits)
+    limits, nodes = search.limits, best.taken(search.limits)
     partners: dict[DeferralRule, list[Column]] = {}
     for column in long:
         partners.setdefault(column.deferral, []).append(column)
@@ -169,7 +169,7 @@ def _tied(
         for partner in partners.get(column.deferral, []) if column.deferral in search.needs_long else [None]:
             bar = (1.0 + tolerance) * cost(column.rounds, partner.rounds if partner else 0)
             for cycle in _within(column, partner, bar, search):
-                tied = cycle.nodes(limits) == nodes and not cycle.violations(limits)
+                tied = cycle.taken(limits) == nodes and not cycle.violations(limits)
                 if tied and cycle.name != best.name and (_solid(search, cycle) or not solid_only):
                     schedules.append(cycle)
     return schedules

@@ -14,8 +14,8 @@ That rate is the one at which vLLM's sleep mode of level 1 was seen to move weig
 optimizer steps, which the training law prices at the same rate; of such a trainer only the weights take turns with
 engines.
 
-Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
-engines do not sleep.
+Of a measured profile both are as they were measured; one that does not say is not charged. On a CPU engines do not
+sleep. Trainers with a pool of their own (job_pools.py) take no turns, and nothing here is charged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NO_TRAINER = Holder("trainer", "trainer")
 
 
 def shares_gpus(profile: Profile) -> bool:
-    """Whether engines and trainers that take turns on one GPU are priced beside the profile: not if it was measured."""
+    """Whether engines and trainers that take turns on one GPU are priced by data sheets: not if it was measured."""
     return profile.machine.kind == "cuda" and profile.provenance != "measured"
 
 
@@ -68,14 +68,20 @@ def host_bytes_per_s(gpu: Gpu) -> float:
     return gpu.host_copy_bytes_per_s
 
 
+def turns_known(profile: Profile) -> bool:
+    """Whether seconds of turns on shared GPUs are known, by data sheets or as measured."""
+    return shares_gpus(profile) or any(entry.wake_s is not None for entry in profile.rollout)
+
+
 def sleep_and_wake_s(profile: Profile, tp: int) -> float:
-    """Seconds a step for engines of `tp` GPUs to sleep and to wake; 0 where that is not priced.
+    """Seconds a step for engines of `tp` GPUs to sleep and to wake: as measured, else by data sheets; 0 where neither
+    tells.
 
     An accelerator that is in no table of data sheets is taken for the A100 that sleep mode was measured on.
     """
-    if not shares_gpus(profile):
-        return 0.0
     entry = next(entry for entry in profile.rollout if entry.tp == tp)
+    if not shares_gpus(profile):
+        return (entry.sleep_s or 0.0) + (entry.wake_s or 0.0)
     capacity = _gpu(profile).memory_bytes
     engine = engine_holder("engine", engine_on_device(profile, capacity, WEIGHT_BYTES, Engines(entry, entry.layout)))
     moves, _ = step_moves(shared_device(engine, NO_TRAINER), NO_TRAINER.name, [engine.name])
@@ -88,14 +94,15 @@ def _gpu(profile: Profile) -> Gpu:
 
 
 def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
-    """Seconds a step to bring a trainer rank's states to its GPU and back to its host; 0 where they stay on the GPU,
-    and without a training law.
+    """Seconds a step to bring a trainer rank's states to its GPU and back to its host beside engines that take turns
+    with it, as measured or by the training law; 0 where they stay on the GPU, and where neither tells.
 
-    Whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
+    By the law, whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
+    measured = [entry.moves_s for entry in profile.train if entry.layout == layout and entry.moves_s is not None]
     physics = train_physics(profile)
-    if physics is None:
-        return 0.0
+    if measured or physics is None:
+        return measured[0] if measured else 0.0
     trainer = trainer_on_turns(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
     moves, _ = step_moves(shared_device(NO_ENGINE, trainer), trainer.name, [NO_ENGINE.name])
     return sum(move.link_bytes for move in moves) / host_bytes_per_s(physics.gpu)
@@ -117,7 +124,7 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout]]) -> s
 
     `kinds`: of each kind of round (GPUs of an engine, the trainers' layout).
     """
-    if not shares_gpus(profile):
+    if not turns_known(profile):
         return None
     text = f"engines sleep and wake in {_seconds([sleep_and_wake_s(profile, tp) for tp, _ in kinds])} of each step"
     moves = [state_moves_s(profile, layout) for _, layout in kinds]
@@ -194,16 +201,19 @@ def trainer_on_turns(
     layout: UpdateLayout,
     training: Parts | None = None,
     sending: Parts | None = None,
+    alone: bool = False,
 ) -> Holder:
     """A trainer's rank by what it holds on its GPU and in host memory in each state.
 
-    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel.
+    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel; `alone`: no
+    engine is ever on its GPU, so that nothing leaves it.
     """
+    state = trainer_state(profile, layout)
     moments = trained_parameters(profile, layout) * MOMENT_BYTES
     return trainer_holder(
         "trainer",
-        trainer_state(profile, layout),
-        stays_on_device(profile, capacity_bytes, weight_bytes, layout),
+        state,
+        state if alone else stays_on_device(profile, capacity_bytes, weight_bytes, layout),
         training,
         sending,
         {MOMENTS: moments} if layout.offload else None,

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balance import PrefixSharing
-from .colocation import sleep_and_wake_s
+from .colocation import sleep_and_wake_s, train_physics
 from .host_memory import engine_share
+from .job_pools import JobPools, Travel
 from .memory_bars import Engines
 
 
@@ -28,6 +30,8 @@ class DecodeCost:
         kv_capacity_tokens: KV tokens that one engine holds at most.
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
         sync_s: weight transfer to all engines, with sleep and wake where trainers share their GPUs (colocation.py).
+        turns_s: of `sync_s`, sleep and wake.
+        travel: the way of weights over networks that the cluster names, by which `sync_beside` prices them; else None.
         host_bytes: host memory of the layout's engines, whether they are in use or not (memory_table.py).
         round_s: seconds that a round takes before anything is decoded.
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
@@ -56,6 +60,8 @@ class DecodeCost:
     measured_engines: int = 0
     block_tokens: int = 16
     sharing: PrefixSharing | None = None
+    turns_s: float = 0
+    travel: Travel | None = None
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +71,10 @@ class DecodeCost:
             object.__setattr__(self, "base", tuple(values.tolist()))
         else:
             object.__setattr__(self, "base", ())
+
+    def sync_beside(self, trainers: UpdateLayout) -> float:
+        """Seconds of a weight transfer from trainers of a layout, with sleep and wake."""
+        return self.sync_s if self.travel is None else self.turns_s + self.travel.seconds(trainers)
 
     def base_s(self, sequences: int) -> float:
         """Seconds of a decode step with so many sequences and no KV; beyond the curve along its last slope."""
@@ -102,6 +112,9 @@ class DecodeCost:
 # vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
 BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
+SENT_BYTES = {"cpu": 4, "cuda": 2}
+"""Bytes of a parameter on its way, by kind of accelerator."""
+
 
 def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
     """The profile's rollout entry by which an engine layout is priced; None if the profile has none for its TP size.
@@ -135,17 +148,21 @@ def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
     return profile.checks
 
 
-def layout_cost(profile: Profile, layout: EngineLayout) -> DecodeCost | None:
-    """Decode costs of an engine layout by its profile entry (`entry_of`); None without an entry."""
+def layout_cost(profile: Profile, layout: EngineLayout, pools: JobPools | None = None) -> DecodeCost | None:
+    """Decode costs of an engine layout by its profile entry (`entry_of`); None without an entry. `pools`: as of
+    `decode_cost`."""
     entry = entry_of(profile, layout)
-    return None if entry is None else decode_cost(profile, entry, layout.engines)
+    return None if entry is None else decode_cost(profile, entry, layout.engines, pools)
 
 
-def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
+def decode_cost(
+    profile: Profile, rollout: Rollout, engines: int | None = None, pools: JobPools | None = None
+) -> DecodeCost:
     """Decode costs by one entry of `profile.rollout`, scaled to what whole rounds of the layout took (`checks_of`).
 
-    `engines`: of how many engines; None, as many as the entry is of. Where no round was checked, the means over other
-    layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's, unless on GPUs.
+    `engines`: of how many engines; None, as many as the entry is of. `pools`: of the job; None: trainers take turns
+    with the engines, and no network is named. Where no round was checked, the means over other layouts stand in (1 and
+    0 without any). Raises ValueError for other engines than the entry's, unless on GPUs.
     """
     count = rollout.engines if engines is None else engines
     if count != rollout.engines and profile.machine.kind != "cuda":
@@ -155,6 +172,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
     factor = sum(c.factor for c in checks) / len(checks) if checks else 1.0
     overhead_s = sum(c.overhead_s for c in checks) / len(checks) if checks else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in checks) / len(checks) if checks else 0.0
+    turns_s = 0.0 if pools is not None and pools.apart else sleep_and_wake_s(profile, rollout.tp)
     return DecodeCost(
         key=layout,
         a=factor * rollout.step_s,
@@ -164,7 +182,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
-        sync_s=rollout.sync.p50 + sleep_and_wake_s(profile, rollout.tp),
+        sync_s=rollout.sync.p50 + turns_s,
         host_bytes=round(engine_share(profile, Engines(rollout, layout)).on_node(1)),
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
@@ -173,4 +191,19 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
+        turns_s=turns_s,
+        travel=None if pools is None else _travel(profile, pools, layout, rollout.sync.p50),
     )
+
+
+def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s: float) -> Travel | None:
+    """The way of weights to a layout's engines; None where the profile's constant says it all: no network is named, or
+    it was measured end to end in the pool in which it is planned."""
+    networks = pools.networks
+    if (networks.between if pools.apart else networks.within) is None:
+        return None
+    if profile.provenance == "measured" and not pools.apart:
+        return None
+    physics = train_physics(profile)
+    size_bytes = SENT_BYTES[profile.machine.kind] * profile.model_parameters
+    return Travel(pools, engines, size_bytes, constant_s, None if physics is None else tensors(physics.architecture))

@@ -13,6 +13,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.device_holders import engine_holder
 from ...rounds.step_order import step_moves
 from .colocation import (
+    NO_ENGINE,
     NO_TRAINER,
     engine_on_device,
     shared_device,
@@ -21,12 +22,18 @@ from .colocation import (
     trainer_on_turns,
     trainer_state,
 )
-from .memory_bars import Bar, Engines
+from .memory_bars import Bar, Engines, Side
 from .update_costs import measured_update
 
 
 def device_bars(
-    profile: Profile, pool: Pool, weight_bytes: float, engines: Engines, trainers: UpdateLayout | None, kind: int = 0
+    profile: Profile,
+    pool: Pool,
+    weight_bytes: float,
+    engines: Engines,
+    trainers: UpdateLayout | None,
+    kind: int = 0,
+    side: Side = "both",
 ) -> list[Bar]:
     """The memory bars of a device, one for each phase; without trainers, of engines alone. On CPUs only the KV space of
     engines is bounded."""
@@ -35,14 +42,22 @@ def device_bars(
         # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by
         # rank).
         return [
-            Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.layout.tp * pool.accelerators.memory_bytes)
+            Bar(
+                "device",
+                "rollout",
+                kind,
+                {"kv_cache": kv},
+                {},
+                engines.layout.tp * pool.accelerators.memory_bytes,
+                side=side,
+            )
         ]
     capacity = device_bytes(profile, pool)
     engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
     always = {"asleep": (1 - MEMORY_SHARE) * capacity}
     if trainers is None:
         _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
-        return [Bar("device", phase, kind, held[phase], {}, capacity) for phase in ("rollout", "sync")]
+        return [Bar("device", phase, kind, held[phase], {}, capacity, side=side) for phase in ("rollout", "sync")]
     kept, moments, complete = trainer_on_device(profile, trainers)
     gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
     trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered)
@@ -51,6 +66,22 @@ def device_bars(
         Bar("device", "rollout", kind, held["rollout"], {}, capacity),
         Bar("device", "train", kind, held["train"], moments, capacity, complete),
         Bar("device", "sync", kind, held["sync"], {}, capacity),
+    ]
+
+
+def trainer_bars(profile: Profile, pool: Pool, weight_bytes: float, trainers: UpdateLayout, kind: int = 0) -> list[Bar]:
+    """The memory bars of a device of a pool that trainers have to themselves, where nothing leaves it for engines."""
+    if pool.accelerators.kind == "cpu":
+        return []
+    capacity = device_bytes(profile, pool)
+    kept, moments, complete = trainer_on_device(profile, trainers)
+    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
+    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, alone=True)
+    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
+    _, held = step_moves(shared_device(NO_ENGINE, trainer, always), trainer.name, [NO_ENGINE.name])
+    return [
+        Bar("device", "train", kind, held["train"], moments, capacity, complete, "trainers"),
+        Bar("device", "sync", kind, held["sync"], {}, capacity, side="trainers"),
     ]
 
 

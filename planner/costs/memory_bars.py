@@ -12,6 +12,8 @@ from ...profiles.phase_schema import Rollout
 Place = Literal["device", "host"]
 Phase = Literal["rollout", "train", "sync"]
 PHASES: tuple[Phase, ...] = ("rollout", "train", "sync")
+Side = Literal["both", "engines", "trainers"]
+"""Who is on a place: both take turns on it, or it is of a pool that one of them has to itself."""
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of an engine's parameter, by the job's dtype."""
@@ -35,6 +37,7 @@ class Bar:
         moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
         capacity_bytes: that there are.
         complete: whether `kept` and `moments` hold all bytes; if not, they are a lower bound.
+        side: who is on the place.
     """
 
     place: Place
@@ -44,6 +47,7 @@ class Bar:
     moments: Mapping[str, Mapping[str, float]]
     capacity_bytes: float
     complete: bool = True
+    side: Side = "both"
 
     @property
     def holds_bytes(self) -> dict[str, float]:

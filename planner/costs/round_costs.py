@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
-from ...plans.schema.cluster import Pool
+from ...plans.schema.cluster import Cluster
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ...plans.schema.sections.planned_job import PlannedJob
@@ -18,7 +18,8 @@ from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec
 from .decode_costs import DecodeCost, engines_of, layout_cost
 from .draft_costs import Drafts, beside_judge, drafted
-from .memory_bars import Bar, Engines
+from .job_pools import JobPools, NodesTaken, pools_of_plan
+from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
 from .reward_costs import RewardCost, reward_cost
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
@@ -38,18 +39,20 @@ class RoundCosts:
 
 
 def round_costs(
-    planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None
+    planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None, cluster: Cluster | None = None
 ) -> tuple[RoundCosts, RoundCosts]:
     """Costs of the plan's (short, long) rounds by the profile; the short ones twice if the plan has no long rounds.
 
-    `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
+    `allowed`: what the job says of drafts, which are no part of a profile. `cluster`: names the networks that weights
+    cross; None: they take no time. Raises InputError if the profile lacks a
     layout or an update of the plan, or the job the acceptance of its drafts.
     """
     rounds = planned.rounds
     judge = planned.reward.judge
     slower = judge_of(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
-    short = _kind(profile, rounds.short, allowed, slower)
-    return short, _kind(profile, rounds.long, allowed, slower) if rounds.long else short
+    pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
+    short = _kind(profile, rounds.short, allowed, slower, pools, apart)
+    return short, _kind(profile, rounds.long, allowed, slower, pools, apart) if rounds.long else short
 
 
 def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
@@ -76,10 +79,17 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     return profiled
 
 
-def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> RoundCosts:
+def _kind(
+    profile: Profile,
+    round_: ShortRound | LongRound,
+    allowed: SearchDrafts | None,
+    slower: float,
+    pools: JobPools | None,
+    apart: bool,
+) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = beside_judge(decode_of(profile, rollout), slower)
+    decode = beside_judge(decode_of(profile, rollout, pools), slower)
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(
@@ -91,14 +101,15 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
     return RoundCosts(
         decode,
         rollout.max_num_seqs,
-        train_of(profile, round_.train),
+        train_of(profile, round_.train, apart),
         HandOverSpec(freed.engines, freed.at_finished) if freed else None,
     )
 
 
-def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
-    """Decode costs of the plan's engines, by the profile's entry for them. Raises InputError without an entry."""
-    cost = layout_cost(profile, rollout.layout)
+def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = None) -> DecodeCost:
+    """Decode costs of the plan's engines, by the profile's entry for them; `pools`: of the plan, None: one without
+    networks. Raises InputError without an entry."""
+    cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
         return replace(cost, sharing=sharing_of(rollout))
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
@@ -108,27 +119,34 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     )
 
 
-def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float) -> int:
-    """Nodes that a plan takes of its pool: for engines, for trainers, and for the host memory of both; where no number
-    of the pool's nodes has that, all of them.
+def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_bytes: float) -> NodesTaken:
+    """Nodes that a plan takes of each of its pools: for engines, for trainers, and for the host memory of those that
+    are there; where no number of a pool's nodes has that, all of them.
 
     `weight_bytes`: of an engine's parameter. Raises InputError if the profile lacks a layout of the plan.
     """
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
     for kind in rounds:
         decode_of(profile, kind.rollout)
-    nodes, most = 1, pool.nodes
-    while nodes < most:  # with more nodes, the fullest node holds no more
-        middle = (nodes + most) // 2
-        table = table_of(planned, profile, pool, weight_bytes, middle)
-        if all(bar.fits for bar in table if bar.place == "host"):
-            most = middle
-        else:
-            nodes = middle + 1
-    return max(
-        most,
-        *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
-        *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
+    engines = max(pools.rollout.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds)
+    trainers = max(pools.of_trainers.nodes_of(1, kind.train.accelerators) for kind in rounds)
+
+    def held(side: Side, most: int) -> int:
+        """The fewest nodes whose host memory suffices to what this side's fullest node holds."""
+        few = 1
+        while few < most:  # with more nodes, the fullest node holds no more
+            middle = (few + most) // 2
+            table = table_of(planned, profile, pools, weight_bytes, NodesTaken(middle, middle))
+            if all(bar.fits for bar in table if bar.place == "host" and bar.side == side):
+                most = middle
+            else:
+                few = middle + 1
+        return most
+
+    if pools.train is None:
+        return NodesTaken(max(held("both", pools.rollout.nodes), engines, trainers))
+    return NodesTaken(
+        max(held("engines", pools.rollout.nodes), engines), max(held("trainers", pools.train.nodes), trainers)
     )
 
 
@@ -138,9 +156,11 @@ def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateL
     return [(engines_of(profile, kind.rollout.layout), kind.train) for kind in rounds]
 
 
-def table_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float, nodes: int) -> tuple[Bar, ...]:
+def table_of(
+    planned: PlannedJob, profile: Profile, pools: JobPools, weight_bytes: float, nodes: NodesTaken
+) -> tuple[Bar, ...]:
     """The memory table of a plan on so many nodes. The profile prices all of its layouts."""
-    return memory_table(profile, pool, weight_bytes, nodes, in_use(planned, profile))
+    return memory_table(profile, pools, weight_bytes, nodes, in_use(planned, profile))
 
 
 def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
@@ -149,14 +169,15 @@ def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
     return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
-def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
-    """Costs of the plan's update: by a measured entry, else by the profile's law. Raises InputError without either."""
+def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
+    """Costs of the plan's update: by a measured entry, else by the profile's law. `apart`: trainers are on a pool of
+    their own. Raises InputError without either."""
     entry = measured_update(profile, layout)
     if entry is not None:
-        return train_cost(entry)
+        return train_cost(entry, apart)
     if profile.train_law is not None:
         try:
-            return train_cost_in(profile, layout)
+            return train_cost_in(profile, layout, apart)
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     profiled = ", ".join(f"({update_text(t.layout)})" for t in profile.train)

@@ -35,7 +35,7 @@ Mixture = Sequence[tuple[float, Sequence[float], Sequence[float]]]
 
 def step_deviations(log: RoundLog, train: TrainCost, noise: StepNoise, switch_s: float = 0.0) -> list[float]:
     """Standard deviation of the log of each round's step seconds."""
-    sync_s = log.sync_s + switch_s
+    sync_s = log.sync_of(train) + switch_s
     deviations = []
     for rollout, reward, update in zip(log.rollout_s, log.reward_s, log.updates_s(train), strict=True):
         phases = (

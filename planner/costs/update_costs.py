@@ -52,19 +52,22 @@ class TrainCost:
         return self.step_s + linear + self.per_sample_s * samples
 
 
-def train_cost(train: Train) -> TrainCost:
-    """Costs of one entry of `profile.train`."""
+def train_cost(train: Train, apart: bool = False) -> TrainCost:
+    """Costs of one entry of `profile.train`, with the moves of its states if they were measured, unless trainers are on
+    a pool of their own (`apart`)."""
+    moves_s = 0.0 if apart or train.moves_s is None else train.moves_s
     return TrainCost(
         layout=train.layout,
-        step_s=train.step_s,
+        step_s=train.step_s + moves_s,
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
         peak_bytes=train.peak_bytes,
     )
 
 
-def train_cost_in(profile: Profile, layout: UpdateLayout) -> TrainCost:
-    """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py).
+def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
+    """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py),
+    unless trainers are on a pool of their own (`apart`).
 
     Raises ValueError when the layout cannot be, naming why, and without a law.
     """
@@ -75,7 +78,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout) -> TrainCost:
     why = fits_heads(physics.architecture, layout, train_law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
-    update, moves_s = physics.update(layout), state_moves_s(profile, layout)
+    update, moves_s = physics.update(layout), 0.0 if apart else state_moves_s(profile, layout)
     return TrainCost(
         layout=layout,
         step_s=update.step_s + moves_s,
@@ -93,15 +96,16 @@ def train_costs(
     micro_batch_tokens: Sequence[int],
     allowed: Allowed = ANY_LAYOUT,
     memory_bytes: int | None = None,
+    apart: bool = False,
 ) -> tuple[TrainCost, ...]:
     """Every allowed way to update on exactly `accelerators`: the profile's measured entries of that size, else its
     law's.
 
     Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
-    accelerator, where it has less than its data sheet says.
+    accelerator, where it has less than its data sheet says. `apart`: trainers are on a pool of their own.
     """
     measured = tuple(
-        train_cost(entry)
+        train_cost(entry, apart)
         for entry in profile.train
         if entry.micro_batch_tokens in micro_batch_tokens
         and entry.layout.accelerators == accelerators
@@ -111,7 +115,7 @@ def train_costs(
         return measured
     train_law = profile.train_law
     layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes, **allowed)
-    return tuple(train_cost_in(profile, layout) for layout in layouts)
+    return tuple(train_cost_in(profile, layout, apart) for layout in layouts)
 
 
 def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:

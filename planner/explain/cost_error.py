@@ -33,7 +33,7 @@ from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error
 from ...profiles.phase_schema import Spread
 from ...profiles.profile_schema import Profile
-from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
+from ..costs.colocation import LINK_ERROR
 from ..costs.decode_costs import checks_of, entry_of
 from ..costs.update_costs import TrainCost, measured_update
 from ..simulate.columns.round_log import mean
@@ -48,7 +48,7 @@ def step_error(profile: Profile, rounds: Sequence[ScheduledRounds]) -> float:
     off = {
         "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in rounds),
         "train": sum(p.share * _train_off_s(profile, p.train, p.log.train_s(p.train)) for p in rounds),
-        "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in rounds),
+        "sync": sum(p.share * _sync_off_s(profile, p) for p in rounds),
         "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in rounds),
     }
     step_s = sum(p.share * mean(p.step_s()) for p in rounds)
@@ -108,10 +108,11 @@ def _of_spread(spread: Spread) -> float:
     return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
 
 
-def _sync_off_s(profile: Profile, layout: EngineLayout, seconds: float) -> float:
-    """Standard deviation, in seconds, of a weight transfer that takes `seconds`, sleep and wake included."""
-    turns_s = sleep_and_wake_s(profile, layout.tp)
-    return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
+def _sync_off_s(profile: Profile, rounds: ScheduledRounds) -> float:
+    """Standard deviation, in seconds, of a weight transfer of a kind of round, sleep and wake included."""
+    log = rounds.log
+    turns_s = 0.0 if log.cost is None else log.cost.turns_s
+    return math.hypot((log.sync_of(rounds.train) - turns_s) * _sync_error(profile, rounds.layout), turns_s * LINK_ERROR)
 
 
 def _train_off_s(profile: Profile, train: TrainCost, seconds: float) -> float:

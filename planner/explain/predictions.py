@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import (
     LengthDrift,
@@ -49,7 +48,6 @@ def _phase(values: Sequence[float], deviation: float) -> Quantiles:
 def predict(
     search: Search,
     decided: Decided,
-    pool: Pool,
     job: Job,
     profile: Profile,
     trace: LengthTrace,
@@ -75,11 +73,12 @@ def predict(
         _drift(trace, seed),
     )
     kinds = scheduled_rounds(again, cycle)
+    nodes, pools = cycle.taken(limits), again.space.pools
     held = memory_table(
         profile,
-        pool,
+        pools,
         WEIGHT_BYTES[job.model.dtype],
-        cycle.nodes(limits),
+        nodes,
         [(engines_of(profile, kind.layout), kind.train.layout) for kind in kinds],
     )
     rounds = [_round(again, kind, profile, _trainer_bar(held, number)) for number, kind in enumerate(kinds)]
@@ -106,9 +105,10 @@ def predict(
             assumed_lengths=assumed.lengths_error,
             assumed_rewards=assumed.rewards_error,
         ),
-        nodes=cycle.nodes(limits),
-        usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
-        host_memory=_bar(max((bar for bar in held if bar.place == "host"), key=lambda bar: bar.needed_bytes)),
+        nodes=nodes.total,
+        train_nodes=nodes.train if pools.apart else None,
+        usd_per_hour=limits.usd_per_s(nodes) * 3600,
+        host_memory=_bar(fullest_host(held)),
         checkpoint=_checkpoint(profile, kinds),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
@@ -117,6 +117,11 @@ def predict(
         front=points,
     )
     return predicted, assumed
+
+
+def fullest_host(bars: Sequence[Bar]) -> Bar:
+    """Of the bars of nodes' hosts that which is fullest, as a share of what there is."""
+    return max((bar for bar in bars if bar.place == "host"), key=lambda bar: bar.needed_bytes / bar.capacity_bytes)
 
 
 def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
@@ -164,7 +169,7 @@ def _round(search: Search, rounds: ScheduledRounds, profile: Profile, trainer: M
         rollout_s=rollout,
         reward_exposed_s=reward,
         train_s=_phase(log.updates_s(rounds.train), noise.train),
-        sync_s=log.sync_s + rounds.switch_s,
+        sync_s=log.sync_of(rounds.train) + rounds.switch_s,
         running=watched.running,
         tail_s=watched.tail * rollout.mean,
         reward_slack_s=watched.reward_slack * (rollout.mean + reward.mean),

@@ -58,7 +58,7 @@ def mean_phases(rounds: Sequence[ScheduledRounds]) -> PredictedPhases:
         rollout=sum(kind.share * mean(kind.log.rollout_s) for kind in rounds),
         reward_exposed=sum(kind.share * mean(kind.log.reward_s) for kind in rounds),
         train=sum(kind.share * kind.log.train_s(kind.train) for kind in rounds),
-        sync=sum(kind.share * (kind.log.sync_s + kind.switch_s) for kind in rounds),
+        sync=sum(kind.share * (kind.log.sync_of(kind.train) + kind.switch_s) for kind in rounds),
     )
 
 

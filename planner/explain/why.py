@@ -23,6 +23,7 @@ from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
+from ..choose.ways_between import placement_text, transfer_text
 from ..costs.colocation import turns_text
 from ..costs.reward_costs import RewardCost
 from ..simulate.columns.round_log import mean
@@ -46,7 +47,7 @@ def explain(
     why |= _rollouts(search, decided)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
-    why |= _choice(search, decided, profile)
+    why |= _choice(search, decided, profile, predicted)
     if overrides := job.algorithm.overrides():
         # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
@@ -91,15 +92,17 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
     return why
 
 
-def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
-    """Reasons for the schedule beside its speed: ties, the baseline, and cautions."""
+def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
+    """Reasons for the schedule beside its speed: ties, the baseline, pools, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
     turns = [(kind.layout.tp, kind.train.layout) for kind in rounds]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
-        "colocation": turns_text(profile, turns),
+        "colocation": None if search.space.pools.apart else turns_text(profile, turns),
+        "placement": placement_text(search, decided.cycle, profile, predicted.phases_s),
+        "sync.relay": transfer_text(search, decided.cycle),
     }
     return {key: text for key, text in texts.items() if text is not None}
 

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...plans.facts.node_price import usd_per_node_hour
-from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
 from ..costs.decode_costs import DecodeCost
+from ..costs.job_pools import JobPools, NodesTaken
 from .reference_round import Observe
 from .simulated_run import SimulatedRun, SimulatedStep
 from .whole_run import Watch
@@ -70,16 +69,19 @@ def quantile(values: Sequence[float], level: float) -> float:
     return ordered[max(0, math.ceil(level * len(ordered) - 1e-9) - 1)]
 
 
-def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool, nodes: int) -> dict[str, Any]:
+def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pools: JobPools, nodes: NodesTaken) -> dict[str, Any]:
     """The run as plain data: `all`, `short` and `long` steps, what is over the whole run, the plan's own `predicted`.
 
     Per-step figures are of the steps asked for; per-sample figures, bias and cost charge what they still owed. `nodes`:
-    those that the plan takes of `pool` (round_costs.nodes_of).
+    those that the plan takes of its pools (round_costs.nodes_of).
     """
-    accelerators = nodes * pool.accelerators.per_node
+    accelerators = nodes.rollout * pools.rollout.accelerators.per_node
     train_accelerators = accelerators
-    if pool.accelerators.kind != "cpu":
-        train_accelerators = min(accelerators, plan.job.rounds.short.train.accelerators)
+    if pools.train is not None:
+        train_accelerators = nodes.train * pools.train.accelerators.per_node
+        accelerators += train_accelerators
+    if pools.rollout.accelerators.kind != "cpu":
+        train_accelerators = min(train_accelerators, plan.job.rounds.short.train.accelerators)
     busy = [
         decode_s + train_accelerators * step.train_s + step.early_accelerator_s
         for decode_s, step in zip(meter.busy_s, (*run.steps, *run.settling), strict=True)
@@ -89,13 +91,13 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool, nodes
     result: dict[str, Any] = {
         "mode": plan.job.bias.mode,
         "forced_mode": plan.solver.forced_mode,
-        "nodes": nodes,
+        "nodes": nodes.total,
         "all": _part(every, run, accelerators),
         "short": _part(_of_kind(every, "short"), run, accelerators),
         "long": _part(_of_kind(every, "long"), run, accelerators),
         "seconds_per_sample": seconds_per_sample,
         "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * accelerators,
-        "usd_per_1k_samples": 1000 * seconds_per_sample * nodes * usd_per_node_hour(pool) / 3600,
+        "usd_per_1k_samples": 1000 * seconds_per_sample * pools.usd_per_hour(nodes) / 3600,
         "length_ratio": run.length_ratio(),
         "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,

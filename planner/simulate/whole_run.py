@@ -12,6 +12,7 @@ import math
 import warnings
 from dataclasses import replace
 
+from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.planned_job import PlannedJob
@@ -124,7 +125,7 @@ def simulate_run(
             rollout_s=times.decode_end_s,
             reward_exposed_s=times.reward_exposed_s,
             train_s=exposed_update_s(kind.train, tokens, squares, 0, early),
-            sync_s=kind.decode.sync_s,
+            sync_s=kind.decode.sync_beside(kind.train.layout),
             groups=len(outcome.trained),
             samples=len(trained),
             tokens=tokens,
@@ -196,15 +197,16 @@ def simulate_plan(
     drift_per_step: float = 0.0,
     switch_s: float = 0.0,
     watch: Watch | None = None,
+    cluster: Cluster | None = None,
 ) -> SimulatedRun:
     """Simulate a plan as written, hand edits included, from an epoch on that has a history where its mode learns from
-    one; arguments as of `simulate_run`.
+    one; arguments as of `simulate_run`. `cluster`: names the networks that weights cross; None: they take no time.
 
     Raises InputError if the profile lacks its layout or update, or if an engine cannot hold a whole sequence. A trace
     that was sampled under a lower cap is extrapolated, with a warning.
     """
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
-    short, long = round_costs(plan.job, profile, job.search.drafts)
+    short, long = round_costs(plan.job, profile, job.search.drafts, cluster)
     for kind in (short, long):
         if kind.decode.kv_capacity_tokens < job.rollout.longest_tokens:
             raise InputError(

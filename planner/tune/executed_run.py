@@ -207,7 +207,7 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         reward_s=score_s if reward.executions else None,
     )
     times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
-    return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
+    return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_beside(kind.train.layout))
 
 
 def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:

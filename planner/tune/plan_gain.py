@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ...plans.schema.cluster import Cluster
 from ...plans.schema.sections.levers import SearchDrafts
 from ...plans.schema.sections.planned_job import PlannedJob
 from ...profiles.profile_schema import Profile
+from ..costs.job_pools import pools_of_plan
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of, round_costs, scoring
 from ..lengths.draws import Draws
@@ -28,11 +30,9 @@ def plan_gain(
     Where a plan learns from the first epoch, the second is compared. In USD where the plan in force minimises these:
     seconds, times the nodes that a plan takes.
     """
-    job, pool = force.job, force.cluster.pools[old.rounds.short.rollout.pool]
-    price = 1.0
+    job, price = force.job, 1.0
     if force.plan.solver.objective == "usd_per_sample":
-        weight_bytes = WEIGHT_BYTES[job.model.dtype]
-        price = nodes_of(new, profile, pool, weight_bytes) / nodes_of(old, profile, pool, weight_bytes)
+        price = _usd_per_hour(new, force, profile) / _usd_per_hour(old, force, profile)
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
@@ -42,13 +42,28 @@ def plan_gain(
         draws = Draws(model, seed + k, width)
         ours, theirs = (
             simulated_seconds(
-                planned, profile, draws, job.algorithm.dynamic_sampling, 0, prompts, epoch, job.search.drafts
+                planned,
+                profile,
+                draws,
+                job.algorithm.dynamic_sampling,
+                0,
+                prompts,
+                epoch,
+                job.search.drafts,
+                force.cluster,
             )
             for planned in (new, old)
         )
         gains.append(1.0 - price * ours / theirs)
     middle = math.fsum(gains) / SEEDS
     return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (SEEDS - 1) / SEEDS)
+
+
+def _usd_per_hour(planned: PlannedJob, force: Documents, profile: Profile) -> float:
+    """Price of the nodes that a plan of the job takes."""
+    pools = pools_of_plan(planned, force.cluster)
+    assert pools is not None, "both plans are of the cluster"
+    return pools.usd_per_hour(nodes_of(planned, profile, pools, WEIGHT_BYTES[force.job.model.dtype]))
 
 
 def simulated_seconds(
@@ -60,12 +75,13 @@ def simulated_seconds(
     prompts: int,
     epoch: int = 0,
     allowed: SearchDrafts | None = None,
+    cluster: Cluster | None = None,
 ) -> float:
     """Seconds per trained sample from `epoch` on; `steps` 0: until all `prompts` of that epoch were issued.
 
-    `allowed`: the drafts that the job considers.
+    `allowed`: the drafts that the job considers; `cluster`: names the networks that weights cross.
     """
-    short, long = round_costs(planned, profile, allowed)
+    short, long = round_costs(planned, profile, allowed, cluster)
     reward = scoring(planned, profile)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)

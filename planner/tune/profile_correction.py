@@ -122,9 +122,16 @@ def _corrected_law(profile: Profile, train_law: TrainLaw, updates: Mapping[Train
     factors = {name: value * (1.0 if name == "experts" else factor) for name, value in train_law.factors.items()}
     scaled = train_law.model_copy(update={"factors": factors})
     priced = profile.model_copy(update={"train_law": scaled})
-    missing = [line.overhead - train_cost_in(priced, train.layout).step_s for train, line in updates.items()]
+    missing = [line.overhead - _step_s(priced, profile, train) for train, line in updates.items()]
     step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
     return train_law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
+
+
+def _step_s(priced: Profile, profile: Profile, train: TrainCost) -> float:
+    """Seconds of an update without tokens by `priced`, where `train` has been priced by `profile`: on a pool of its own
+    if fewer states moved than in turns."""
+    apart = train.host_link_s < train_cost_in(profile, train.layout).host_link_s
+    return train_cost_in(priced, train.layout, apart).step_s
 
 
 def _scaled(spread: Spread, factor: float) -> Spread:

@@ -153,20 +153,26 @@ def _placement(planned: PlannedJob, cluster: Cluster) -> Iterator[Fault]:
     """Faults of the pool that trainers have to themselves."""
     if planned.placement is None:
         return
-    location, name, engines = ("job", "placement", "train_pool"), planned.placement.train_pool, planned.rounds.short
-    pool, others = cluster.pools.get(name), cluster.pools.get(engines.rollout.pool)
+    for rule, message, remedy in pool_faults(cluster, planned.placement.train_pool, planned.rounds.short.rollout.pool):
+        yield Fault(rule, ("job", "placement", "train_pool"), message, remedy)
+
+
+def pool_faults(cluster: Cluster, name: str, engines: str) -> Iterator[tuple[str, str, str]]:
+    """(rule, message, remedy) of each fault of pool `name` as the one that trainers have to themselves, beside engines
+    on pool `engines`."""
+    pool, others = cluster.pools.get(name), cluster.pools.get(engines)
     if pool is None:
         message = f"cluster '{cluster.name}' has no pool '{name}'"
-        yield Fault("unknown-pool", location, message, f"its pools are {', '.join(cluster.pools)}")
-    elif name == engines.rollout.pool:
+        yield "unknown-pool", message, f"its pools are {', '.join(cluster.pools)}"
+    elif name == engines:
         message = f"is {name}, which is the engines' pool"
-        yield Fault("same-pool", location, message, "name another pool, or remove placement: they then take turns")
+        yield "same-pool", message, "name another pool, or remove placement: they then take turns"
     elif others is not None and pool.accelerators.kind != others.accelerators.kind:
         message = (
             f"pool '{name}' is of kind {pool.accelerators.kind}, and the engines' pool is of kind "
             f"{others.accelerators.kind}"
         )
-        yield Fault("pools-of-two-kinds", location, message, "name a pool of the same kind")
+        yield "pools-of-two-kinds", message, "name a pool of the same kind"
 
 
 def _train(

@@ -19,6 +19,7 @@ from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
+from .plan_fit import pool_faults
 
 CLOSE = 1e-3
 """Relative difference of figures that count as equal: too small to matter to a reviewer, and far above rounding."""
@@ -81,38 +82,48 @@ def gap_faults(plan: Plan) -> Iterator[Fault]:
         yield Fault("gap-contradicts-bound", ("solver", "gap"), message, AGAIN)
 
 
-def nodes_taken(plan: Plan, pool: Pool) -> int:
-    """Nodes of `pool` that engines and trainers need for their accelerators, the maximum over both kinds of round."""
+def nodes_taken(plan: Plan, pool: Pool, train_pool: Pool | None) -> tuple[int, int]:
+    """Nodes that engines and trainers need for their accelerators, the maximum over both kinds of round: of `pool`, and
+    of the pool that trainers have to themselves (None: they are on the same; then 0)."""
     rounds = plan.job.rounds
     layouts: list[tuple[RoundRollout, UpdateLayout]] = [(rounds.short.rollout, rounds.short.train)]
     if rounds.long is not None:
         layouts.append((rounds.long.rollout, rounds.long.train))
-    return max(
-        max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
-        for rollout, train in layouts
-    )
+    engines = max(pool.nodes_of(rollout.engines, rollout.tp) for rollout, _ in layouts)
+    trainers = max((train_pool or pool).nodes_of(1, train.accelerators) for _, train in layouts)
+    return (max(engines, trainers), 0) if train_pool is None else (engines, trainers)
 
 
-def price_faults(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fault]:
+def price_faults(plan: Plan, cluster: Cluster, taken: tuple[int, int] | None) -> Iterator[Fault]:
     """Faults of a number of nodes that engines and trainers do not need, and of a price that is not that of the nodes.
 
-    `taken`: nodes that engines and trainers need for their accelerators and their host memory. None: the host memory
-    is unknown; then the plan may have more nodes than the accelerators need.
+    `taken`: nodes of both pools that engines and trainers need for their accelerators and their host memory. None: the
+    host memory is unknown; then the plan may have more nodes than the accelerators need.
     """
-    predicted, rounds = plan.predicted, plan.job.rounds
-    pool = cluster.pools.get(rounds.short.rollout.pool)
+    predicted, planned = plan.predicted, plan.job
+    name, train_pool = planned.rounds.short.rollout.pool, None
+    pool = cluster.pools.get(name)
     if pool is None:
         return
-    least_nodes = nodes_taken(plan, pool)
+    if planned.placement is not None:
+        if any(pool_faults(cluster, planned.placement.train_pool, name)):
+            return
+        train_pool = cluster.pools[planned.placement.train_pool]
+    of_trainers = predicted.train_nodes or 0
+    of_engines = predicted.nodes - of_trainers
     if taken is None:
-        taken = max(least_nodes, predicted.nodes)
-    if predicted.nodes != taken:
-        message = f"is {predicted.nodes}, and its engines and trainers take {count(taken, 'node')}"
+        least = nodes_taken(plan, pool, train_pool)
+        taken = max(least[0], of_engines), max(least[1], of_trainers)
+    if predicted.nodes != sum(taken):
+        message = f"is {predicted.nodes}, and its engines and trainers take {count(sum(taken), 'node')}"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), message, AGAIN)
-    price = predicted.nodes * usd_per_node_hour(pool)
+    elif of_trainers != taken[1]:
+        message = f"is {of_trainers}, and its trainers take {count(taken[1], 'node')} of a pool of their own"
+        yield Fault("nodes-do-not-add-up", ("predicted", "train_nodes"), message, AGAIN)
+    price, paid = of_engines * usd_per_node_hour(pool), f"{count(of_engines, 'node')} of {usd_per_node_hour(pool):.6g}"
+    if train_pool is not None:
+        price += of_trainers * usd_per_node_hour(train_pool)
+        paid += f" and {of_trainers} of {usd_per_node_hour(train_pool):.6g}"
     if not close(predicted.usd_per_hour, price):
-        message = (
-            f"is {predicted.usd_per_hour:.6g}, and {count(predicted.nodes, 'node')} of {usd_per_node_hour(pool):.6g} "
-            f"USD are {price:.6g}"
-        )
+        message = f"is {predicted.usd_per_hour:.6g}, and {paid} USD are {price:.6g}"
         yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), message, AGAIN)

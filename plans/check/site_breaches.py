@@ -95,7 +95,11 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
         for note in assumed_notes(plan.inputs):
             name, _, message = note.partition("-assumed: ")
             yield builder.fault("policy-assumed", ("inputs", name), message.partition("; ")[0], "refuse_assumed")
-    yield from _nodes(builder, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
+    of_trainers = predicted.train_nodes or 0
+    taken = Counter({plan.job.rounds.short.rollout.pool: predicted.nodes - of_trainers})
+    if plan.job.placement is not None:
+        taken[plan.job.placement.train_pool] += of_trainers
+    yield from _nodes(builder, ("predicted", "nodes"), taken)
     for location, bar in memory_bars(plan):
         yield from _headroom(builder, location, bar.headroom)
 

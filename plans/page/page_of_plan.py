@@ -8,6 +8,7 @@ from ..facts.digest import job_decisions
 from ..facts.round_bars import round_bars
 from ..phrases.caveats import assumed_errors, drift_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
+from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
 from ..phrases.solver_status import solver_status
 from ..schema.plan import Plan
@@ -21,11 +22,9 @@ from .elements import Card, render
 def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
     """Return the HTML document."""
     job, origin = plan.job, plan.inputs
-    pool = job.rounds.short.rollout.pool
     subtitle = (
         f"Plan of job {job.name}: mode {job.bias.mode}, {count(job.issue.prompts_per_step, 'prompt')} × "
-        f"{count(job.issue.samples_per_prompt, 'sample')} a step, on {count(plan.predicted.nodes, 'node')} of pool "
-        + pool
+        f"{count(job.issue.samples_per_prompt, 'sample')} a step, on {nodes_text(plan)}"
     )
     edited = job_decisions(job) != plan.decisions_sha256
     input_files = [

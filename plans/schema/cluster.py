@@ -113,7 +113,7 @@ class Pool(Strict):
 
 
 class Link(Strict):
-    """The network between two pools, or between the nodes of one pool; only plans of groups use it, to send weights."""
+    """The network between two pools, or between the nodes of one pool, over which weights are sent."""
 
     pools: Annotated[tuple[Name, Name], Field(strict=False)]
     """The two pools, in either order; the same one twice for the network between its nodes."""
@@ -136,7 +136,13 @@ class Cluster(Strict):
     """The pools by name."""
 
     links: Annotated[tuple[Link, ...], Field(strict=False)] = ()
-    """The networks between pools; sending weights takes no time where no link is named."""
+    """The networks between pools, and between the nodes of one. Where none is named, sending weights takes a job's plan
+    what its profile says, and a plan of groups no time."""
+
+    def stream_bytes_per_s(self, pool: str, other_pool: str) -> float | None:
+        """Return the bytes per second of a stream between two pools, or between the nodes of one; None where no link is
+        named."""
+        return next((link.stream_bytes_per_s for link in self.links if set(link.pools) == {pool, other_pool}), None)
 
     @model_validator(mode="after")
     def _links_join_known_pools(self) -> Cluster:

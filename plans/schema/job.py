@@ -12,10 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..yaml.errors import joined
-from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, Tokens, cross_error, is_none
+from .base import Choices, Count, MemoryBytes, Name, Strict, Tokens, cross_error, is_none
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
+from .sections.job_terms import JobPlacement, Slo
 from .sections.levers import (
     AdaptiveTimeout,
     FinishedShares,
@@ -151,13 +152,6 @@ class Search(Strict):
     synchronous rounds and mode predict."""
 
 
-class Slo(Strict):
-    """Limits that every plan of the job keeps."""
-
-    step_p95_s: Positive | None = None
-    """Seconds that 95% of the steps must stay below; null for no such limit."""
-
-
 class Job(Strict):
     """The document job.yaml."""
 
@@ -187,6 +181,9 @@ class Job(Strict):
 
     slo: Slo = Slo()
     """Limits that the plan keeps."""
+
+    placement: Annotated[JobPlacement | None, Field(exclude_if=is_none)] = None
+    """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""
 
     @model_validator(mode="after")
     def _some_micro_batch_holds_the_longest_sequence(self) -> Job:

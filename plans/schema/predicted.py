@@ -253,7 +253,10 @@ class Predicted(Strict):
     """Trained mean length over unconditioned mean length; 1 is unbiased."""
 
     nodes: Count
-    """Nodes of the pool that the plan takes."""
+    """Nodes that the plan takes, of both pools where trainers have one of their own."""
+
+    train_nodes: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """Of these, the nodes of the pool that trainers have to themselves; null: they take turns with the engines."""
 
     usd_per_hour: NonNegative
     """Price of these nodes."""
@@ -263,7 +266,7 @@ class Predicted(Strict):
 
     host_memory: MemoryBar
     """Host memory of the fullest node: engines of both kinds of round, those that sleep included, trainers and states
-    that are offloaded to it, weights on their way."""
+    that are offloaded to it, weights on their way. Where trainers have a pool of their own, of the fuller one."""
 
     checkpoint: Annotated[PredictedCheckpoint | None, Field(exclude_if=is_none)] = None
     """What a checkpoint takes; null: an older plan."""

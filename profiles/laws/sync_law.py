@@ -3,6 +3,16 @@
 sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of
 many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,
 which is what a plan may count on, and its error is large and stated.
+
+Where a cluster names its networks (cluster.yaml, links), what crosses them is counted. The executor has each trainer
+rank send its own pieces, each node with engines receive each byte once, and all engines of a node load at once from
+node memory of two buckets, so that sending, receiving and loading overlap:
+
+    transfer = start + tensors * each + max(out of a trainers' node, into an engines' node, load)
+
+The load is no rate of its own: it is what remains of the fit above (or of a measurement) without start and tensors.
+That still has in it what crossed the networks of those measurements, so a network that is faster than theirs changes
+nothing, and a slower one makes itself felt.
 """
 
 from __future__ import annotations
@@ -52,6 +62,63 @@ def sync_s(a: Architecture, factors: dict[str, float], bytes_per_weight: float =
     return (
         factors["start"] * START_S + factors["bytes"] * moved / BYTES_PER_S + factors["tensors"] * tensors(a) * TENSOR_S
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Networks that weights cross, by the bytes per second of one stream; None: not named, and then it takes no time.
+
+    Attributes:
+        between: from the trainers' pool to the engines'.
+        within: between the nodes of the engines' pool.
+    """
+
+    between: float | None = None
+    within: float | None = None
+
+
+def between_pools_s(size_bytes: float, networks: Networks, streams: int, nodes: int, relay: bool) -> float:
+    """Seconds in which weights get from the trainers' pool to all `nodes` of the engines'.
+
+    Directly, each node has a copy of its own over the link, which as many streams share as the narrower side has
+    accelerators (`streams`): into a node and out of one as much goes as all of them carry. With `relay` one copy
+    crosses, scattered over the nodes, and they then broadcast it among themselves in one stream: RollMux's two stages
+    (arXiv 2512.11306), one after the other as it has them; stages that overlap by buckets take no longer.
+
+    Against its 7B, 14B and 32B transfers at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and
+    3.9 s were measured. The broadcast inside the node, 0.1-0.3 s, is what is left out.
+    """
+    seconds = 0.0
+    if networks.between is not None:
+        seconds += (1 if relay else nodes) * size_bytes / (networks.between * streams)
+    if relay and networks.within is not None and nodes > 1:
+        seconds += size_bytes / networks.within
+    return seconds
+
+
+def within_pool_s(size_bytes: float, networks: Networks, engine_nodes: int, train_nodes: int) -> float:
+    """Seconds in which weights cross the network of one pool, from trainers on its first `train_nodes` nodes to engines
+    on its first `engine_nodes`.
+
+    Each trainers' node holds an equal share, and sends it to each other node with engines; a node has one stream each
+    way, as a broadcast has.
+    """
+    if networks.within is None:
+        return 0.0
+    share = size_bytes / train_nodes
+    # Who has no engines of its own sends to one node more, and who has no trainers receives one share more.
+    out = share * (engine_nodes if train_nodes > engine_nodes else engine_nodes - 1)
+    into = size_bytes if engine_nodes > train_nodes else size_bytes - share
+    return max(out, into) / networks.within
+
+
+def transfer_s(constant_s: float, network_s: float, tensors: int | None) -> float:
+    """Seconds of a transfer that takes `constant_s` where networks take no time, and `network_s` across them.
+
+    `tensors`: of the model; None: unknown, and then only the start does not overlap with the network.
+    """
+    fixed_s = min(constant_s, START_S + (tensors or 0) * TENSOR_S)
+    return max(constant_s, fixed_s + network_s) if network_s > 0 else constant_s
 
 
 def cold_start_s(a: Architecture, tp: int, bytes_per_weight: float = 2.0) -> float:

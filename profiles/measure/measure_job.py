@@ -1,160 +1,175 @@
-"""`rlplan profile`: measures a job's phases on this machine with the executor's own workers.
+"""`rlplan profile`: measures a job's phases with the executor's own workers, on the devices that a run would have.
 
 The same actors, calls and files as in a training run are timed, and real plain rounds are run with the real policy:
 they give the length trace, and they show what the sum of the phase costs misses.
+
+Each engine is started once; engines of several TP sizes come one after another (measure_engines.py). Of each size the
+least that a plan needs is measured first, for every number of engines, then what refines it, while there is time
+(time_budget.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...executor.actors import start_ray
-from ...executor.configuration import fleet_config, trainer_config
-from ...executor.engines.fleet import Fleet
+from ...executor.placement.shared_folder import check_shared
 from ...executor.rewards.pool import RewardPool
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
-from ...executor.supervision import Supervisor
-from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.facts.model_shape import shape_of
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.planned_job import LossPlan
+from ...plans.yaml.errors import InputError
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
-from .measure_rollout import RolloutCosts, measure_layout, spread
+from ..profile_schema import Machine
+from .measure_engines import measure_engines
+from .measure_rollout import RolloutCosts, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .measure_site import Subject, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
-from .measured_layouts import updates_to_measure
+from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
+from .model_sizes import architecture_of_model, kv_bytes_per_token, parameter_count
+from .time_budget import Notify, TimeBudget
+from .turn_seconds import EngineTurns
 
 REWARD_BURST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything that was measured, before fits of whole rounds."""
+    """Everything that was measured, before fits of whole rounds.
 
+    Attributes:
+        turns: of engines on GPUs; others have nothing that sleeps.
+        left_out: one line on what was left out for lack of time; None: nothing.
+    """
+
+    machine: Machine
     rollout: tuple[RolloutCosts, ...]
     train: tuple[Train, ...]
     reward: Reward
     sync: dict[EngineLayout, Spread]
+    turns: dict[EngineLayout, EngineTurns]
     trace: LengthTrace
     rounds: tuple[MeasuredRound, ...]
     prompt_tokens: dict[str, int]
     parameters: int
     kv_bytes_per_token: int
     seconds: float
-
-
-Notify = Callable[[str], None]
+    left_out: str | None
 
 
 def measure(
-    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool_name: str, pool: Pool, out: Path, effort: Effort, notify: Notify
 ) -> Measurements:
-    """Measure everything on this machine, in these layouts. Raises InputError, RunFailed."""
-    return asyncio.run(_measure(job, paths, pool, layouts, effort, notify))
+    """Measure everything on nodes of a pool: those of the cluster in RAY_ADDRESS, else this machine.
+
+    `out` is where the profile will be; what all nodes must share is beside it meanwhile. Raises InputError.
+    """
+    return asyncio.run(_measure(job, paths, pool_name, pool, out, effort, notify))
 
 
 async def _measure(
-    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool_name: str, pool: Pool, out: Path, effort: Effort, notify: Notify
 ) -> Measurements:
     began = time.perf_counter()
+    budget, on_gpu = TimeBudget(effort.minutes, notify), pool.accelerators.kind == "cuda"
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "rlplan profile has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
-    samples = job.rollout.samples_per_step
-    start_ray()
-    notify("starting reward workers")
-    supervisor = Supervisor()
-    rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s, supervisor)
-    most_samples = max(2 * samples, wide_prompts(job) * job.rollout.samples_per_prompt)
-    fleet = Fleet(fleet_config(layouts, job, paths.model, pool, most_samples), supervisor)
+    subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
+    shape, architecture = shape_of(paths.model), architecture_of_model(paths.model)
+    try:
+        layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
+    except ValueError as error:
+        raise InputError(f"search.tp: {error}") from None
+    budgets = sorted(b for b in job.search.micro_batch_tokens if b >= job.rollout.longest_tokens)
+    if not budgets:
+        needed = job.rollout.longest_tokens
+        raise InputError(
+            f"search.micro_batch_tokens: none of {sorted(job.search.micro_batch_tokens)} holds the longest sequence of "
+            f"{needed} tokens, prompt and response; add one of at least {needed}"
+        )
+    first = first_update(pool, shape, architecture, job.model.dtype, budgets)
+    if first is None:
+        raise InputError(
+            f"no number of ranks up to the pool's {pool.accelerators_total} holds the trainer of "
+            f"{subject.parameters / 1e9:.3g} billion parameters; give the pool more nodes, or smaller "
+            "search.micro_batch_tokens"
+        )
+    longest = first.micro_batch_tokens
+    if longest < budgets[-1]:
+        budget.tell(f"micro-batches of more than {longest} tokens are left out: the trainer has no memory for them")
+        budgets = [tokens for tokens in budgets if tokens <= longest]
+    others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype)
+    updates = [first, *(each for each in others if _sizes(each) != _sizes(first))]
+    shares = {layout: share_of_step(layout, layouts, pool) for layout in layouts}
+    most_samples = max(2 * job.rollout.samples_per_step, wide_prompts(job) * job.rollout.samples_per_prompt)
+    # Of one engine: on GPUs a layout of fewer engines has so much less to decode.
+    most_samples = math.ceil(most_samples * max(share / layout.engines for layout, share in shares.items()))
+    budget.tell("starting Ray")
+    own_machine = start_ray()
+    site = site_of(subject, layouts, updates, most_samples)
     runner = RoundRunner(
-        fleet,
-        rewards,
+        site.fleet,
+        site.rewards,
         prompts,
         lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)),
         temperature=job.rollout.temperature,
     )
-    budgets = [b for b in job.search.micro_batch_tokens if b >= job.rollout.longest_tokens]
-    # By what a loss is divided costs nothing; these are a synchronous step's at most.
-    most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
-    # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
-    frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0})})
-
-    def trainer_of(update: UpdateLayout) -> TrainerGroup:
-        config = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)
-        return TrainerGroup("profile", replace(config, threads=max(1, pool.cores // config.ranks)), supervisor)
-
-    trainer = trainer_of(UpdateLayout(dp=1, micro_batch_tokens=budgets[0]))
-
-    with tempfile.TemporaryDirectory(prefix="rlplan-profile-") as folder:
+    with tempfile.TemporaryDirectory(prefix=".rlplan-profile-", dir=None if own_machine else out.parent) as folder:
         weights = Path(folder) / "weights.safetensors"
+        sampler = RoundSampler(job, site, runner, weights, list(prompts), budgets, effort, budget, shares)
         try:
-            await rewards.start()
-            notify("starting engines: " + ", ".join(engine.name for engine in fleet.all_engines()))
-            await fleet.start()
-            notify("starting the trainer")
-            await trainer.start()
-            costs: list[RolloutCosts] = []
-            for layout in layouts:
-                prefix = f"{layout.engines} engine{'s' * (layout.engines > 1)}, TP {layout.tp}: "
-                costs.append(
-                    await measure_layout(
-                        fleet,
-                        layout,
-                        samples=samples,
-                        prompt_tokens=job.rollout.max_prompt_tokens,
-                        max_len=job.rollout.longest_tokens,
-                        vocabulary=len(tokenizer),
-                        seeded=job.rollout.seed_per_sample,
-                        export=partial(trainer.export, weights),
-                        weights_path=str(weights),
-                        notify=partial(_prefixed, notify, prefix),
-                    )
-                )
-            sampler = RoundSampler(job, fleet, runner, trainer, weights, list(prompts), budgets)
-            sampled = await sampler.sample(layouts, effort, notify)
-            notify("reward workers")
-            reward = await _measure_reward(rewards, prompts, tokenizer, sampled, job)
-            parameters = parameter_count(paths.model)
-            train = _train(sampled.updates)
-            if further := updates_to_measure(pool, shape_of(paths.model), budgets[-1]):
-                steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
-                bench = Bench(steps, job.model.dtype, trainer_of)
-                train += await measure_updates(bench, trainer, train, further, notify)
+            budget.tell("reserving devices")
+            await site.seats.open(own_machine)
+            await check_shared(Path(folder), site.seats.nodes, "since weights may travel as a file")
+            machine = await site.machine(pool)
+            rollout = await measure_engines(subject, site, sampler, budget, layouts, vocabulary=len(tokenizer))
+            sampled = sampler.sampled
+            budget.tell("reward workers")
+            reward = await _measure_reward(site.rewards, prompts, tokenizer, sampled, job)
+            budget.begin(1)
+            steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
+            bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
+            train = await measure_updates(bench, _train(sampled.updates, first))
         finally:
-            notify("stopping")
-            await trainer.close()
-            await rewards.close()
-            await fleet.close()
+            budget.tell("stopping")
+            await sampler.weights.close()
+            await site.rewards.close()
+            await site.turns.end(site.fleet.all_engines(), list(site.trainers))
+            site.seats.close()
     return Measurements(
-        rollout=tuple(costs),
+        machine=machine,
+        rollout=rollout,
         train=train,
         reward=reward,
         sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
+        turns=sampler.turns if on_gpu else {},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),
         rounds=tuple(sampled.rounds),
         prompt_tokens=sampled.prompt_tokens,
-        parameters=parameters,
+        parameters=subject.parameters,
         kv_bytes_per_token=kv_bytes_per_token(paths.model, job.model.dtype),
         seconds=time.perf_counter() - began,
+        left_out=budget.outcome,
     )
 
 
-def _prefixed(notify: Notify, prefix: str, text: str) -> None:
-    notify(prefix + text)
+def _sizes(layout: UpdateLayout) -> tuple[int, int, int]:
+    return layout.dp, layout.tp, layout.sp
 
 
 async def _measure_reward(
@@ -182,11 +197,12 @@ async def _measure_reward(
     )
 
 
-def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:
+def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> tuple[Train, ...]:
+    """The entries of the first trainer, one for each micro-batch."""
+    sizes = {key: getattr(layout, key) for key in UpdateLayout.model_fields}
     return tuple(
         Train(
-            dp=1,
-            micro_batch_tokens=budget,
+            **{**sizes, "micro_batch_tokens": budget},
             step_s=fit.base,
             step_s_per_token=max(fit.per_token, 1e-12),
             step_s_per_token_squared=fit.per_squared_token,
@@ -195,25 +211,3 @@ def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:
         )
         for budget, fit in fit_train(points).items()
     )
-
-
-def parameter_count(model_path: str) -> int:
-    """Number of parameters of the policy, read from its configuration without weights."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def kv_bytes_per_token(model_path: str, dtype: str) -> int:
-    """KV bytes of one token: 2 (K and V) x layers x KV heads x head size x bytes per value."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model_path)
-    config = getattr(config, "text_config", config)
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return int(2 * config.num_hidden_layers * kv_heads * head_dim * {"float32": 4}.get(dtype, 2))

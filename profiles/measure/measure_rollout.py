@@ -1,40 +1,40 @@
-"""Measures what generation costs: decode steps over a grid, prefill, engine start, weight transfer, in each layout.
+"""Measures what generation costs in a layout: decode steps over a grid, and prefill.
 
 All engines of a layout are busy while a point is measured, because on a shared host they slow each other down. A point
 is the difference between a long and a short decode of the same batch, so that submission, prefill and delivery, which
 are in both, are not in it.
+
+Contexts reach the longest that a sample of the job can have, without decoding that far: the context is a prompt, which
+the engine's prefix cache has after the first of several decodes. No two sequences of a batch share their prompt, unless
+its prefill would take longer than `PREFIX_S`: engines read the KV of each sequence, and of shared KV a part would come
+from a processor's cache. vLLM's DecodeBenchConnector would need no prefill, but it fills the cache for all requests of
+an engine, so that real rounds would need other engines, each with a start of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import random
 import statistics
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from ...executor.actors import within
-from ...executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
-from ...executor.engines.fleet import Fleet
-from ...executor.engines.messages import EngineEvent, Request
+from ...executor.engines.engine_handle import EngineHandle
 from ...plans.schema.sections.layouts import EngineLayout
-from ...plans.yaml.errors import RunFailed
 from ..laws.measured_fit import DecodeFit, fit_decode
 from ..phase_schema import DecodePoint, Spread
+from .engine_bench import EngineBench
+from .time_budget import TimeBudget
 
 SHORT_TOKENS, LONG_TOKENS = 8, 72
+SHORT_CONTEXT = 16
 REPEATS = 3
 AGREEMENT = 0.02
 """Two repeats that are as close as this, relative to the smaller, need no third."""
-BATCH_DEADLINE_S = 300.0
 PREFILL_REPEATS = 3
-
-Notify = Callable[[str], None]
-
-Batches = list[list[tuple[int, ...]]]  # prompts as token ids, a batch an engine
+PREFIX_S = 20.0
+"""Seconds that the prefill of a point's prompts may take."""
+CACHE_SHARE = 0.9
+"""Of an engine's KV cache that the sequences of a point may fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,106 +50,105 @@ class RolloutCosts:
     start: Spread
 
 
-class _Bench:
-    """Runs batches of forced length on engines and times them."""
+class GridPoint(NamedTuple):
+    """Sequences of each engine, and the tokens of each one's prompt; `least`: no fit does without it."""
 
-    def __init__(self, fleet: Fleet, vocabulary: int, seed: int, seeded: bool) -> None:
-        self._news: asyncio.Queue[list[EngineEvent]] = asyncio.Queue()
-        self._random = random.Random(seed)
-        self._vocabulary = vocabulary
-        self._seeded = seeded
-        self._serial = itertools.count()
-        fleet.listen(self._hear)
-
-    def _hear(self, news: EngineNews) -> None:
-        """Queue the events of engines, and an empty list when an engine dies."""
-        if isinstance(news, EngineEvents | EngineDied):
-            self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
-
-    def prompts(self, engines: int, sequences: int, tokens: int) -> Batches:
-        """Random prompts of `tokens` tokens, `sequences` for each engine: equal ones would share their KV."""
-        return [
-            [tuple(self._random.randrange(self._vocabulary) for _ in range(tokens)) for _ in range(sequences)]
-            for _ in range(engines)
-        ]
-
-    async def seconds(self, engines: Sequence[EngineHandle], batches: Batches, tokens: int) -> float:
-        """Seconds until every prompt (a batch an engine) has `tokens` tokens."""
-        requests = [[self._request(prompt, tokens) for prompt in batch] for batch in batches]
-        began = time.perf_counter()
-        await asyncio.gather(
-            *(engine.submit(batch, engine.version) for engine, batch in zip(engines, requests, strict=True))
-        )
-        missing = sum(len(batch) for batch in requests)
-        names = ", ".join(engine.name for engine in engines)
-        while missing:
-            events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
-            if not events:
-                raise RunFailed(f"an engine of {names} died while it was profiled")
-            missing -= sum(event.name == "finished" for event in events)
-        return time.perf_counter() - began
-
-    def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:
-        number = next(self._serial)
-        return Request(f"profile-{number}", prompt, tokens, ignore_eos=True, seed=number if self._seeded else None)
+    sequences: int
+    context_tokens: int
+    least: bool
 
 
-def decode_grid(samples: int, engines: int, max_len: int) -> list[tuple[int, int]]:
-    """(sequences per engine, prompt tokens) to measure for rounds of up to `samples` samples.
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a job decodes: samples of a plain round, tokens of the longest prompt, and of prompt and response."""
 
-    From one sequence (the tail) to twice a plain round (over-issue), each four times the one before, at a short
-    context and, for two batch sizes, at a long one, so that the cost of KV can be told from the cost of a sequence.
+    samples: int
+    prompt_tokens: int
+    longest_tokens: int
+
+
+def decode_grid(decoded: Decoded, engines: int, capacity_tokens: int, block_tokens: int) -> list[GridPoint]:
+    """What to measure for rounds of up to twice `decoded.samples` samples (over-issue).
+
+    Sequences: from one (the tail) to as many as an engine may get, each four times the one before, at a short context.
+    Then, so that the cost of KV can be told from the cost of a sequence, two numbers of sequences at the longest
+    context: a plain round's, of which all samples reach the cap, and a quarter of it; fewer where the cache of an
+    engine (`capacity_tokens`) holds fewer. That context is one token longer than whole blocks of the cache, which alone
+    stay in it.
     """
-    largest = max(4, -(-2 * samples // engines))
+    largest = max(4, -(-2 * decoded.samples // engines))
     counts = sorted({1, max(4, largest // 16), max(4, largest // 4), largest})
-    short = [(count, 16) for count in counts]
-    long_context = max(32, min(max_len - LONG_TOKENS - 1, 640))
-    return short + [(count, long_context) for count in (max(4, largest // 8), max(4, largest // 2))]
+    room_tokens = max(2 * SHORT_CONTEXT, decoded.longest_tokens - LONG_TOKENS)
+    longest = max(room_tokens - 1, block_tokens) // block_tokens * block_tokens + 1
+    longest = longest if longest <= room_tokens else room_tokens
+    fitting = max(1, int(CACHE_SHARE * capacity_tokens) // (longest + LONG_TOKENS + block_tokens))
+    many = min(max(4, largest // 2), fitting)
+    few = max(1, min(max(4, largest // 8), many // 4))
+    grid = [GridPoint(count, SHORT_CONTEXT, count in (1, largest)) for count in counts]
+    return grid + [GridPoint(count, longest, True) for count in sorted({few, many})]
 
 
 async def measure_decode(
-    bench: _Bench, engines: Sequence[EngineHandle], grid: Sequence[tuple[int, int]], notify: Notify
+    bench: EngineBench, engines: Sequence[EngineHandle], grid: Sequence[GridPoint], budget: TimeBudget, prefix: str
 ) -> DecodeFit:
-    """Measure the grid and fit it."""
-    await bench.seconds(engines, bench.prompts(len(engines), 4, 16), LONG_TOKENS)  # first calls of a size allocate
+    """Measure the grid and fit it; points that are not `least` only while there is time."""
+    # First calls of a size allocate.
+    await bench.seconds(engines, bench.prompts(len(engines), 4, SHORT_CONTEXT), LONG_TOKENS)
     points: list[DecodePoint] = []
-    for sequences, prompt_tokens in grid:
-        notify(f"decode: {sequences} sequences, context {prompt_tokens}")
-        steps: list[float] = []
-        # The same prompts each time: once the prefix cache has them, long prefills no longer drown a few decode steps.
-        batches = bench.prompts(len(engines), sequences, prompt_tokens)
-        await bench.seconds(engines, batches, 1)
-        for _ in range(REPEATS):
-            short = await bench.seconds(engines, batches, SHORT_TOKENS)
-            long = await bench.seconds(engines, batches, LONG_TOKENS)
-            steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
-            if len(steps) == 2 and max(steps) <= (1 + AGREEMENT) * min(steps):
-                break
-        centre = statistics.median(steps)
-        if centre <= 0:
-            continue  # the machine stalled in the short decode, twice of three times: no information
-        points.append(
-            DecodePoint(
-                sequences=sequences,
-                kv_tokens=sequences * (prompt_tokens + (SHORT_TOKENS + LONG_TOKENS) / 2),
-                step_s=centre,
-                spread=statistics.median(abs(s - centre) for s in steps) / centre,
-            )
-        )
-    return fit_decode(points)
+    took_s = 0.0
+    for point in sorted(grid, key=lambda each: not each.least):
+        if not point.least and not budget.allows(took_s, f"{prefix}: decode steps between the ends of the grid"):
+            continue
+        budget.tell(f"{prefix}: decode: {point.sequences} sequences, context {point.context_tokens}")
+        began_s = budget.elapsed_s
+        found = await _measure_point(bench, engines, point)
+        took_s = max(took_s, budget.elapsed_s - began_s)
+        if found is not None:
+            points.append(found)
+    return fit_decode(sorted(points, key=lambda each: (each.kv_tokens / each.sequences, each.sequences)))
+
+
+async def _measure_point(bench: EngineBench, engines: Sequence[EngineHandle], point: GridPoint) -> DecodePoint | None:
+    """A point of the grid; None if the machine stalled in the short decode, so that there is no information."""
+    count = len(engines)
+    # One sequence after the other, so that it shows how long the others take; all of them stay in the prefix cache.
+    batches = bench.prompts(count, 1, point.context_tokens)
+    prefill_s = await bench.seconds(engines, batches, 1)
+    different = max(1, min(point.sequences, int(PREFIX_S / prefill_s)))
+    further = bench.prompts(count, different - 1, point.context_tokens)
+    batches = [[*one, *more] for one, more in zip(batches, further, strict=True)]
+    batches = [[batch[number % different] for number in range(point.sequences)] for batch in batches]
+    await bench.seconds(engines, batches, 1)
+    # The same prompts each time: once the prefix cache has them, long prefills no longer drown a few decode steps.
+    steps: list[float] = []
+    for _ in range(REPEATS):
+        short = await bench.seconds(engines, batches, SHORT_TOKENS)
+        long = await bench.seconds(engines, batches, LONG_TOKENS)
+        steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
+        if len(steps) == 2 and max(steps) <= (1 + AGREEMENT) * min(steps):
+            break
+    centre = statistics.median(steps)
+    if centre <= 0:
+        return None
+    return DecodePoint(
+        sequences=point.sequences,
+        kv_tokens=point.sequences * (point.context_tokens + (SHORT_TOKENS + LONG_TOKENS) / 2),
+        step_s=centre,
+        spread=statistics.median(abs(s - centre) for s in steps) / centre,
+    )
 
 
 async def measure_prefill(
-    bench: _Bench, engines: Sequence[EngineHandle], samples: int, prompt_tokens: int, decode: DecodeFit
+    bench: EngineBench, engines: Sequence[EngineHandle], decoded: Decoded, decode: DecodeFit
 ) -> tuple[float, float]:
     """(seconds per request, per prompt token): a batch of one-token answers at two prompt lengths.
 
     No two of the prompts are alike, so nothing is cached: a simulated sample that finds its prompt cached pays for less
     than this, as the real one does.
     """
-    count = max(4, samples // len(engines))
+    count = max(4, decoded.samples // len(engines))
     times: list[float] = []
-    lengths = (8, max(16, prompt_tokens))
+    lengths = (8, max(16, decoded.prompt_tokens))
     for length in lengths:
         repeats = [
             await bench.seconds(engines, bench.prompts(len(engines), count, length), 1) for _ in range(PREFILL_REPEATS)
@@ -168,34 +167,26 @@ def spread(times: Sequence[float]) -> Spread:
 
 
 async def measure_layout(
-    fleet: Fleet,
+    bench: EngineBench,
+    engines: Sequence[EngineHandle],
     layout: EngineLayout,
-    *,
-    samples: int,
-    prompt_tokens: int,
-    max_len: int,
-    vocabulary: int,
-    seeded: bool,
-    export: Callable[[str], Awaitable[Any]],
-    weights_path: str,
-    notify: Notify,
+    decoded: Decoded,
+    budget: TimeBudget,
+    prefix: str,
 ) -> RolloutCosts:
-    """Everything about one layout. `samples` is a plain round's; `seeded`: each has its own seed; lengths in tokens."""
-    engines = fleet.engines(layout)
-    notify("first weights")  # as in a run: the first load builds what decoding then reads
-    await export(version := "profile")
-    for engine in engines:
-        await engine.load(weights_path, version, False)
-    bench = _Bench(fleet, vocabulary, seed=layout.tp, seeded=seeded)
-    decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
-    notify("prefill")
-    prefill_s, prefill_s_per_token = await measure_prefill(bench, engines, samples, prompt_tokens, decode)
+    """What decoding and prefill cost on the engines of a layout, which hold weights. `prefix`: of progress lines."""
+    capacity_tokens = min(engine.facts.kv_capacity_tokens for engine in engines)
+    block_tokens = engines[0].facts.kv_block_tokens
+    grid = decode_grid(decoded, layout.engines, capacity_tokens, block_tokens)
+    decode = await measure_decode(bench, engines, grid, budget, prefix)
+    budget.tell(f"{prefix}: prefill")
+    prefill_s, prefill_s_per_token = await measure_prefill(bench, engines, decoded, decode)
     return RolloutCosts(
         layout=layout,
         decode=decode,
         prefill_s=prefill_s,
         prefill_s_per_token=prefill_s_per_token,
-        kv_capacity_tokens=min(engine.facts.kv_capacity_tokens for engine in engines),
-        kv_block_tokens=engines[0].facts.kv_block_tokens,
+        kv_capacity_tokens=capacity_tokens,
+        kv_block_tokens=block_tokens,
         start=spread([engine.facts.start_s for engine in engines]),
     )

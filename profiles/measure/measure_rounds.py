@@ -1,26 +1,25 @@
 """Runs real plain rounds with the real policy, each followed by real updates, as a training run would.
 
 They give the length trace, and they show what whole rounds take beyond the sum of their phase costs. Updates are timed
-here and not in a row by themselves: between rollouts, which leave cold caches behind, they took a fifth longer.
+here and not in a row by themselves: between rollouts, which leave cold caches behind, they took a fifth longer. Weights
+come before each round on the way that a run takes, and engines and trainer take turns as in a run; both are timed.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from ...executor.engines.fleet import Fleet
+from ...executor.configuration import update_settings
 from ...executor.rollout.round_runner import RoundRunner
 from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
-from ...executor.trainer.trainer_config import UpdateSettings
-from ...executor.trainer.trainer_group import TrainerGroup
-from ...executor.weights.sync import WeightSync
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.machines.race import RaceRound
@@ -28,20 +27,26 @@ from ...rounds.seeds import RoundSeeds
 from ..laws.measured_fit import TrainPoint
 from ..laws.reward_fit import ScoredSample
 from ..length_trace import LengthRow
+from .measure_site import FIRST, Site
 from .measure_updates import timed_update
+from .measured_layouts import layout_name
+from .time_budget import TimeBudget
+from .turn_seconds import EngineTurns, TurnSeconds
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024
-
 # Rounds under the job's cap divided by this: they end early, so they tell what a round costs whatever its length.
 CUT = 8
-
-Notify = Callable[[str], None]
+# Rounds of a layout under that low cap that are run however long they take.
+LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured, in plain rounds of the job's shape (but for `trace_rounds` and `second_epoch_rounds`)."""
+    """How much is measured, in plain rounds of the job's shape (but for `trace_rounds` and `second_epoch_rounds`); and
+    in how many minutes, beyond which only the least is."""
+
+    minutes: float = 15.0
 
     check_rounds: int = 6
     """In the first layout, to the end."""
@@ -103,57 +108,130 @@ def wide_prompts(job: Job) -> int:
 
 
 class RoundSampler:
-    """Runs the rounds of an `Effort`. The trainer's learning rate must be 0: updates are timed and change nothing."""
+    """Runs the rounds of an `Effort`. The first trainer's learning rate must be 0: updates are timed and change
+    nothing.
+
+    Of each layout `least`, then `more`; of one layout `wide` once, beside it.
+    """
 
     def __init__(
         self,
         job: Job,
-        fleet: Fleet,
+        site: Site,
         runner: RoundRunner,
-        trainer: TrainerGroup,
         weights: Path,
         prompts: Sequence[str],
         budgets: Sequence[int],
+        effort: Effort,
+        budget: TimeBudget,
+        shares: Mapping[EngineLayout, float],
     ) -> None:
-        self._job, self._fleet, self._runner = job, fleet, runner
-        self._trainer, self._budgets = trainer, list(budgets)
-        self._weights = WeightSync(trainer, fleet, weights)
+        self._job, self._site, self._runner = job, site, runner
+        self._budgets, self._effort, self._budget, self._shares = list(budgets), effort, budget, shares
+        self._logs: dict[EngineLayout, TurnSeconds] = {}
+        self.weights = site.weights(weights)
         self._prompts = sorted(prompts)
         # Not the job's order: the prompts that are profiled should not be just the first that are trained.
         random.Random(f"profile:{job.data.seed}").shuffle(self._prompts)
         self._next = 0
         self._serial = count()
         self._seen: Counter[str] = Counter()  # how often a prompt was drawn for its lengths
-        self._sampled = Sampled(updates={budget: [] for budget in self._budgets})
+        self._took_s: dict[_Task, list[float]] = {}
+        self._wide_from: int | None = None  # where the prompts of the first wide round begin
+        self.sampled = Sampled(updates={budget: [] for budget in self._budgets})
 
-    async def sample(self, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify) -> Sampled:
-        """Run all rounds."""
-        size, cap = self._job.rollout.prompts_per_step, self._job.rollout.max_response_tokens
-        low = max(1, cap // CUT)
-        tasks: list[_Task] = []
-        for number, layout in enumerate(layouts):
-            full = effort.other_check_rounds if number else effort.check_rounds
-            cut = effort.other_cut_rounds if number else effort.cut_rounds
-            tasks += [_Task(layout, size, cap)] * full
-            tasks += [_Task(layout, size * (1 + i % 2), low) for i in range(cut)]
-        wide = _Task(layouts[0], wide_prompts(self._job), cap, wide=True)
-        tasks += [wide] * effort.trace_rounds
-        if effort.second_epoch_rounds:
-            tasks += [replace(wide, again=True)] + [wide] * (effort.second_epoch_rounds - 1)
-        await self._update(await self._round(tasks[0], record=False))  # first calls of all parts, not measured
-        for number, task in enumerate(tasks, start=1):
-            notify(f"real rounds: {number} of {len(tasks)}")
-            if task.again:
-                self._next -= effort.trace_rounds * task.prompts
-            groups = await self._round(task)
-            if not task.wide:
-                await self._update(groups, self._sampled.updates)
-                continue
-            # Long rounds train on the groups with the longest samples, whose attention costs most.
+    @property
+    def turns(self) -> dict[EngineLayout, EngineTurns]:
+        """Seconds of a step in which the engines of each layout sleep and wake."""
+        return {layout: log.of_engines for layout, log in self._logs.items()}
+
+    def _log(self, layout: EngineLayout) -> TurnSeconds:
+        return self._logs.setdefault(layout, TurnSeconds(FIRST))
+
+    async def ready(self, layout: EngineLayout, version: str) -> float:
+        """Have a layout's engines hold the trainer's weights as `version`, ready to decode; returns the seconds that
+        the weights took."""
+        engines = self._site.fleet.engines(layout)
+        await self._site.turns.to_sending(self._log(layout), engines)
+        began = time.perf_counter()
+        await self.weights.sync(engines, version, False)
+        sync_s = time.perf_counter() - began
+        await self._site.turns.to_decoding(self._log(layout), engines)
+        return sync_s
+
+    async def least(self, layout: EngineLayout, first: bool) -> None:
+        """The rounds of a layout that no profile does without: under a low cap, since one to the job's cap may take
+        long. `first`: of all layouts."""
+        if first:  # first calls of all parts, not measured
+            await self._update(layout, await self._round(self._cut(layout, 0), record=False))
+        for number in range(LEAST):
+            await self._run(self._cut(layout, number))
+
+    async def lengths(self, layout: EngineLayout) -> None:
+        """The wide round that no profile does without."""
+        await self._run(self._wide(layout))
+
+    async def more(self, layout: EngineLayout, first: bool) -> None:
+        """The other rounds of a layout, as long as there is time."""
+        effort = self._effort
+        full = effort.check_rounds if first else effort.other_check_rounds
+        cut = effort.cut_rounds if first else effort.other_cut_rounds
+        # One of each kind in turn: if time runs out, both are there.
+        kinds = [[self._full(layout)] * full, [self._cut(layout, number) for number in range(LEAST, cut)]]
+        for number in range(max(map(len, kinds))):
+            for task in [kind[number] for kind in kinds if number < len(kind)]:
+                await self._if_time(task, f"real rounds of {layout_name(layout)}")
+
+    async def more_lengths(self, layout: EngineLayout) -> None:
+        """The other wide rounds, as long as there is time."""
+        wide, effort = self._wide(layout), self._effort
+        again = [replace(wide, again=True)] + [wide] * (effort.second_epoch_rounds - 1)
+        for task in [wide] * (effort.trace_rounds - 1) + again[: effort.second_epoch_rounds]:
+            await self._if_time(task, "wide rounds, which give lengths")
+
+    def _full(self, layout: EngineLayout) -> _Task:
+        return _Task(layout, self._prompts_of(layout), self._job.rollout.max_response_tokens)
+
+    def _cut(self, layout: EngineLayout, number: int) -> _Task:
+        """Under a low cap; every other one of twice the prompts."""
+        cap = max(1, self._job.rollout.max_response_tokens // CUT)
+        return _Task(layout, self._prompts_of(layout) * (1 + number % 2), cap)
+
+    def _prompts_of(self, layout: EngineLayout) -> int:
+        return max(1, round(self._shares[layout] * self._job.rollout.prompts_per_step))
+
+    def _wide(self, layout: EngineLayout) -> _Task:
+        return _Task(layout, wide_prompts(self._job), self._job.rollout.max_response_tokens, wide=True)
+
+    async def _if_time(self, task: _Task, what: str) -> None:
+        # A round takes about as long as another to the same cap; there is a wide one to the job's.
+        of_cap = [second for other, took_s in self._took_s.items() if other.cap == task.cap for second in took_s]
+        if self._budget.allows(statistics.median(self._took_s.get(replace(task, again=False), of_cap)), what):
+            await self._run(task)
+
+    async def _run(self, task: _Task) -> None:
+        """One round with its updates."""
+        kind = "wide round" if task.wide else "real round"
+        self._budget.tell(f"{layout_name(task.layout)}: {kind} of {task.prompts} prompts, cap {task.cap}")
+        began = time.perf_counter()
+        further = self._next
+        if task.wide and self._wide_from is None:
+            self._wide_from = further
+        if task.again and self._wide_from is not None:
+            self._next, self._wide_from = self._wide_from, self._wide_from + task.prompts
+        groups = await self._round(task)
+        if not task.wide:
+            await self._update(task.layout, groups, self.sampled.updates)
+        else:
+            # Wide rounds train on the groups with the longest samples, whose attention costs most.
             groups.sort(key=lambda group: -max(sample.tokens for sample in group))
+            size = self._job.rollout.prompts_per_step
             for place in range(len(self._budgets)):
-                await self._update(groups[place * size : (place + 1) * size] or groups, self._sampled.updates)
-        return self._sampled
+                step = groups[place * size : (place + 1) * size] or groups
+                await self._update(task.layout, step, self.sampled.updates)
+        if task.again:
+            self._next = max(further, self._next)
+        self._took_s.setdefault(replace(task, again=False), []).append(time.perf_counter() - began)
 
     async def _round(self, task: _Task, record: bool = True) -> list[list[TrainSample]]:
         """One plain round; its groups."""
@@ -162,46 +240,47 @@ class RoundSampler:
         self._next += task.prompts if record else 0
         serial = next(self._serial)
         version = f"profile-round:{serial}"
-        began = time.perf_counter()
-        await self._weights.sync(self._fleet.engines(task.layout), version, False)
-        sync_s = time.perf_counter() - began
+        sync_s = await self.ready(task.layout, version)
         size = self._job.rollout.samples_per_prompt
         round_ = RaceRound(prompts, len(prompts), size, size, task.cap)
         # Other seeds than a run has: a prediction should not know the run's draws.
         base = ~self._job.algorithm.seed
         seeds = RoundSeeds(base, lambda prompt: serial, None) if self._job.rollout.seed_per_sample else None
-        result = await self._runner.run(round_, task.layout, version, self._weights.join, version, seeds)
+        result = await self._runner.run(round_, task.layout, version, self.weights.join, version, seeds)
         groups = train_groups(round_.outcome(), result.samples)
         if not record:
             return groups
-        self._sampled.sync_s.setdefault(task.layout, []).append(sync_s)
-        self._sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
+        self.sampled.sync_s.setdefault(task.layout, []).append(sync_s)
+        self.sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
         if not task.wide and not result.restarts:  # a round that waited for a new engine tells nothing about costs
             lengths = {
                 (key.draw, key.sample): (sample.prompt, len(sample.tokens), sample.truncated)
                 for key, sample in sorted(result.samples.items())
             }
-            self._sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
-            self._sampled.reward_exposed_s.append(result.reward_exposed_s)
+            self.sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
+            self.sampled.reward_exposed_s.append(result.reward_exposed_s)
         if task.cap == self._job.rollout.max_response_tokens:
-            self._sampled.scored += [
+            self.sampled.scored += [
                 ScoredSample(sample.prompt, sample.reward, sample.reward_s)
                 for _, sample in sorted(result.samples.items())
                 if sample.reward is not None
             ]
-            self._sampled.groups.extend(groups)
-            self._sampled.rows += [_row(s, self._seen[s.prompt_id]) for group in groups for s in group]
+            self.sampled.groups.extend(groups)
+            self.sampled.rows += [_row(s, self._seen[s.prompt_id]) for group in groups for s in group]
             self._seen.update(prompts)
         return groups
 
     async def _update(
-        self, groups: list[list[TrainSample]], into: Mapping[int, list[TrainPoint]] | None = None
+        self, layout: EngineLayout, groups: list[list[TrainSample]], into: Mapping[int, list[TrainPoint]] | None = None
     ) -> None:
         """One update, by the micro-batch budget whose turn it is: a second one would find the caches warm."""
         self._budgets.append(self._budgets.pop(0))
         budget = self._budgets[0]
         lengths = [sample.tokens for group in groups for sample in group]
-        seconds = await timed_update(self._trainer, groups, UpdateSettings(budget), self._job.model.dtype)
+        self.weights.retire()
+        await self._site.turns.to_training(self._log(layout))
+        settings = update_settings(self._site.updates[FIRST])._replace(micro_batch_tokens=budget)
+        seconds = await timed_update(self._site.trainers[FIRST], groups, settings, self._job.model.dtype)
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
 

@@ -1,8 +1,8 @@
-"""Measures updates in further layouts of trainers, on samples of the rounds that were run.
+"""Measures updates in further layouts of trainers, on samples of the rounds that were run, and the memory of each.
 
-A layout's update is compared with the data-parallel one of one rank on the same samples, both in a row: what the
-profile says of it is the latter's fit, which was measured between rollouts, times the ratio of their seconds. So few
-updates of a layout are enough, and its error holds how much the ratios differ.
+A layout's update is compared with that of the first trainer on the same samples, both in a row: what the profile says
+of it is the latter's fit, which was measured between rollouts, times the ratio of their seconds. So few updates of a
+layout are enough, and its error holds how much the ratios differ.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...executor.configuration import update_settings
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
@@ -20,6 +21,9 @@ from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import RunFailed
 from ..phase_schema import Train
+from .measure_site import FIRST, Site, update_name
+from .time_budget import TimeBudget
+from .turn_seconds import MOVES, TurnSeconds
 
 UPDATES = 3
 """Measured updates of a layout, after one that is not counted: its calls are the first of their kind."""
@@ -28,7 +32,6 @@ RECOMPUTED_UPDATES = 2
 """Measured updates of a layout with recomputation."""
 
 Groups = list[list[TrainSample]]
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,30 @@ class Bench:
     """What updates are measured with.
 
     Attributes:
+        site: has the trainers, of which only the first is started; their learning rate is 0.
         steps: groups of one step each; every layout trains the same.
         dtype: the job's.
-        trainer_of: makes the trainer of a layout, which is to be started and whose learning rate is 0.
+        on_gpu: whether states of trainers leave the devices.
+        budget: of time; the first trainer is measured in any case.
     """
 
+    site: Site
     steps: Sequence[Groups]
     dtype: str
-    trainer_of: Callable[[UpdateLayout], TrainerGroup]
+    on_gpu: bool
+    budget: TimeBudget
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Updates of one layout: seconds of each, of those with recomputation, peak bytes of a rank in both, and seconds of
+    a step in which states leave the devices and come back (None: they have none to leave)."""
+
+    seconds: list[float]
+    recomputing_s: list[float]
+    peak_bytes: int
+    recomputing_bytes: int
+    moves_s: float | None
 
 
 async def timed_update(trainer: TrainerGroup, groups: Groups, settings: UpdateSettings, dtype: str) -> float:
@@ -69,38 +88,62 @@ def step_groups(groups: Sequence[list[TrainSample]], prompts: int) -> list[Group
     return [step for step in steps[: 1 + UPDATES] if len(step) == prompts] or steps[:1]
 
 
-async def measure_updates(
-    bench: Bench, alone: TrainerGroup, fits: Sequence[Train], layouts: Sequence[UpdateLayout], notify: Notify
-) -> tuple[Train, ...]:
-    """Entries of `layouts`, and of the fastest of all with recomputation.
+async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, ...]:
+    """The entries of a profile: those of the first trainer, which `fits` are, with its peak memory; then those of the
+    other trainers, and the fastest of all with recomputation.
 
-    Args:
-        alone: the trainer of one rank, started.
-        fits: its entries, among them one of the layouts' micro-batch.
-
-    A layout that the trainer cannot have for this model is left out, and `notify` says why.
+    A layout that the trainer cannot have for this model, that takes more memory than there is or for which no time is
+    left is left out, and the budget says so.
     """
-    entries: list[Train] = []
-    fit = next(entry for entry in fits if entry.micro_batch_tokens == layouts[0].micro_batch_tokens)
-    notify("updates of one rank")
-    base, recomputing = await _seconds(bench, alone, fit.layout)
-    fastest, recomputed = statistics.median(base), scaled(fit, _recomputed(fit.layout), _ratios(recomputing, base))
-    for layout in layouts:
-        notify(f"updates with {_name(layout)}")
-        trainer = bench.trainer_of(layout)
+    site, budget = bench.site, bench.budget
+    base_layout = site.updates[FIRST]
+    others = {name: layout for name, layout in site.updates.items() if name != FIRST}
+    fit = max(fits, key=lambda entry: entry.micro_batch_tokens)
+    budget.tell(f"updates of the first trainer, {update_name(base_layout)}")
+    began_s = budget.elapsed_s
+    base = await _measured(bench, FIRST, fit.layout)
+    took_s = budget.elapsed_s - began_s
+    entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
+    fastest = statistics.median(base.seconds)
+    recomputed = _recomputed(fit, fit.layout, base, base)
+    for name, layout in others.items():
+        text = f"updates with {update_name(layout)}"
+        if not budget.allows(took_s, text):
+            continue
+        budget.tell(text)
+        began_s = budget.elapsed_s
         try:
-            await trainer.start()
-            seconds, recomputing = await _seconds(bench, trainer, layout)
+            await site.turns.start([], [name])
+            found = await _measured(bench, name, layout)
         except RunFailed as error:
-            notify(f"updates with {_name(layout)} are left out: {error}")
+            budget.tell(f"{text} are left out: {error}")
             continue
         finally:
-            await trainer.close()
-        entries.append(scaled(fit, layout, _ratios(seconds, base)))
-        if statistics.median(seconds) < fastest:
-            fastest = statistics.median(seconds)
-            recomputed = scaled(fit, _recomputed(layout), _ratios(recomputing, base))
-    return (*entries, recomputed)
+            await site.turns.end([], [name])
+        took_s = max(took_s, budget.elapsed_s - began_s)
+        entry = scaled(fit, layout, _ratios(found.seconds, base.seconds))
+        entries.append(entry.model_copy(update=_keys(found, True)))
+        if statistics.median(found.seconds) < fastest:
+            fastest = statistics.median(found.seconds)
+            recomputed = _recomputed(fit, layout, found, base)
+    return (*entries, *recomputed)
+
+
+def _keys(measured: _Measured, peak: bool) -> dict[str, float | int | None]:
+    """Keys of an entry beside its seconds; `peak`: whether it is of the micro-batch that the peak was measured with."""
+    return {"peak_bytes": measured.peak_bytes if peak else 0, "moves_s": measured.moves_s}
+
+
+def _recomputed(fit: Train, layout: UpdateLayout, measured: _Measured, base: _Measured) -> list[Train]:
+    """The entry of a layout with recomputation, if it was measured with it and without."""
+    if not measured.recomputing_s:
+        return []
+    entry = scaled(
+        fit,
+        layout.model_copy(update={"recompute": "full"}),
+        _ratios(measured.recomputing_s, base.seconds),
+    )
+    return [entry.model_copy(update={"peak_bytes": measured.recomputing_bytes, "moves_s": measured.moves_s})]
 
 
 def scaled(fit: Train, layout: UpdateLayout, ratios: Sequence[float]) -> Train:
@@ -119,25 +162,31 @@ def scaled(fit: Train, layout: UpdateLayout, ratios: Sequence[float]) -> Train:
     )
 
 
-async def _seconds(bench: Bench, trainer: TrainerGroup, layout: UpdateLayout) -> tuple[list[float], list[float]]:
-    """Seconds of each step but the first, and of the first `RECOMPUTED_UPDATES` of those with recomputation."""
-    plain = UpdateSettings(layout.micro_batch_tokens)
+async def _measured(bench: Bench, name: str, layout: UpdateLayout) -> _Measured:
+    """Seconds of each step but the first, of the first `RECOMPUTED_UPDATES` of those with recomputation (none where the
+    layout cannot do without), and their peaks."""
+    turns, trainer, log = bench.site.turns, bench.site.trainers[name], TurnSeconds(name)
+    await turns.to_training(log)
+    plain = update_settings(layout)
     measured = bench.steps[1:] or bench.steps
-    await timed_update(trainer, bench.steps[0], plain, bench.dtype)
-    seconds = [await timed_update(trainer, step, plain, bench.dtype) for step in measured]
-    recompute = plain._replace(recompute=True)
-    return seconds, [
-        await timed_update(trainer, step, recompute, bench.dtype) for step in measured[:RECOMPUTED_UPDATES]
-    ]
+    await _timed(bench, trainer, bench.steps[0], plain)
+    await trainer.peak_bytes()
+    seconds = [await _timed(bench, trainer, step, plain) for step in measured]
+    peak = await trainer.peak_bytes()
+    recomputing_s: list[float] = []
+    if not plain.recompute:
+        recompute = plain._replace(recompute=True)
+        recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
+    recomputing = await trainer.peak_bytes()
+    await turns.to_decoding(log, [])  # its states leave, if they do not stay
+    await turns.to_training(log)
+    await turns.to_decoding(log, [])
+    return _Measured(seconds, recomputing_s, peak, recomputing, log.of_step(MOVES) if bench.on_gpu else None)
+
+
+async def _timed(bench: Bench, trainer: TrainerGroup, step: Groups, settings: UpdateSettings) -> float:
+    return await timed_update(trainer, step, settings, bench.dtype)
 
 
 def _ratios(seconds: Sequence[float], base: Sequence[float]) -> list[float]:
     return [layout_s / base_s for layout_s, base_s in zip(seconds, base, strict=False)]
-
-
-def _recomputed(layout: UpdateLayout) -> UpdateLayout:
-    return layout.model_copy(update={"recompute": "full"})
-
-
-def _name(layout: UpdateLayout) -> str:
-    return ", ".join(f"{key} {size}" for key in ("dp", "tp", "sp") if (size := getattr(layout, key)) > 1) or "dp 1"

@@ -69,6 +69,9 @@ class Ranks:
     async def place(self, parts):
         self.log.append((self.name, sorted(part for part, size in parts.items() if size)))
 
+    async def close(self):
+        self.log.append((self.name, "end"))
+
 
 class Run:
     """A run as the turns see it."""
@@ -128,11 +131,12 @@ class Stage:
         return [what for who, what in self.log if who == name]
 
 
-def play(body, **options):
+def play(body, start=True, **options):
     async def scene():
         stage = Stage(**options)
         try:
-            await stage.turns.start()
+            if start:
+                await stage.turns.start()
             await body(stage)
             for ledger in stage.turns.ledgers.ledgers:
                 ledger.check_invariants()
@@ -151,6 +155,39 @@ def test_engines_start_one_tp_size_after_another_and_leave_the_device_to_the_nex
             (stage.long[0].name, "start"), (stage.long[0].name, "sleep"), ("a", "start"), ("a", [PARAMETERS]),
         ]  # fmt: skip
         assert set(stage.turns.ledgers.states.values()) == {"asleep", "offloaded"}
+
+    play(body)
+
+
+def test_engines_of_one_size_may_start_when_those_of_another_have_ended_beside_a_trainer_that_stays():
+    async def body(stage):
+        await stage.turns.start(stage.short, ["a"])
+        assert [who for who, what in stage.log if what == "start"] == [*(h.name for h in stage.short), "a"]
+        await stage.step(stage.short, stage.short)
+        await stage.turns.end(stage.short)
+        assert {stage.turns.ledgers.state(handle.name) for handle in stage.short} == {"absent"}
+        stage.log.clear()
+        await stage.turns.start(stage.long, [])
+        assert stage.log == [("a", [PARAMETERS]), (stage.long[0].name, "start"), (stage.long[0].name, "sleep")]
+        await stage.step(stage.long, stage.long)
+        await stage.turns.end(stage.long, ["a"])
+        assert set(stage.turns.ledgers.states.values()) == {"absent"} and stage.log[-1] == ("a", "end")
+
+    play(body, start=False)
+
+
+def test_turns_say_how_long_engines_and_how_long_trainers_took():
+    async def body(stage):
+        sending = await stage.turns.to_sending(stage.run, stage.short)
+        for engine in stage.short:
+            engine.version = "v"
+        decoding = await stage.turns.to_decoding(stage.run, stage.short)
+        training = await stage.turns.to_training(stage.run)
+        for took in (sending, decoding, training):
+            assert took.engines_s >= 0.01, "the engines of the test take so long"
+            assert took.trainers_s > 0
+        told = sum(fields["seconds"] for event, fields in stage.run.events if event == "turn")
+        assert told == pytest.approx(sum(map(sum, (sending, decoding, training))), abs=1e-4)
 
     play(body)
 

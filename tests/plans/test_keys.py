@@ -58,6 +58,7 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.loss.samples": ({}, 64.0),
     "job.loss.tokens": ({}, 2048),
     "job.sync.checksum_every": ({}, 5),
+    "job.sync.relay": ({}, True),
     **{
         f"{kind}rollout.prefix.{key}": ({f"{kind}rollout.prefix": PREFIX}, value)
         for kind in (S, L)

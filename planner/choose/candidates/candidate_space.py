@@ -12,17 +12,20 @@ from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.sections.planned_job import PlannedJob
 from ....profiles.profile_schema import Profile
-from ...costs.colocation import shares_gpus
+from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost, affordable
-from ...costs.host_memory import Share
+from ...costs.host_memory import Share, weights_under_way
+from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
 from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
 from .engine_layouts import feasible_layouts
-from .job_limits import must_be_plannable
+from .job_limits import must_be_a_pool, must_be_plannable
 from .memory_fit import fitting_beside
+from .pool_choice import choose_pools
 from .round_kinds import LongKey, ShortKey, defers
 from .short_rounds import (
     short_keys,
@@ -39,22 +42,20 @@ RESHARD_BYTES_PER_PARAMETER = 14
 """Of a parameter, what moves to another sharding: bfloat16 weight, float32 master weight and both moments of Adam."""
 
 
-# A sleeping vLLM engine of 30B parameters on one GPU wakes in 2.9 s (vLLM's sleep mode on A100, 61 GB of weights).
-WAKE_BYTES_PER_S = 21e9
-
-
 @dataclass(frozen=True)
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `host_memory_bytes` are those of a node; `refused` says, for each layout and lever that was left out, why;
-    `reshard_s` and `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`:
-    costs with drafts, by layout and drafted tokens.
+    `pools`: those of engines and trainers, the former called `pool`, the latter `train_pool` (None: the same).
+    `host_memory_bytes` are those that engines, and trainers beside them, may take of a node; `refused` says, for each
+    layout and lever that was left out, why; `reshard_s` and `layout_switch_s` are seconds of changing shards and
+    engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
     `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
     `train_host`: of each of `train`, the host memory of its trainers.
     """
 
     pool: str
+    pools: JobPools
     decode: dict[EngineLayout, DecodeCost]
     train: tuple[TrainCost, ...]
     short: tuple[ShortKey, ...]
@@ -66,6 +67,7 @@ class Space:
     drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
     kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[Share, ...] = ()
+    train_pool: str | None = None
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -84,18 +86,24 @@ def enumerate_space(
     prompts: int | None = None,
     for_any: bool = False,
     shape: ModelShape | None = None,
+    planned: PlannedJob | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
-    execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's.
+    execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's. `planned`: a
+    plan of the job, whose pools are taken; None: the job's.
     """
-    pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
-    must_be_plannable(job, pool, cluster.pools[pool], profile)
-    train = feasible_train(cluster, job, profile, pool, fewer_nodes, for_any, shape)
-    train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
+    chosen = choose_pools(cluster, job, profile, planned)
+    pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
+    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes)
+    must_be_plannable(job, chosen.rollout, pools.rollout, profile)
+    if chosen.train is not None:
+        must_be_a_pool(chosen.train, pools.of_trainers)
+    train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
+    train, train_host = fitting_beside(train, decode, profile, pools, weight_bytes)
     short, without = short_keys(job, model, modes, decode, prompts)
     target, most = job.rollout.prompts_per_step, job.search.max_over_issue
     rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
@@ -110,19 +118,21 @@ def enumerate_space(
         for share in (0.0, *(hand_over if layout.engines > 1 else ()))
     ]
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
-    node = cluster.pools[pool]
+    under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
     return Space(
-        pool=pool,
+        pool=chosen.rollout,
+        pools=pools,
         decode=decode,
         train=train,
         short=tuple(short),
         long=tuple(long),
-        host_memory_bytes=node.host_memory_bytes,
+        host_memory_bytes=pools.rollout.host_memory_bytes - under_way,
         refused=(*refused, *without, *(() if for_any else left_out(job.search))),
-        reshard_s=_reshard_s(profile, node),
-        layout_switch_s=_layout_switch_s(profile),
+        reshard_s=_reshard_s(profile, pools.of_trainers),
+        layout_switch_s=_layout_switch_s(profile, pools.apart),
         drafted=drafted,
         train_host=train_host,
+        train_pool=chosen.train,
     )
 
 
@@ -146,12 +156,16 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
     return moved / (pool.accelerators_total * profile.train_law.fabric_bytes_per_s)
 
 
-def _layout_switch_s(profile: Profile) -> float:
+def _layout_switch_s(profile: Profile, apart: bool = False) -> float:
     """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
 
-    Where engines sleep and wake in every step (colocation.py), the engines of the other layout wake instead, at no
-    further cost.
+    Where engines sleep and wake in every step, as priced or as measured (colocation.py), the engines of the other
+    layout wake instead, at no further cost. Where trainers are elsewhere (`apart`), engines do so only for those of
+    another layout; their weights come with the transfer.
     """
-    if profile.machine.kind != "cuda" or shares_gpus(profile):
+    if profile.machine.kind != "cuda":
         return 0.0
-    return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S
+    if turns_known(profile):
+        return max(sleep_and_wake_s(profile, entry.tp) for entry in profile.rollout) if apart else 0.0
+    weight_bytes = WEIGHT_BYTES["bfloat16"] * profile.model_parameters
+    return weight_bytes / min(entry.tp for entry in profile.rollout) / MAP_BYTES_PER_S

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from ....plans.phrases.numbers import bytes_text
-from ....plans.schema.cluster import Cluster, Pool
+from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....plans.yaml.errors import Infeasible
-from ....profiles.fitness import differences, machine_of
 from ....profiles.hardware import gpu_of
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, layout_cost
 from ...costs.memory_bars import WEIGHT_BYTES
 from .memory_fit import engines_fault
+from .pool_choice import ChosenPools
 
 # GPUs report a little less memory than their data sheets state.
 LEAST_MEMORY_SHARE = 0.9
 
 
 def feasible_layouts(
-    cluster: Cluster, job: Job, profile: Profile, fewer_nodes: bool = False
-) -> tuple[str, dict[EngineLayout, DecodeCost], tuple[str, ...]]:
-    """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
+    chosen: ChosenPools, job: Job, profile: Profile, fewer_nodes: bool = False
+) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
+    """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
 
-    The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
     Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs
     (decode_costs.entry_of).
     """
-    kind = profile.machine.kind
-    pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
-    pools.sort(key=lambda name: bool(differences(profile, machine_of(cluster.pools[name]))))
-    if not pools:
-        raise Infeasible(
-            f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
-            "add one or profile on this cluster"
-        )
-    pool = cluster.pools[pools[0]]
-    short_of = less_memory(profile, pool, pools[0])
-    if short_of is not None:
-        raise Infeasible(short_of)
+    kind, pool = profile.machine.kind, chosen.pools.rollout
+    named = [(chosen.rollout, pool)]
+    if chosen.train is not None:
+        named.append((chosen.train, chosen.pools.of_trainers))
+    for name, each in named:
+        short_of = less_memory(profile, each, name)
+        if short_of is not None:
+            raise Infeasible(short_of)
     decode: dict[EngineLayout, DecodeCost] = {}
     refused: list[str] = []
     for tp in sorted({entry.tp for entry in profile.rollout}):
@@ -48,16 +43,16 @@ def feasible_layouts(
             counts = {count for count in counts if count > 1}
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
         for count in sorted(counts):
-            cost = layout_cost(profile, EngineLayout(tp, count))
+            cost = layout_cost(profile, EngineLayout(tp, count), chosen.pools)
             assert cost is not None, "there is an entry of this tp"
-            fault = _layout_fault(cost, job, profile, pool, pools[0])
+            fault = _layout_fault(cost, job, profile, pool, chosen.rollout)
             if fault is None:
                 decode[cost.key] = cost
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
         raise Infeasible(f"no rollout layout of the profile fits: {no_tp(job, profile) or '; '.join(refused)}")
-    return pools[0], decode, tuple(refused)
+    return decode, tuple(refused)
 
 
 def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:

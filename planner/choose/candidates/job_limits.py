@@ -27,6 +27,18 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
     """Raise Unplannable if `job` has more reward workers than the pool called `name` has cores, if most of its scores
     would time out by `profile`, or if the pool has accelerators whose memory or kind contradicts their name, or more
     accelerators than can be simulated."""
+    must_be_a_pool(name, pool)
+    workers = too_many_workers(job.reward.workers, name, pool)
+    if workers is not None:
+        raise Unplannable("job", ("reward", "workers"), workers)
+    deadline = short_deadline(job.reward.deadline_s, job.reward.kind, profile)
+    if deadline is not None:
+        raise Unplannable("job", ("reward", "deadline_s"), deadline)
+
+
+def must_be_a_pool(name: str, pool: Pool) -> None:
+    """Raise Unplannable if the pool called `name` has more accelerators than can be simulated, or such whose memory or
+    kind contradicts their name."""
     large = too_many_accelerators(pool)
     if large is not None:
         raise Unplannable("cluster", ("pools", name, "nodes"), large)
@@ -34,9 +46,3 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
     if fault is not None:
         key, message, remedy = fault
         raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{message}; {remedy}")
-    workers = too_many_workers(job.reward.workers, name, pool)
-    if workers is not None:
-        raise Unplannable("job", ("reward", "workers"), workers)
-    deadline = short_deadline(job.reward.deadline_s, job.reward.kind, profile)
-    if deadline is not None:
-        raise Unplannable("job", ("reward", "deadline_s"), deadline)

@@ -8,13 +8,14 @@ from types import MappingProxyType
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
-from ....plans.schema.cluster import Cluster, Pool
+from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import UpdateLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
 from ...costs.host_memory import host_bytes_of_rank
+from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
 from ...costs.update_costs import (
     ANY_LAYOUT,
@@ -40,10 +41,9 @@ ROUNDING = 1e-9
 
 
 def feasible_train(
-    cluster: Cluster,
+    pools: JobPools,
     job: Job,
     profile: Profile,
-    pool_name: str,
     fewer_nodes: bool = False,
     for_any: bool = False,
     model: ModelShape | None = None,
@@ -55,13 +55,17 @@ def feasible_train(
     other frameworks run, and each kind of round may shard the model its own way. `model`: the shape of the job's model;
     None: that of the law's. Raises Infeasible when there is none.
     """
-    pool = cluster.pools[pool_name]
+    pool = pools.of_trainers
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
     allowed = ANY_LAYOUT if for_any else UPDATE_VALUES
     model = model or _shape(profile)
     runs = _runs(model, for_any)
-    fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets and is_allowed(t.layout, allowed)]
+    fits = [
+        train_cost(entry, pools.apart)
+        for entry in profile.train
+        if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
+    ]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
     if not fits and profile.train_law is not None:
         dtype_fault = law_dtype_fault(profile, job.model.dtype)
@@ -69,11 +73,10 @@ def feasible_train(
             raise Infeasible(f"no update of the profile fits: {dtype_fault}")
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
-            costs = train_costs(profile, ranks, budgets, allowed, memory_bytes=memory_bytes)
+            costs = train_costs(profile, ranks, budgets, allowed, memory_bytes, pools.apart)
             costs = tuple(cost for cost in costs if runs(cost.layout))
-            host = {
-                cost: host_bytes_of_rank(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.layout) for cost in costs
-            }
+            weight_bytes = WEIGHT_BYTES[job.model.dtype]
+            host = {cost: host_bytes_of_rank(profile, pool, weight_bytes, cost.layout, pools.apart) for cost in costs}
             fits += _unbeaten(costs, any(job.search.hand_over), host) if for_any else _unbeaten_shardings(costs, host)
     if not fits:
         raise Infeasible(

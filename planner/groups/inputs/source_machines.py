@@ -32,9 +32,10 @@ def other_machines(
         source: how the workload names the plan or the run.
         cluster: the workload's.
     """
-    name = plan.job.rounds.short.rollout.pool
-    solved = _pool_of(plan, plan_path, name)
-    for key, phase in (("rollout", phases.rollout), ("train", phases.train)):
+    engines, placement = plan.job.rounds.short.rollout.pool, plan.job.placement
+    trainers = engines if placement is None else placement.train_pool
+    for key, phase, name in (("rollout", phases.rollout, engines), ("train", phases.train, trainers)):
+        solved = _pool_of(plan, plan_path, name)
         pool = cluster.pools[phase.pool]
         alike = phase.pool == name if solved is None else _alike(solved.accelerators, pool.accelerators)
         if not alike:
@@ -50,7 +51,7 @@ def other_machines(
         if phase.nodes not in right:
             yield (
                 ("phases", key, "nodes"),
-                f"the seconds of '{source}' are of {count(plan.predicted.nodes, 'node')}, not of {phase.nodes}; write "
+                f"the seconds of '{source}' are of {count(max(right), 'node')}, not of {phase.nodes}; write "
                 f"nodes: {' or '.join(map(str, sorted(right)))} and other widths under ways with their factor, or "
                 f"solve the job for {count(phase.nodes, 'node')}",
             )
@@ -77,13 +78,16 @@ def _alike(there: Accelerators, here: Accelerators) -> bool:
 
 
 def _nodes(plan: Plan, key: str, pool: Pool) -> set[int]:
-    """Nodes that the phase may be written with: all nodes of the plan, or those that its widest round kind fills."""
+    """Nodes that the phase may be written with: all nodes of the plan in its pool, or those that its widest round kind
+    fills."""
+    of_trainers = plan.predicted.train_nodes or 0
+    taken = of_trainers if key == "train" and of_trainers else plan.predicted.nodes - of_trainers
     rounds = [r for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
     if key == "rollout":
         needed_nodes = max(pool.nodes_of(r.rollout.engines, r.rollout.tp) for r in rounds)
     else:
         needed_nodes = max(pool.nodes_of(1, r.train.accelerators) for r in rounds)
-    return {needed_nodes, plan.predicted.nodes}
+    return {needed_nodes, taken}
 
 
 def _text(accelerators: Accelerators) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ....plans.schema.cluster import Cluster
 from ....profiles.architecture import Architecture
+from ....profiles.laws.sync_law import Networks, between_pools_s
 
 _BILLIONS = (3.09, 7.62, 14.77, 32.76)  # Qwen2.5-3B, 7B, 14B, 32B
 _ROLLOUT_WARM_S = (0.8, 0.9, 1.8, 1.7)
@@ -51,25 +52,14 @@ def _interpolated(billions: float, seconds: tuple[float, ...]) -> float:
 
 
 def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], train: tuple[str, int]) -> float:
-    """Seconds of the two-stage transfer (RollMux, arXiv 2512.11306): the weights cross the link between the pools once,
-    in as many streams as the narrower phase has accelerators, and are broadcast among the rollout's nodes, if several.
+    """Seconds of a relayed transfer of the weights (sync_law.between_pools_s) from one phase's pool to the other's;
+    within one pool, of the broadcast among the rollout's nodes, if several.
 
-    `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing. Against the published 7B,
-    14B and 32B transfers at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were
-    measured; the broadcast inside the node, 0.1-0.3 s, is what is left out.
+    `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing.
     """
-    size = SYNC_BYTES * a.parameters
-    seconds = 0.0
-    across = _rate(cluster, rollout[0], train[0]) if rollout[0] != train[0] else None
-    if across is not None:
-        streams = min(nodes * cluster.pools[pool].accelerators.per_node for pool, nodes in (rollout, train))
-        seconds += size / (across * streams)
-    within = _rate(cluster, rollout[0], rollout[0])
-    if within is not None and rollout[1] > 1:
-        seconds += size / within
-    return seconds
-
-
-def _rate(cluster: Cluster, pool: str, other_pool: str) -> float | None:
-    """Bytes per second of a stream between two pools, or between nodes of one; None where no link is named."""
-    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {pool, other_pool}), None)
+    networks = Networks(
+        between=cluster.stream_bytes_per_s(rollout[0], train[0]) if rollout[0] != train[0] else None,
+        within=cluster.stream_bytes_per_s(rollout[0], rollout[0]),
+    )
+    streams = min(nodes * cluster.pools[pool].accelerators.per_node for pool, nodes in (rollout, train))
+    return between_pools_s(SYNC_BYTES * a.parameters, networks, streams, rollout[1], relay=True)

@@ -31,7 +31,8 @@ class _Composed:
     def first(self, rounds: int) -> RoundLog:
         """The log that this column had when it had `rounds` rounds, however far it was simulated since."""
         if rounds not in self._logs:
-            log = ComposedLog(self.log.sync_s, cells=self._cells.log, cells_per_round=self._cell.cells_per_round)
+            cells, each = self._cells.log, self._cell.cells_per_round
+            log = ComposedLog(self.log.sync_s, cost=self.log.cost, cells=cells, cells_per_round=each)
             self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
             self._logs[rounds] = log
         return self._logs[rounds]

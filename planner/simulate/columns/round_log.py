@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey
+from ...costs.decode_costs import DecodeCost
 from ...costs.update_costs import TrainCost
 from ..round_arrays import FATES, RoundDraws, SimulatedRound
 from ..streamed_updates import Streamed, Window, exposed_update_s
@@ -19,7 +20,10 @@ from ..streamed_updates import Streamed, Window, exposed_update_s
 
 @dataclass
 class RoundLog:
-    """Simulated rounds of one column, one entry a round. Times in seconds, overhead of the layout included."""
+    """Simulated rounds of one column, one entry a round. Times in seconds, overhead of the layout included.
+
+    `sync_s`: of a weight transfer; `cost`: of the engines, where that depends on who trains (`sync_of`).
+    """
 
     sync_s: float
     rollout_s: list[float] = field(default_factory=list)
@@ -36,15 +40,21 @@ class RoundLog:
     kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
     preemptions: int = 0
     windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
+    cost: DecodeCost | None = None
     _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rollout_s)
 
+    def sync_of(self, train: TrainCost) -> float:
+        """Seconds of a weight transfer from the trainers of an update."""
+        return self.sync_s if self.cost is None else self.cost.sync_beside(train.layout)
+
     def step_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's whole step."""
+        sync_s = self.sync_of(train)
         return [
-            rollout + reward + self.sync_s + update
+            rollout + reward + sync_s + update
             for rollout, reward, update in zip(self.rollout_s, self.reward_s, self.updates_s(train), strict=True)
         ]
 
@@ -79,7 +89,7 @@ class RoundLog:
             "rollout": mean(self.rollout_s[:rounds]),
             "reward": mean(self.reward_s[:rounds]),
             "train": mean(self.updates_s(train)[:rounds]),
-            "sync": self.sync_s,
+            "sync": self.sync_of(train),
         }
 
 

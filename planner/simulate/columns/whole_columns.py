@@ -40,7 +40,7 @@ class ShortColumn:
         self.key = key
         self._setting = setting
         self._cost = setting.cost_of(key)
-        self.log = RoundLog(sync_s=self._cost.sync_s)
+        self.log = RoundLog(self._cost.sync_s, cost=self._cost)
         self.deferred_prompts: list[str] = []
         self._round_kind = RoundKind(
             name="short",
@@ -147,7 +147,7 @@ class LongColumn:
         self._setting = setting
         self._cost = setting.cost_of(key)
         self._hand_over = HandOverSpec(key.freed_engines, key.hand_over) if key.hand_over else None
-        self.log = RoundLog(sync_s=self._cost.sync_s)
+        self.log = RoundLog(self._cost.sync_s, cost=self._cost)
         self._round_kind = RoundKind(
             name="long",
             prompts=setting.target,

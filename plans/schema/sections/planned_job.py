@@ -87,6 +87,10 @@ class SyncPlan(Strict):
     checksum_every: Count
     """Checksums of all tensors are compared on the first step and then on every k-th."""
 
+    relay: Annotated[bool, Field(exclude_if=is_false)] = False
+    """One copy of the weights crosses the link between the pools, and the engines' nodes pass it on among themselves;
+    false: each of these nodes has a copy of its own over the link. `solve` writes true only beside `placement`."""
+
 
 class PlacementSpec(Strict):
     """Engines and trainers on pools of their own."""

@@ -48,7 +48,7 @@ def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_
     assert len(placed.reward_workers) == workers and max(placed.reward_workers) < nodes
     used = {seat.node for _, seats in placed.phases() for seat in seats} | set(placed.reward_workers)
     assert list(placed.nodes_in_use()) == sorted(used)
-    of_holders = placed.device_names("GPU")
+    of_holders = placed.device_names("cuda")
     for tp, of_size in placed.engine_sets.items():
         held = [device for name in of_size for device in of_holders[name]]
         assert len(set(held)) == tp * len(of_size)

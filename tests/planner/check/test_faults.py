@@ -74,6 +74,22 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
             "accelerators": {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80_000_000_000}}}},
         PLAN: {"job.placement": {"train_pool": "gpus"}},
     }, set()),
+    ("unknown-pool", "laptop", {PLAN: {"job.placement": {"train_pool": "learn"}}}, set()),
+    ("profile-of-other-machine", "laptop", {
+        CLUSTER: {"pools": lambda pools: {**pools, "learn": {
+            **pools["main"], "accelerators": {**pools["main"]["accelerators"], "name": "other core"}}}},
+        PLAN: {"job.placement": {"train_pool": "learn"}, "predicted.nodes": 2, "predicted.train_nodes": 1},
+    }, {"price-does-not-add-up"}),
+    ("nodes-do-not-add-up", "laptop", {
+        CLUSTER: {"pools": lambda pools: {**pools, "learn": pools["main"]}},
+        PLAN: {"job.placement": {"train_pool": "learn"}},
+    }, set()),
+    ("too-many-trainers", "laptop", {
+        CLUSTER: {"pools": lambda pools: {**pools, "learn": {
+            **pools["main"], "accelerators": {**pools["main"]["accelerators"], "per_node": 1}}}},
+        PLAN: {"job.placement": {"train_pool": "learn"}, f"{KIND}.train.dp": 2, "predicted.nodes": 3,
+               "predicted.train_nodes": 2},
+    }, {"update-unmeasured", "price-does-not-add-up"}),
     ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
         {"layout-unmeasured", "heads-not-divided", "nodes-do-not-add-up", "not-in-search"}),
     ("too-many-engines", "gpus", {PLAN: {f"{KIND}.rollout.engines": more, f"{KIND}.rollout.tp": 2}},

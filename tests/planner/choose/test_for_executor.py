@@ -17,6 +17,7 @@ from rlplan.planner.choose.candidates.job_limits import Unplannable
 from rlplan.planner.choose.candidates.update_layouts import feasible_train, sharding_of
 from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.choose.ties import executable
+from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import (
     TrainCost,
     is_allowed,
@@ -188,7 +189,7 @@ def test_no_update_is_left_out_that_is_part_of_a_best_pair_of_one_sharding(seed)
 
 def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
     profile, job = library_profile("H800", "Qwen2.5-14B"), small_job(SIZES)
-    here = feasible_train(gpu_cluster(), job, profile, "main")
+    here = feasible_train(JobPools(gpu_cluster().pools["main"]), job, profile)
     assert here and all(is_allowed(t.layout, UPDATE_VALUES) for t in here)
     every = {t.layout for t in train_costs(profile, 8, [4096], {})}
     runnable = {t.layout for t in train_costs(profile, 8, [4096], UPDATE_VALUES)}
@@ -199,15 +200,15 @@ def test_candidates_of_a_law_are_what_the_executor_runs_and_others_have_more():
 def test_the_jobs_own_model_decides_what_divides_it_and_not_the_table_of_the_profile():
     seven = ModelShape("qwen2", heads=7, kv_heads=7, vocab=151936, intermediate=4864, experts=0)
     law, job = library_profile("H800", "Qwen2.5-14B"), small_job(SIZES)
-    assert {t.layout.tp for t in feasible_train(gpu_cluster(), job, law, "main")} != {1}
-    kept = feasible_train(gpu_cluster(), job, law, "main", model=seven)
+    assert {t.layout.tp for t in feasible_train(JobPools(gpu_cluster().pools["main"]), job, law)} != {1}
+    kept = feasible_train(JobPools(gpu_cluster().pools["main"]), job, law, model=seven)
     assert kept and {(t.layout.tp, t.layout.sp) for t in kept} == {(1, 1)}
     measured = small_profile(train=(update(1e-4), update(5e-5, dp=1, tp=2)))
-    assert {t.layout.tp for t in feasible_train(laptop(), job, measured, "main")} == {1, 2}
-    assert {t.layout.tp for t in feasible_train(laptop(), job, measured, "main", model=seven)} == {1}
+    assert {t.layout.tp for t in feasible_train(JobPools(laptop().pools["main"]), job, measured)} == {1, 2}
+    assert {t.layout.tp for t in feasible_train(JobPools(laptop().pools["main"]), job, measured, model=seven)} == {1}
     halves = small_profile(train=(update(5e-5, dp=1, tp=2),))
     with pytest.raises(Infeasible, match="tp is 2, which does not divide 7 attention and 7 key-value heads"):
-        feasible_train(laptop(), job, halves, "main", model=seven)
+        feasible_train(JobPools(laptop().pools["main"]), job, halves, model=seven)
 
 
 def shared_evenly(layout: UpdateLayout) -> bool:
@@ -257,7 +258,7 @@ def test_no_layout_that_fits_beats_the_candidates_whatever_is_trained(gpu, model
         refused = any(update_faults(layout, shape_from_architecture(a)))
         if not refused and peak_bytes(physics, layout, law.memory_factors) <= limit:
             every.append(train_cost_in(profile, layout))
-    kept = feasible_train(cluster, job, profile, "main")
+    kept = feasible_train(JobPools(cluster.pools["main"]), job, profile)
     assert {cost.layout for cost in kept} < {cost.layout for cost in every}
 
     def best(costs: Any, short: tuple[float, float], long: tuple[float, float]) -> float:
@@ -293,9 +294,9 @@ def test_a_law_of_bfloat16_prices_no_other_dtype_in_solve_or_check(dtype):
     job = documents.job.model_copy(update={"model": documents.job.model.model_copy(update={"dtype": dtype})})
     said = f"the profile's training law is of bfloat16 and the job's model.dtype is {dtype}.*write model.dtype bfloat16"
     with pytest.raises(Infeasible, match=said):
-        feasible_train(documents.cluster, job, documents.profile, "main")
+        feasible_train(JobPools(documents.cluster.pools["main"]), job, documents.profile)
     pool = documents.cluster.pools["main"]
-    faults = list(memory_rules.priced(documents.plan, job, documents.profile, pool))
+    faults = list(memory_rules.priced(documents.plan, job, documents.profile, JobPools(pool)))
     (fault,) = [fault for fault in faults if "training law" in fault.message]
     assert fault.rule == "update-unmeasured" and fault.remedy.startswith("write model.dtype bfloat16")
     assert law_dtype_fault(small_profile(), dtype) is None, "updates that were measured are of the job's dtype"

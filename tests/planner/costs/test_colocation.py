@@ -13,11 +13,13 @@ from rlplan.planner.costs.colocation import (
     sleep_and_wake_s,
     staging_s,
     trained_parameters,
+    turns_text,
 )
 from rlplan.planner.costs.decode_costs import decode_cost, engines_of
 from rlplan.planner.costs.host_memory import trainers_on_host
+from rlplan.planner.costs.job_pools import JobPools, NodesTaken
 from rlplan.planner.costs.memory_table import memory_table
-from rlplan.planner.costs.update_costs import train_cost_in
+from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.planner.explain import cost_error, predictions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.hardware import GPUS
@@ -48,7 +50,9 @@ def test_sleep_of_level_2_frees_an_engines_share_of_a_gpu_and_takes_it_again_and
     for tp in (2, 4, 8):
         assert sleep_and_wake_s(profile, tp) == pytest.approx(2 * 0.9 * 80e9 / MAP_BYTES_PER_S)
     pool = gpu_pool().pools["main"]
-    bars = memory_table(profile, pool, 2, 8, [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))])
+    bars = memory_table(
+        profile, JobPools(pool), 2, NodesTaken(8), [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))]
+    )
     assert not any("engine_weights" in bar.holds_bytes for bar in bars if bar.place == "host")
 
 
@@ -63,6 +67,22 @@ def test_what_was_measured_and_what_does_not_sleep_is_not_charged():
     assert decode_cost(profile, profile.rollout[0]).sync_s == profile.rollout[0].sync.p50
     measured = library_profile("H100", "Qwen2.5-32B").model_copy(update={"provenance": "measured"})
     assert sleep_and_wake_s(measured, 8) == 0.0
+
+
+def test_turns_that_were_measured_are_charged_as_they_were():
+    shipped = library_profile("H100", "Qwen2.5-32B")
+    update = update_layout(64)
+    entry = small_profile().train[0].model_copy(update={"moves_s": 0.7, **update.model_dump()})
+    rollout = tuple(each.model_copy(update={"sleep_s": 0.25, "wake_s": 0.5}) for each in shipped.rollout)
+    measured = shipped.model_copy(update={"provenance": "measured", "rollout": rollout, "train": (entry,)})
+    assert sleep_and_wake_s(measured, 8) == 0.75
+    of_eight = next(each for each in measured.rollout if each.tp == 8)
+    assert decode_cost(measured, of_eight).sync_s == pytest.approx(of_eight.sync.p50 + 0.75)
+    assert train_cost(entry).step_s == pytest.approx(entry.step_s + 0.7)
+    assert turns_text(measured, [(8, update)]) == (
+        "engines sleep and wake in 0.75 s of each step, optimizer states leave the GPUs and come back in 0.7 s"
+    )
+    assert turns_text(measured.model_copy(update={"rollout": shipped.rollout}), [(8, update)]) is None
 
 
 @pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])

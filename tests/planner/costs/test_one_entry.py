@@ -5,7 +5,9 @@ from pydantic import ValidationError
 
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
+from rlplan.planner.choose.candidates.pool_choice import choose_pools
 from rlplan.planner.costs.decode_costs import checks_of, decode_cost, entry_of
+from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve
@@ -44,7 +46,7 @@ def test_solve_predict_check_simulate_and_tune_price_a_layout_by_one_and_the_sam
     assert round_costs(plan.job, profile)[0].decode == cost
     kv = plan.predicted.rounds.short.memory.kv
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
-    assert [*priced(plan, job, profile, pool), *bars_as_they_are(plan, profile, pool)] == []
+    assert [*priced(plan, job, profile, JobPools(pool)), *bars_as_they_are(plan, profile, JobPools(pool))] == []
     assert rollout_error(profile, PAIR) == rollout_error(profile_of(TWO), PAIR)
     run = load_run(synthesize(tmp_path / "r", plan, job, profile, heavy_trace(), steps=8, noise=0.0))
     assert refit(profile, run, replay_run(run, CAP, False, profile)).rollout[1, 2].factor == pytest.approx(
@@ -87,7 +89,8 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
         return plan.job.why.get("rounds.short.rollout.costs", "")
 
     assert "is priced by the nearest entry of the profile: 1 engine of tp 1" in why(ONE) and why(ONE, TWO) == ""
-    assert list(feasible_layouts(cluster, job, profile_of(ONE))[1]) == [PAIR]
+    chosen = choose_pools(cluster, job, profile_of(ONE))
+    assert list(feasible_layouts(chosen, job, profile_of(ONE))[0]) == [PAIR]
 
 
 @pytest.mark.parametrize(("of", "key"), [("rollout", "tp 1, engines 2"), ("train", "dp 1, .* micro_batch_tokens 1024")])

@@ -10,6 +10,7 @@ from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, colu
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
+from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
@@ -192,7 +193,8 @@ def test_no_update_is_left_out_that_is_the_best_for_some_engines_that_are_handed
     pool["accelerators"] = {"kind": "cuda", "name": "H800", "per_node": 8, "memory_bytes": 80 * 10**9}
     sizes = {**SMALL, "max_prompt_tokens": 512, "max_response_tokens": 16384}
     search = {"tp": [2, 4], "micro_batch_tokens": list(budgets), "hand_over": [0.5]}
-    kept = feasible_train(make_cluster(**pool), small_job(sizes, search=search), profile, "main", for_any=True)
+    pools = JobPools(make_cluster(**pool).pools["main"])
+    kept = feasible_train(pools, small_job(sizes, search=search), profile, for_any=True)
     every = train_costs(profile, 32, budgets)
     assert len(kept) < len(every)
     groups = tuple((10.0 * at, 60_000, 60_000 * 9_000, 8) for at in range(40))

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 
+from rlplan.planner.costs.job_pools import JobPools, NodesTaken
 from rlplan.planner.simulate.run_summary import BusyMeter, summarize
 from rlplan.planner.simulate.simulated_run import SimulatedRun, SimulatedStep
 
@@ -27,7 +28,7 @@ def summary(steps, busy_s, settling=(), in_use=1, **pool):
     meter.busy_s = busy_s
     cluster = laptop(**pool)
     run = SimulatedRun(tuple(steps), tuple(settling), 2, 10.0)
-    return summarize(run, meter, plan(), cluster.pools["main"], in_use)
+    return summarize(run, meter, plan(), JobPools(cluster.pools["main"]), NodesTaken(in_use))
 
 
 @pytest.fixture(scope="module")

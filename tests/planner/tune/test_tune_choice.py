@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.tune import plan_gain
@@ -41,7 +42,7 @@ def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
     two_nodes = {"engines": 4, "tp": 4, "max_num_seqs": 8}
     plan = changed(base.plan, {"objective": "usd_per_sample"}, two_nodes)
     documents = dataclasses.replace(base, plan=plan, cluster=gpu_cluster(nodes=2))
-    assert nodes_of(plan.job, base.profile, documents.cluster.pools["main"], 2) == 2
+    assert nodes_of(plan.job, base.profile, JobPools(documents.cluster.pools["main"]), 2) == (2, 0)
     result = tuned(documents, tmp_path / "r")
     assert result.plan.predicted.nodes == 1 and result.plan.solver.objective == "usd_per_sample"
     # Two nodes are quicker, and not twice as quick.
@@ -119,8 +120,8 @@ def test_the_nodes_of_a_plan_hold_its_engines_its_trainers_and_their_host_memory
     documents = solved(mode="sync")
     plan = changed(documents.plan, rollout={"engines": 2, "tp": 1})
     pool = laptop(nodes=3).pools["main"]
-    assert plan.job.rounds.long is None and nodes_of(plan.job, documents.profile, pool, 4) == 1
+    assert plan.job.rounds.long is None and nodes_of(plan.job, documents.profile, JobPools(pool), 4) == (1, 0)
     small = pool.model_copy(update={"host_memory_bytes": 4 * 10**9})
-    assert nodes_of(plan.job, documents.profile, small, 4) == 2
+    assert nodes_of(plan.job, documents.profile, JobPools(small), 4) == (2, 0)
     none = pool.model_copy(update={"host_memory_bytes": 3 * 10**9})
-    assert nodes_of(plan.job, documents.profile, none, 4) == none.nodes, "an engine is on one node"
+    assert nodes_of(plan.job, documents.profile, JobPools(none), 4) == (none.nodes, 0), "an engine is on one node"

@@ -1,0 +1,135 @@
+"""The pools of a job's engines and trainers, which are one where they take turns, and the seconds in which weights get
+from the one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ...plans.check.plan_fit import pool_faults
+from ...plans.facts.node_price import usd_per_node_hour
+from ...plans.schema.cluster import Cluster, Pool
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.sections.planned_job import PlannedJob
+from ...profiles.laws.sync_law import Networks, between_pools_s, transfer_s, within_pool_s
+
+
+class NodesTaken(NamedTuple):
+    """Nodes that a plan takes of the engines' pool, and of the trainers' where they have one of their own (else 0)."""
+
+    rollout: int
+    train: int = 0
+
+    @property
+    def total(self) -> int:
+        """Nodes of both pools."""
+        return self.rollout + self.train
+
+    def within(self, others: NodesTaken) -> bool:
+        """Whether they are no more of either pool than `others`."""
+        return self.rollout <= others.rollout and self.train <= others.train
+
+
+@dataclass(frozen=True, slots=True)
+class JobPools:
+    """The pools of a job.
+
+    Attributes:
+        rollout: of its engines.
+        train: of its trainers alone; None: they take turns with the engines.
+        networks: those that the cluster names between and within them.
+        relay: whether one copy of the weights crosses from pool to pool, and the engines' nodes pass it on.
+    """
+
+    rollout: Pool
+    train: Pool | None = None
+    networks: Networks = field(default_factory=Networks)
+    relay: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether trainers have a pool of their own."""
+        return self.train is not None
+
+    @property
+    def of_trainers(self) -> Pool:
+        """The pool that trainers are on."""
+        return self.rollout if self.train is None else self.train
+
+    @property
+    def whole(self) -> NodesTaken:
+        """All nodes of both."""
+        return NodesTaken(self.rollout.nodes, 0 if self.train is None else self.train.nodes)
+
+    def usd_per_hour(self, nodes: NodesTaken) -> float:
+        """Price of so many nodes in USD an hour."""
+        price = nodes.rollout * usd_per_node_hour(self.rollout)
+        return price if self.train is None else price + nodes.train * usd_per_node_hour(self.train)
+
+    def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout, relay: bool) -> float:
+        """Seconds in which weights of `size_bytes` cross the networks from trainers to engines, which are spread over
+        all nodes of their pool (executor/placement/seats.py)."""
+        nodes = min(engines.engines, self.rollout.nodes)
+        if self.train is not None:
+            streams = min(engines.engines * engines.tp, trainers.accelerators)
+            return between_pools_s(size_bytes, self.networks, streams, nodes, relay)
+        return within_pool_s(size_bytes, self.networks, nodes, self.rollout.nodes_of(1, trainers.accelerators))
+
+    def relay_pays(self) -> bool:
+        """Whether a relay is faster than a copy for each node, with all accelerators of both pools in use.
+
+        Both networks must be named: one that is not would be free.
+        """
+        if self.train is None or self.networks.between is None or self.networks.within is None:
+            return False
+        streams = min(self.rollout.accelerators_total, self.train.accelerators_total)
+        direct, relayed = (
+            between_pools_s(1.0, self.networks, streams, self.rollout.nodes, relay) for relay in (False, True)
+        )
+        return relayed < direct
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """The way of weights to the engines of a layout over networks that the cluster names.
+
+    Attributes:
+        constant_s: seconds of a transfer by the profile, networks not looked at.
+        tensors: of the model; None: unknown.
+    """
+
+    pools: JobPools
+    engines: EngineLayout
+    size_bytes: float
+    constant_s: float
+    tensors: int | None
+
+    def seconds(self, trainers: UpdateLayout, relay: bool | None = None) -> float:
+        """Seconds of a transfer from trainers of a layout; `relay` None: as the pools have it."""
+        relayed = self.pools.relay if relay is None else relay
+        network_s = self.pools.network_s(self.size_bytes, self.engines, trainers, relayed)
+        return transfer_s(self.constant_s, network_s, self.tensors)
+
+
+def job_pools(cluster: Cluster, rollout: str, train: str | None, relay: bool | None = None) -> JobPools:
+    """The pools called `rollout` and `train` (None: trainers are on that of the engines), with what links them.
+
+    `relay`: of a plan; None: whatever is faster. Both pools are the cluster's.
+    """
+    networks = Networks(
+        between=None if train is None else cluster.stream_bytes_per_s(train, rollout),
+        within=cluster.stream_bytes_per_s(rollout, rollout),
+    )
+    pools = JobPools(cluster.pools[rollout], None if train is None else cluster.pools[train], networks)
+    return replace(pools, relay=pools.relay_pays() if relay is None else relay)
+
+
+def pools_of_plan(planned: PlannedJob, cluster: Cluster | None) -> JobPools | None:
+    """The pools of a plan; None where the cluster is unknown or lacks one of them, or trainers cannot have theirs."""
+    rollout = planned.rounds.short.rollout.pool
+    train = None if planned.placement is None else planned.placement.train_pool
+    if cluster is None or rollout not in cluster.pools:
+        return None
+    if train is not None and any(pool_faults(cluster, train, rollout)):
+        return None
+    return job_pools(cluster, rollout, train, planned.sync.relay)

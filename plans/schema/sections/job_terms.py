@@ -1,0 +1,19 @@
+"""What a job demands of each of its plans: limits that it keeps, and pools that it takes."""
+
+from __future__ import annotations
+
+from ..base import Name, Positive, Strict
+
+
+class Slo(Strict):
+    """Limits that every plan of the job keeps."""
+
+    step_p95_s: Positive | None = None
+    """Seconds that 95% of the steps must stay below; null for no such limit."""
+
+
+class JobPlacement(Strict):
+    """Engines and trainers on pools of their own."""
+
+    train_pool: Name
+    """The pool of `cluster.yaml` that trainers have to themselves; engines are on another one."""
