@@ -11,26 +11,29 @@ from typing import Any
 
 from .command_parts import Part, run_part
 
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
+"""Of each kind of slots; those that hang do so for a minute before they say why."""
+
 COMMAND = (sys.executable, "-m", "benchmarks.weight_parties.on_devices", "--json")
-DEVICE_SLOTS = ("ipc", "nccl")
+KINDS = ("host", "ipc", "nccl")
 
 
 def try_slots(device: str, wanted: str | None, folder: Path, cwd: Path) -> dict[str, Any]:
     """Transfers through all slots, or those that are wanted, with logs in `folder`: of each its figures, or why it was
     not tried, or the error."""
     folder.mkdir(parents=True, exist_ok=True)
-    asked = ("--device", device, *(("--slots", wanted) if wanted is not None else ()))
-    return slots_of(run_part([*COMMAND, *asked], DEADLINE_S, folder / "weights.log", dict(os.environ), cwd))
+    found = {}
+    for kind in KINDS if wanted is None else (wanted,):
+        command = [*COMMAND, "--device", device, "--slots", kind]
+        part = run_part(command, DEADLINE_S, folder / f"weights-{kind}.log", dict(os.environ), cwd)
+        found[kind] = figures_of(part, kind)
+    return found
 
 
-def slots_of(part: Part) -> dict[str, Any]:
-    """What a part said of each kind of slots; it exits with 1 if one failed."""
+def figures_of(part: Part, kind: str) -> dict[str, Any]:
+    """What a part said of a kind of slots; it exits with 1 if that failed."""
     lines = [line for line in part.output.splitlines() if line.startswith("{")]
-    if not lines:
-        return {"all": {"error": part.error}}
-    slots: dict[str, Any] = json.loads(lines[-1])["slots"]
-    return slots
+    return dict(json.loads(lines[-1])["slots"][kind]) if lines else {"error": part.error}
 
 
 def failed_slots(slots: Mapping[str, Any]) -> list[str]:
@@ -41,7 +44,7 @@ def failed_slots(slots: Mapping[str, Any]) -> list[str]:
 def untried_slots(kind: str, slots: Mapping[str, Any], used: Iterable[str]) -> dict[str, str]:
     """Slots on GPUs that the check has not tried, or with no engine of vLLM, with the reason. `used`: by runs."""
     untried = {}
-    for name in DEVICE_SLOTS:
+    for name in KINDS[1:]:
         if kind == "cpu":
             untried[name] = "needs GPUs; its parties ran with gloo and host memory in their place"
         elif name not in slots:

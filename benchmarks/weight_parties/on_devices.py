@@ -81,6 +81,8 @@ class DeviceTransfers(Transfers):
 def layout(slots: SlotsName, device: str, gpus: int) -> tuple[list[str], list[str]] | str:
     """Devices of trainer ranks and of engine ranks, or why there are too few."""
     count = gpus if device == "cuda" else 2
+    if not count:
+        return "torch sees no GPU"
     names = [f"{device}:{number}" for number in range(count)]
     if slots != "nccl":
         return names, names

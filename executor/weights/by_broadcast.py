@@ -1,5 +1,6 @@
 """The way in pieces: each trainer rank sends what it holds, each node with engines receives each byte once, and all
-engines of the node load it at once from memory that they share.
+engines of the node load it at once from memory that they share; on GPUs, where they allow it, from memory of the GPU
+(slots/slot_choice.py).
 
 Invariants:
 - no rank gathers the model;
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from ..actors import retrieved
@@ -37,6 +38,7 @@ QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to w
 SESSIONS = 2  # kept for the next transfers: rounds of two kinds may have engines of their own
 
 Opened = tuple[Any, ...]
+Chooser = Callable[[list[EngineHandle]], Awaitable[Choice]]
 
 
 class _Live(NamedTuple):
@@ -75,6 +77,9 @@ class ByBroadcast:
 
     async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
         """Send the weights in pieces; see `Way`."""
+        return await self._send(engines, version, checked, self._choice)
+
+    async def _send(self, engines: Sequence[EngineHandle], version: str, checked: bool, choose_slots: Chooser) -> Sent:
         plan, _ = await self._planned()
         expected: dict[str, str] = {}
         if checked:
@@ -86,7 +91,7 @@ class ByBroadcast:
             left = [engine for engine in engines if engine.alive and engine.name not in received]
             while left:
                 died = {engine.name: engine.lives for engine in left}
-                choice = await self._choice(left)
+                choice = await choose_slots(left)
                 try:
                     received |= await self._attempt(left, version, checked, choice.slots)
                     return Sent(plan.nbytes, expected, received, *choice)
@@ -112,8 +117,8 @@ class ByBroadcast:
         return choose([each.device for each in held], uuids, self._wanted)
 
     async def send_again(self, engine: EngineHandle, version: str) -> None:
-        """Send the weights to one more engine; see `Way`."""
-        sent = await self.send([engine], version, checked=False)
+        """Send the weights to one more engine; see `Way`. Others decode, so GPUs may have no room for slots."""
+        sent = await self._send([engine], version, False, _host)
         if engine.name not in sent.received:
             raise ActorFailed(engine.name, "it died as it received weights")
 
@@ -267,6 +272,10 @@ class ByBroadcast:
             *(engine.leave_transfer(name) for engine in live.engines),
             return_exceptions=True,
         )
+
+
+async def _host(engines: list[EngineHandle]) -> Choice:
+    return Choice("host")
 
 
 def _task(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:

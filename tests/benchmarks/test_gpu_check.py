@@ -21,7 +21,7 @@ from rlplan.benchmarks.gpu_check.random_policy import job_document, prompt_rows,
 from rlplan.benchmarks.gpu_check.shape_check import batches
 from rlplan.benchmarks.gpu_check.shapes import SHAPES, chosen, reason_against
 from rlplan.benchmarks.gpu_check.stand_in import stand_in, write_stand_in
-from rlplan.benchmarks.gpu_check.weight_slots import slots_of
+from rlplan.benchmarks.gpu_check.weight_slots import figures_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 
@@ -137,8 +137,8 @@ def test_weights_that_do_not_come_through_slots_or_come_through_others_than_aske
     other = assembled({}, {"tiny": good}, {}, {}, "nccl")
     assert (other["broken"], other["ok"]) == (["tiny sync: weights by ipc, not nccl"], False)
     said = Part(False, 1.0, "exit code 1", 'warning\n{"slots": {"ipc": {"error": "no handle"}}}\n')
-    assert slots_of(said) == {"ipc": {"error": "no handle"}}
-    assert slots_of(Part(False, 1.0, "exit code 1: no torch")) == {"all": {"error": "exit code 1: no torch"}}
+    assert figures_of(said, "ipc") == {"error": "no handle"}
+    assert figures_of(Part(False, 1.0, "exit code 1: no torch"), "ipc") == {"error": "exit code 1: no torch"}
 
 
 def test_a_part_that_fails_or_is_late_tells_the_end_of_its_output_and_leaves_no_process(tmp_path: Path) -> None:

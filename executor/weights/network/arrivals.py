@@ -154,7 +154,7 @@ class RelayedArrivals:
         return found
 
     def _total(self, part: int, index: int) -> int:
-        return max(span.stop for span in self._spans(part, index).values())
+        return int(max(span.stop for span in self._spans(part, index).values()))
 
     def leave(self) -> None:
         """See Arrivals."""

@@ -10,7 +10,7 @@ from ..slots.slot_memory import FIELD_BYTES
 from ..transfer.message_board import MessageBoard
 from ..transfer.session import Session
 from .arrivals import message_sizes
-from .network_group import NetworkGroup
+from .network_group import NetworkGroup, connected_group
 
 
 class GroupArrivals:
@@ -29,9 +29,16 @@ class GroupArrivals:
         self._device = device
         self._own = torch.empty(0, dtype=torch.uint8, device=device)
         if members > 1:
-            store = board.of("groups")
-            self._group = NetworkGroup(store, "all", place, members, address, session.deadline_s, device)
-            self._group.connect(self._message(FIELD_BYTES), board)
+            own, deadline_s = session.board(), session.deadline_s
+
+            def connect() -> NetworkGroup:
+                return NetworkGroup(own.of("groups"), "all", place, members, address, deadline_s, device)
+
+            try:
+                self._group = connected_group(connect, self._message(FIELD_BYTES), board, deadline_s)
+            except BaseException as error:
+                board.end(f"member {place} of the group: {error}")  # else the others wait for it to the deadline
+                raise
 
     def own(self, index: int) -> torch.Tensor:
         """This rank's message for bucket `index`, to be packed before `messages`."""

@@ -84,45 +84,12 @@ class NetworkGroup:
     def wait(self, board: MessageBoard) -> None:
         """Wait for the broadcast's end. Raises TransferBroken, also if the transfer is ended meanwhile."""
         assert self._work is not None, "wait() before begin()"
-        self._until(self._work.is_completed, board)
+        until(self._work.is_completed, board, self._deadline_s)
         try:
             self._work.wait()
         except RuntimeError as error:
             raise TransferBroken(f"a node is gone: {error}") from error
         self._message = None
-
-    def connect(self, message: torch.Tensor, board: MessageBoard) -> None:
-        """Send a message from member 0, and wait for its end. Raises TransferBroken.
-
-        A group of NCCL connects with its first broadcast, and may hang in it: it is begun in a thread.
-        """
-        faults: list[TransferBroken] = []
-
-        def begin() -> None:
-            try:
-                if message.device.type == "cuda":
-                    torch.cuda.set_device(message.device)
-                self.begin(message)
-            except TransferBroken as broken:
-                faults.append(broken)
-
-        thread = threading.Thread(target=begin, daemon=True, name="connect a group")
-        thread.start()
-        self._until(lambda: not thread.is_alive(), board)
-        if faults:
-            raise faults[0]
-        self.wait(board)
-
-    def _until(self, done: Callable[[], bool], board: MessageBoard) -> None:
-        began = looked = time.monotonic()
-        while not done():
-            time.sleep(POLL_S)
-            now = time.monotonic()
-            if now - looked >= CHECK_S:
-                looked = now
-                board.check()
-            if now - began > self._deadline_s + CHECK_S:  # gloo gives up by itself, and says for what
-                raise TransferBroken(f"a broadcast took more than {self._deadline_s:.0f} s")
 
     @property
     def is_busy(self) -> bool:
@@ -137,6 +104,48 @@ class NetworkGroup:
         if not isinstance(self._group, ProcessGroupGloo) and abort is not None:
             # Ends a kernel that waits for a member that is gone; it may take its time.
             threading.Thread(target=abort, daemon=True, name="abort a group").start()
+
+
+def until(done: Callable[[], bool], board: MessageBoard, deadline_s: float) -> None:
+    """Wait until `done`. Raises TransferBroken after the deadline, and if the transfer is ended meanwhile."""
+    began = looked = time.monotonic()
+    while not done():
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now - looked >= CHECK_S:
+            looked = now
+            board.check()
+        if now - began > deadline_s + CHECK_S:  # gloo gives up by itself, and says for what
+            raise TransferBroken(f"a broadcast took more than {deadline_s:.0f} s")
+
+
+def connected_group(
+    connect: Callable[[], NetworkGroup], message: torch.Tensor, board: MessageBoard, deadline_s: float
+) -> NetworkGroup:
+    """The group that `connect` makes, over which member 0 has sent a first message. Raises TransferBroken.
+
+    Members meet in it, NCCL's with the first broadcast, and each waits for all others, so it is done in a thread, which
+    is left alone if the transfer is ended. `connect` must not use `board`: a store's client serves one at a time.
+    """
+    made: list[NetworkGroup] = []
+    faults: list[Exception] = []
+
+    def join() -> None:
+        try:
+            if message.device.type == "cuda":
+                torch.cuda.set_device(message.device)
+            made.append(connect())
+            made[0].begin(message)
+        except Exception as error:  # noqa: BLE001 - raised below
+            faults.append(error)
+
+    thread = threading.Thread(target=join, daemon=True, name="join a group")
+    thread.start()
+    until(lambda: not thread.is_alive(), board, deadline_s)
+    if faults:
+        raise TransferBroken(f"no group with the other ranks: {faults[0]}") from faults[0]
+    made[0].wait(board)
+    return made[0]
 
 
 def _nccl(store: Store, place: int, members: int, deadline_s: float) -> Any:

@@ -75,9 +75,13 @@ class DeviceReceiver:
     """Owns slots on the device of one engine rank, which receives for itself. Raises TransferBroken, as `receive`."""
 
     def __init__(self, session: Session, key: str, address: str, device: torch.device) -> None:
-        self.memory = device_slots(device, SLOTS, session.plan.largest, len(session.rank_nodes))
         self._device = device
         board = session.board()
+        try:
+            self.memory = device_slots(device, SLOTS, session.plan.largest, len(session.rank_nodes))
+        except TransferBroken as broken:
+            board.end(str(broken))  # the others wait for this one to join
+            raise
         arriving = GroupArrivals(session, session.place_of(key), board, address, device)
         self._receiver = Receiver(session, board, arriving, self.memory, key)
 

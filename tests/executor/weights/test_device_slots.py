@@ -55,7 +55,7 @@ class OnDevices:
 
         made = [self.pool.submit(sender, rank) for rank in range(ranks)]
         readers = [self.pool.submit(reader, device) for device in engine_devices]
-        self.senders = [each.result(30) for each in made]
+        self.senders = [each.result(30) for each in made]  # the board's word reaches those who wait for a reader
         self.readers = [each.result(30) for each in readers]
 
     def send(self, turn: int, version: str) -> list[Future[Any]]:
@@ -130,3 +130,14 @@ def test_what_an_engine_rank_is_told_of_a_session_is_all_that_it_needs() -> None
     read = session_of_reader(transfers.session.for_reader("g4"))
     assert read == transfers.session
     assert (read.members, read.place_of("g5")) == (6, 5)
+
+
+def test_an_engine_rank_without_room_for_slots_keeps_nobody_waiting_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*arguments: Any) -> Any:
+        raise TransferBroken("800 MB of cuda:1 could not be taken")
+
+    monkeypatch.setattr("rlplan.executor.weights.transfer.node_receiver.device_slots", no_room)
+    began = time.monotonic()
+    with pytest.raises(TransferBroken, match="800 MB of cuda:1 could not be taken"):
+        OnDevices("nccl", ["g1"], 1, 60.0)
+    assert time.monotonic() - began < 15.0
