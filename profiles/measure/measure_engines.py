@@ -16,6 +16,9 @@ from .measure_site import FIRST, Site, Subject
 from .measured_layouts import layout_name, share_of_step
 from .time_budget import TimeBudget
 
+TRAINERS_PART = 0.5
+"""Time that is kept for other layouts of the trainer, over that of one TP size of engines."""
+
 
 async def measure_engines(
     subject: Subject,
@@ -42,7 +45,7 @@ async def measure_engines(
             budget.leave_out(names)
             budget.lacks(least_s * left)
             continue
-        budget.begin(left + 1)  # at last come other layouts of the trainer
+        budget.begin(left + TRAINERS_PART)  # at last come other layouts of the trainer
         before_s = budget.elapsed_s
         widest = max(alike, key=lambda each: each.engines)
         engines = site.fleet.engines(widest)
@@ -56,7 +59,7 @@ async def measure_engines(
                 await together(site.rewards.start(), site.turns.start(starting, [FIRST]))
             if not on_gpu:  # those of other sizes have started, too
                 before_s = budget.elapsed_s
-                budget.begin(left + 1)
+                budget.begin(left + TRAINERS_PART)
             for layout in alike:
                 costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
             if not number:

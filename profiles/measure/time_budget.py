@@ -1,8 +1,8 @@
 """The minutes that a profile may take: who may measure more, what was left out, and what is left on the progress line.
 
 The least that a plan needs is measured of everything, however long it takes. What refines it is measured only while
-time is left: each part of the measuring has an equal share of what is left when it begins, so that the first part does
-not take the time of the last.
+time is left: each part of the measuring has its share of what is left when it begins, so that the first part does not
+take the time of the last.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TimeBudget:
         left = f"{math.ceil(minutes)} min left" if minutes > 0 else "no time left"
         self._notify(f"{text} ({left})")
 
-    def begin(self, parts: int) -> None:
-        """Begin one of `parts` parts that are still to come, this one included."""
+    def begin(self, parts: float) -> None:
+        """Begin one of `parts` parts that are still to come, this one included; a later one may be less than a part."""
         self._until = self._now() + max(0.0, self.left_s) / parts
 
     def allows(self, seconds: float, what: str) -> bool:
