@@ -67,25 +67,25 @@ def test_engines_of_each_size_and_every_trainer_in_turn_fit_on_a_gpu_that_holds_
     ledgers.take(Turn("trainer_starts", first))
     for tp in (1, 2):
         engines = [name for name in ledgers.where if name.startswith(f"rollout-tp{tp}")]
-        take(ledgers, to_starting(ledgers.holders, ledgers.states))
+        take(ledgers, to_starting(ledgers.holders, ledgers.states, ledgers.beside))
         take(ledgers, [Turn("engine_starts", name) for name in engines])
         for _ in range(2):
-            take(ledgers, to_training(ledgers.holders, ledgers.states, first))
-            take(ledgers, to_sending(ledgers.holders, ledgers.states, first, engines))
-            take(ledgers, to_decoding(ledgers.holders, ledgers.states, engines))
+            take(ledgers, to_training(ledgers.holders, ledgers.states, ledgers.beside, first))
+            take(ledgers, to_sending(ledgers.holders, ledgers.states, ledgers.beside, first, engines))
+            take(ledgers, to_decoding(ledgers.holders, ledgers.states, ledgers.beside, engines))
             ledgers.check_invariants()
         take(ledgers, [Turn("engine_ends", name) for name in engines])
-    take(ledgers, to_starting(ledgers.holders, ledgers.states))
-    take(
-        ledgers,
-        [Turn("trainer_starts", other), *to_training(ledgers.holders, ledgers.states | {other: "loaded"}, other)],
-    )
+    take(ledgers, to_starting(ledgers.holders, ledgers.states, ledgers.beside))
+    take(ledgers, [Turn("trainer_starts", other)])
+    take(ledgers, to_training(ledgers.holders, ledgers.states, ledgers.beside, other))
     ledgers.check_invariants()
 
 
 def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory() -> None:
     ledgers = site(parameters=8 * 10**9).turns.ledgers
-    with pytest.raises(ValueError, match="GPU 0: trainer starts would take 96 GB more for trainer profile, and 76 GB"):
+    with pytest.raises(
+        ValueError, match="GPU 0 of node 0: trainer starts .* 96 GB more for trainer profile, and 76 GB"
+    ):
         ledgers.take(Turn("trainer_starts", trainer_name(FIRST)))
 
 
