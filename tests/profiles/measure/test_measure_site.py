@@ -83,9 +83,7 @@ def test_engines_of_each_size_and_every_trainer_in_turn_fit_on_a_gpu_that_holds_
 
 def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory() -> None:
     ledgers = site(parameters=8 * 10**9).turns.ledgers
-    with pytest.raises(
-        ValueError, match="GPU 0 of node 0: trainer starts .* 96 GB more for trainer profile, and 76 GB"
-    ):
+    with pytest.raises(ValueError, match=r"GPU 0 of node 0: .* 96 GB more for trainer profile, and 76 GB are free"):
         ledgers.take(Turn("trainer_starts", trainer_name(FIRST)))
 
 
