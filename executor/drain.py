@@ -35,6 +35,9 @@ class Drain:
             trained = [run for run in self._runs if self._seats.trains_on(run.name, number)]
             for run in trained:
                 await run.checkpoint()
+            if faults := [run.checkpoint_fault for run in trained if run.checkpoint_fault is not None]:
+                note(f"node {address} is used until it is gone, since no checkpoint could be written: {faults[0]}")
+                continue
             if not self._seats.leave(number):
                 note(f"no other node has room for what runs on node {address}; it stays until the node is gone")
                 continue

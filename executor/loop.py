@@ -40,7 +40,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
     sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
-    sent = await run.weights.sync(engines, version, checked)
+    sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
     run.tell_way(sent)
     mismatches = sent.mismatches
     for death in run.fleet.take_missed():

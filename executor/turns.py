@@ -86,7 +86,7 @@ async def _until(
                 if record.metrics.get("skipped"):
                     watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
                 await checkpoint_if_due(run, options.checkpoint_every)
-            if drain is not None:
+            if drain is not None and not stop.at_round_end.is_set():
                 await drain.between_steps(watcher.note)
             tell_faults(run, watcher)
 

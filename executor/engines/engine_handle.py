@@ -98,6 +98,8 @@ class EngineHandle:
         self._given_up: RunFailed | InputError | None = None
         self.room: Callable[[str], Awaitable[None]] | None = None
         """Waits until the engine's devices have room for its start (executor/memory/device_turns.py)."""
+        self.gone: Callable[[str], None] | None = None
+        """Hears that the engine's process was ended, and has no memory of a device any more."""
 
     @property
     def name(self) -> str:
@@ -147,11 +149,12 @@ class EngineHandle:
     async def discard(self) -> None:
         """End what is left of the engine's process."""
         process, self._process, self.alive = self._process, None, False
-        if process is None:
-            return
-        process.end("it was ended")
-        await process.stop_pump()
-        self._kill(process)
+        if process is not None:
+            process.end("it was ended")
+            await process.stop_pump()
+            self._kill(process)
+        if self.gone is not None:
+            self.gone(self.name)
 
     def _kill(self, process: EngineProcess) -> None:
         with contextlib.suppress(ray.exceptions.RayError):

@@ -58,7 +58,7 @@ class DeviceTurns:
         self._turn = asyncio.Lock()
         self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
         for engine in self._engines.values():
-            engine.room = self.room
+            engine.room, engine.gone = self.room, self._gone
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,6 @@ class DeviceTurns:
 
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
-        self._gone(name)
         while self._contended(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
             await self._changed.wait()
         self._take(Turn("engine_starts", name))
@@ -179,25 +178,29 @@ class DeviceTurns:
         """Have the ledger say of each engine whether it is there.
 
         One that is starting on a bounded device that it shares is waited for: its memory is booked, and it sleeps when
-        it is up.
+        it is up. If that start fails, or while no node has room for it, nothing is booked, and nobody waits.
         """
         for name, engine in self._engines.items():
-            state = self.ledgers.state(name)
-            if engine.alive and state == "absent":
-                self._take(Turn("engine_starts", name))
-            elif not engine.alive and state != "absent":
-                if self._contended(name):
-                    await asyncio.gather(engine.repair, return_exceptions=True)
-                    engine.check()
-                else:
+            while not engine.alive and self.ledgers.state(name) != "absent":
+                if not self._contended(name):
                     self._gone(name)
+                    break
+                engine.check()
+                changed = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait({changed, engine.repair}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            if engine.alive and self.ledgers.state(name) == "absent":
+                self._take(Turn("engine_starts", name))
 
     async def _carry_out(self, turn: Turn) -> Move | None:
         """Take one turn; None if its engine is gone. Raises RunFailed, TrainerDied."""
+        if self.ledgers.state(turn.holder) == "absent":  # it died since the order was made
+            return None
         if self.ledgers.grows(turn):
             move = self._take(turn)
             return move if await self._act(turn) else None
-        return self._take(turn) if await self._act(turn) else None
+        done = await self._act(turn) and self.ledgers.state(turn.holder) != "absent"
+        return self._take(turn) if done else None
 
     async def _act(self, turn: Turn) -> bool:
         """Do what a turn says; False if its engine is gone, or gone of this."""

@@ -152,7 +152,9 @@ class SeatKeeper:
 
         Returns whether it was given up.
         """
-        _, lack = choose(self._not_held(cluster_nodes(self._resource)), [self._rooms[number]], self._resource)
+        # Nodes that were lost before, and have nobody in their place yet, need room too.
+        rooms = [self._rooms[node] for node in (*self._lost, number)]
+        _, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
         if lack is None:
             self._lose(number)
         return lack is None

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
@@ -65,16 +65,25 @@ class WeightSync:
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 
-    async def sync(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> SyncReport:
+    async def sync(
+        self,
+        engines: Sequence[EngineHandle],
+        version: str,
+        checked: bool,
+        none_left: Callable[[], Coroutine[Any, Any, Any]] | None = None,
+    ) -> SyncReport:
         """Send the trainer's weights as `version` to every engine that is up, at least one.
 
         An engine that is being replaced is waited for only if there is no other; it joins the round when it is up.
-        Raises TrainerDied, RunFailed.
+        `none_left` then makes room for its start, and has the trainer ready to send again. Raises TrainerDied,
+        RunFailed.
         """
         async with self._lock:
             self._version = version
             received: dict[str, dict[str, str]] = {}
             while not received:
+                if none_left is not None and not any(engine.alive for engine in engines):
+                    await while_trainer_lives(self._trainer, none_left())
                 up = await while_trainer_lives(self._trainer, self._fleet.some_ready(engines))
                 way, sent, reason = await self._send(up, version, checked)
                 received = sent.received

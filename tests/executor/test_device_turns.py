@@ -19,6 +19,7 @@ from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import device_ledgers, trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
+from rlplan.executor.placement.seat_keeper import LiveSeat
 from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.planner.costs.colocation import stays_on_device, trained_parameters
 from rlplan.plans.schema.cluster import load_cluster
@@ -85,6 +86,18 @@ class Run:
         self.events.append((event, fields))
 
 
+class Seats:
+    """Seats for engines, while a node is free."""
+
+    def __init__(self):
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def engine(self, name):
+        await self.free.wait()
+        return LiveSeat("", "127.0.0.1", (), (), 1)
+
+
 class Stage:
     """Engines `short` (TP 1, two of them) and `long` (TP 2) and trainer `a` on two devices of `CAPACITY`."""
 
@@ -126,6 +139,19 @@ class Stage:
         await self.turns.to_decoding(self.run, engines)
         await self.turns.to_training(self.run)
         await self.turns.to_sending(self.run, next_engines)
+
+    async def ready(self, engines):
+        """Until one of `engines` can receive weights, as loop.py and WeightSync do it."""
+        await self.turns.to_sending(self.run, engines)
+        while not any(engine.alive for engine in engines):
+            await self.turns.to_sending(self.run, engines)
+
+    def seats(self):
+        """Seats that engines find at once while this event is set; else they wait for a node."""
+        found = Seats()
+        for engine in self.fleet.all_engines():
+            engine._seats = found
+        return found
 
     def of(self, name):
         return [what for who, what in self.log if who == name]
@@ -338,3 +364,72 @@ def test_a_trainer_with_a_pool_to_itself_keeps_all_of_its_states_on_its_devices(
     assert two.holders["trainer math"].on_device["offloaded"] != two.holders["trainer math"].on_device["loaded"], (
         "two trainers take turns"
     )
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_an_engine_whose_node_is_lost_keeps_no_memory_booked_and_holds_up_no_update(found):
+    async def body(stage):
+        seats = stage.seats()
+        await stage.turns.to_sending(stage.run, stage.short)
+        await stage.turns.to_decoding(stage.run, stage.short)
+        seats.free.clear()
+        stage.short[0].fail("its node is gone")
+        if found:
+            asyncio.get_running_loop().call_later(0.2, seats.free.set)
+        await stage.turns.to_training(stage.run)
+        assert stage.turns.ledgers.state("trainer a") == "training"
+        assert stage.turns.ledgers.state(stage.short[0].name) == "absent"
+
+    play(body)
+
+
+def test_a_trainer_is_started_again_though_an_engine_is_being_replaced():
+    async def body(stage):
+        seats = stage.seats()
+        await stage.step(stage.short, stage.short)
+        seats.free.clear()
+        asyncio.get_running_loop().call_later(0.2, seats.free.set)
+        stage.short[0].fail("its node is to be taken away")
+        await stage.turns.before_restart(stage.run)
+        assert stage.turns.ledgers.state("trainer a") == "loaded"
+
+    play(body)
+
+
+def test_a_replacement_that_dies_as_it_starts_gives_its_memory_back_and_holds_up_no_update():
+    async def body(stage):
+        await stage.turns.to_sending(stage.run, stage.short)
+        await stage.turns.to_decoding(stage.run, stage.short)
+        one = stage.short[0]
+        launch = one.launch
+
+        async def fails_once():
+            one.launch = launch
+            await asyncio.sleep(0.3)
+            raise ActorFailed(one.name, "its process died as it started")
+
+        one.launch = fails_once
+        one.fail("its process died")
+        await asyncio.sleep(0.1)
+        assert stage.turns.ledgers.state(one.name) == "awake" and not one.alive, "its memory is booked"
+        await stage.turns.to_training(stage.run)
+        assert stage.turns.ledgers.state("trainer a") == "training"
+
+    play(body)
+
+
+@pytest.mark.parametrize("dies_in", ["waking", "the transfer"])
+def test_the_only_engine_of_a_layout_that_dies_before_it_has_weights_is_replaced_and_then_sent_to(dies_in):
+    async def body(stage):
+        (only,) = stage.long
+        if dies_in == "waking":
+            stage.actor(only).fails_at = "wake weights"
+            await stage.ready(stage.long)
+        else:
+            await stage.ready(stage.long)
+            only.fail("it died as it received weights")
+            await stage.ready(stage.long)
+        assert only.alive and stage.turns.ledgers.state(only.name) == "loading"
+        assert stage.turns.ledgers.state("trainer a") == "sending"
+
+    play(body)

@@ -16,8 +16,8 @@ from rlplan.executor.drain import Drain
 class Stage:
     """Node 0 has an engine, node 1 an engine and the trainer of run a; `log` has what was done."""
 
-    def __init__(self, draining: dict[int, float | None], room: bool) -> None:
-        self.draining, self.room = draining, room
+    def __init__(self, draining: dict[int, float | None], room: bool, fault: str | None = None) -> None:
+        self.draining, self.room, self.fault = draining, room, fault
         self.log: list[str] = []
         self.notes: list[str] = []
 
@@ -56,9 +56,13 @@ class Stage:
         async def recover(death: Exception) -> None:
             self.log.append(f"recover {name}")
 
+        def event(event: str, **fields: Any) -> None:
+            self.log.append(f"{event} {fields['node']} in {name}")
+
+        trainer = SimpleNamespace(name=f"trainer {name}")
         return SimpleNamespace(
-            name=name, step_number=4, trainer=SimpleNamespace(name=f"trainer {name}"), checkpoint=checkpoint,
-            recover=recover, event=lambda event, **fields: self.log.append(f"{event} {fields['node']} in {name}"),
+            name=name, step_number=4, checkpoint_fault=self.fault, trainer=trainer, checkpoint=checkpoint,
+            recover=recover, event=event,
         )  # fmt: skip
 
     def between_steps(self, times: int = 1) -> list[str]:
@@ -91,3 +95,9 @@ def test_without_room_elsewhere_only_the_checkpoint_is_written() -> None:
     stage = Stage({1: 30.0}, room=False)
     assert stage.between_steps()[2:] == ["checkpoint a"]
     assert stage.notes[1].startswith("no other node has room for what runs on node 10.0.0.1")
+
+
+def test_a_node_whose_checkpoint_could_not_be_written_is_used_until_it_is_gone() -> None:
+    stage = Stage({1: 90.0}, room=True, fault="the disk is full")
+    assert stage.between_steps()[2:] == ["checkpoint a"]
+    assert stage.notes[1].endswith("no checkpoint could be written: the disk is full")

@@ -138,7 +138,7 @@ class MadeUpRounds:
 class MadeUpEngine:
     """A fleet of one engine, which takes any weights for what they are."""
 
-    name = "made-up"
+    name, alive = "made-up", True
     supervisor = Supervisor()
 
     def engines(self, layout: Any) -> list[Any]:

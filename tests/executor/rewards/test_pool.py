@@ -137,7 +137,7 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     assert all(process._supervisor is supervisor for process in pool._workers)
     config = ScorerConfig("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
     assert [process._config for process in pool._workers] == [config] * 3
-    for room in ("profiles/measure/measure_job.py", "executor/execute.py"):
+    for room in ("profiles/measure/measure_site.py", "executor/execute.py"):
         source = (HERE.parents[2] / room).read_text()
         assert re.search(r"RewardPool\.of_job\([^)]*, supervisor\b", source) and "search_path" not in source
 
