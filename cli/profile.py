@@ -11,7 +11,7 @@ import click
 
 from ..plans.phrases.numbers import bytes_text, digits, percent, seconds, times
 from ..plans.phrases.update_text import update_text
-from .shared.options import force_option
+from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=15.0,
     show_default=True,
     help="What refines the profile is measured only so long; the least that a plan needs is measured in any case.",
