@@ -36,7 +36,10 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
 
     def is_in_error(finding: Finding) -> bool:
         place = finding.file, finding.line
-        return any((fault.path, fault.line) == place and finding.message in fault.message for fault in errors)
+        return any(
+            ((fault.path, fault.line) == place and finding.message in fault.message) or _same_input(finding, fault)
+            for fault in errors
+        )
 
     findings = [finding for report in reports(plans) for finding in report.findings if not is_in_error(finding)]
     tell([finding for finding in findings if finding.warning])
@@ -46,6 +49,14 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
         if not finding.warning
     ]
     return joined([*errors, *more])
+
+
+def _same_input(finding: Finding, error: InputError) -> bool:
+    """Whether both say that an input cannot be read: the finding at the plan's key, the error at the input's line."""
+    if finding.rule != "input-unreadable" or error.path is None:
+        return False
+    place = Path(error.path).name + ("" if error.line is None else f":{error.line}")
+    return finding.message.endswith(f"{place}: {error.message.partition('; ')[0]}")
 
 
 def memory_findings(plan: Path) -> list[Finding]:
