@@ -57,6 +57,7 @@ def profile_command(
     JOB is a job.yaml or the folder that holds it. With RAY_ADDRESS it is measured on nodes of that Ray cluster. With
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
+    from ..executor.placement.cluster_address import cluster_address
     from ..plans.facts.model_shape import shape_of
     from ..plans.files.prompt_rows import data_file
     from ..plans.schema.cluster import load_cluster
@@ -106,6 +107,7 @@ def profile_command(
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 
+    cluster_address()  # now, and not after a tokenizer was loaded
     from ..profiles.measure.measure_job import measure
     from ..profiles.measure.measure_rounds import Effort
 

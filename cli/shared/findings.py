@@ -52,11 +52,16 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
 
 
 def _same_input(finding: Finding, error: InputError) -> bool:
-    """Whether both say that an input cannot be read: the finding at the plan's key, the error at the input's line."""
-    if finding.rule != "input-unreadable" or error.path is None:
+    """Whether both say the same of an input that cannot be read or has too few prompts: the finding at the plan's key,
+    the error at the input's line."""
+    if error.path is None:
         return False
-    place = Path(error.path).name + ("" if error.line is None else f":{error.line}")
-    return finding.message.endswith(f"{place}: {error.message.partition('; ')[0]}")
+    name, fault = Path(error.path).name, error.message.partition("; ")[0]
+    if finding.rule == "too-few-prompts":
+        named, _, said = finding.message.partition("' ")
+        return named.endswith(name) and fault.startswith(said)
+    place = name if error.line is None else f"{name}:{error.line}"
+    return finding.rule == "input-unreadable" and finding.message.endswith(f"{place}: {fault}")
 
 
 def memory_findings(plan: Path) -> list[Finding]:

@@ -30,10 +30,13 @@ def test_a_plan_of_several_nodes_is_checked_without_a_cluster_and_told_to_need_o
     assert data["ok"] and data["shortage"] == needs
 
 
-def test_a_ray_address_that_is_none_is_refused_by_a_dry_run(monkeypatch):
+def test_a_ray_address_that_is_none_is_refused_before_anything_is_written(solved, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1")
-    for more in ((), ("--json",)):
-        refused(rlplan("execute", EXAMPLES / "cpu-demo.yaml", "--dry-run", *more), "RAY_ADDRESS: is '10.0.0.1'; write")
+    before = listing(solved)
+    execute = ("execute", solved / "plan.yaml", "--out", solved / "run")
+    for command in ((*execute, "--dry-run", "--json"), execute, ("profile", solved, "--force")):
+        refused(rlplan(*command), "RAY_ADDRESS: is '10.0.0.1'; write HOST:PORT")
+    assert listing(solved) == before
 
 
 def test_minutes_without_an_end_are_refused(solved):
@@ -119,12 +122,14 @@ def test_a_run_folder_that_is_a_file_and_an_empty_data_file_are_refused_by_a_dry
     refused(rlplan("execute", solved / "plan.yaml", "--dry-run"), "data.jsonl")
 
 
-def test_a_dry_run_tells_each_bad_row_of_the_data_once(solved):
+def test_a_dry_run_tells_each_fault_of_the_data_once(solved):
     good = (solved / "data.jsonl").read_text()
-    for data, places in ((good + "nonsense\n{}\n", [":" + str(good.count("\n") + n) for n in (1, 2)]), ("", [""])):
+    bad = [f":{good.count(chr(10)) + number}" for number in (1, 2)]
+    few = "".join(good.splitlines(keepends=True)[:3])
+    for data, places in ((good + "nonsense\n{}\n", bad), ("", [""]), (few, [""])):
         (solved / "data.jsonl").write_text(data)
         lines = rlplan("execute", solved / "plan.yaml", "--dry-run").stderr.splitlines()
-        told = [line for line in lines if "data.jsonl" in line]
+        told = [line for line in lines if "data.jsonl" in line]  # others say that the profile is of other data
         assert len(told) == len(places), told
         assert all(f"{solved}/data.jsonl{place}: " in line for line, place in zip(told, places, strict=True))
 
