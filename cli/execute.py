@@ -88,7 +88,8 @@ def execute_command(
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
 
     --dry-run starts nothing: it makes the checks of a start (exit code 2) and those of `rlplan check` (exit code 1). If
-    RAY_ADDRESS names a cluster, its nodes must have room for the plan (exit code 1).
+    RAY_ADDRESS names a cluster, its nodes must have room for the plan (exit code 1); if not, a plan of several nodes
+    is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
     from ..plans.schema.groups_plan import document_kind
@@ -135,17 +136,18 @@ def _dry_run(
 ) -> int:
     """Print the findings of `check` in plans that could be started, and what their cluster lacks; returns the exit
     code."""
-    from ..executor.placement.live_check import live_addresses
+    from ..executor.placement.live_check import live_check
     from .shared.findings import line, reports
     from .shared.placement_text import placement_data, placement_lines
 
     names = [execution.name for execution in executions]
-    addresses, lack = live_addresses(placement, executions[0].pool.accelerators.kind)
+    addresses, lack, in_cluster = live_check(placement, executions[0].pool.accelerators.kind)
+    short = in_cluster and lack is not None  # without a cluster a plan is checked for nodes that it will have
     findings = [finding for report in reports(plans) for finding in report.findings]
     broken = [finding for finding in findings if not finding.warning]
     if as_json:
         rows = [{"file": finding.file, **finding.data()} for finding in findings]
-        result = {"checked": names, "findings": rows, "shortage": lack, "ok": not broken and lack is None}
+        result = {"checked": names, "findings": rows, "shortage": lack, "ok": not broken and not short}
         shown = {"placement": placement_data(placement, addresses)} if show_placement else {}
         click.echo(json.dumps(result | shown))
     else:
@@ -154,11 +156,13 @@ def _dry_run(
         for text in placement_lines(placement, addresses) if show_placement else ():
             click.echo(text)
         if lack is not None:
-            click.echo(f"cluster in RAY_ADDRESS: {lack}")
+            click.echo(f"cluster in RAY_ADDRESS: {lack}" if in_cluster else f"a start {lack}")
         if broken:
             click.echo(f"{count(len(broken), 'finding')}; see rlplan check --rules")
         elif lack is None:
             click.echo(f"can be started, since inputs, memory and files are in order: {', '.join(names)}")
+        elif not in_cluster:
+            click.echo(f"inputs, memory and files are in order: {', '.join(names)}")
     if any(finding.bad_input for finding in broken):
         return EXIT_BAD_INPUT
-    return EXIT_FAILED if broken or lack is not None else 0
+    return EXIT_FAILED if broken or short else 0

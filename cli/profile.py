@@ -11,7 +11,7 @@ import click
 
 from ..plans.phrases.numbers import bytes_text, digits, percent, seconds, times
 from ..plans.phrases.update_text import update_text
-from .shared.options import force_option
+from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=15.0,
     show_default=True,
     help="What refines the profile is measured only so long; the least that a plan needs is measured in any case.",
@@ -57,6 +57,7 @@ def profile_command(
     JOB is a job.yaml or the folder that holds it. With RAY_ADDRESS it is measured on nodes of that Ray cluster. With
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
+    from ..executor.placement.cluster_address import cluster_address
     from ..plans.facts.model_shape import shape_of
     from ..plans.files.prompt_rows import data_file
     from ..plans.schema.cluster import load_cluster
@@ -106,6 +107,7 @@ def profile_command(
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 
+    cluster_address()  # now, and not after a tokenizer was loaded
     from ..profiles.measure.measure_job import measure
     from ..profiles.measure.measure_rounds import Effort
 

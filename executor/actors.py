@@ -11,8 +11,9 @@ from typing import Any
 
 import ray
 
-from ..plans.yaml.errors import RunFailed
+from ..plans.yaml.errors import InputError, RunFailed
 from .faults import ActorFailed
+from .placement.cluster_address import cluster_address
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
@@ -25,36 +26,47 @@ OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 def start_ray() -> bool:
     """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected.
 
-    Returns whether Ray runs for this process alone, on this machine. Raises RunFailed if nobody answers in RAY_ADDRESS.
+    Returns whether Ray runs for this process alone, on this machine. Raises InputError if RAY_ADDRESS is no address,
+    RunFailed if nobody answers there.
     """
+    address = cluster_address()
     if ray.is_initialized():
-        return not os.environ.get("RAY_ADDRESS")
+        return address is None
     os.environ.setdefault(OVERRIDE, "0")
     # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
     os.environ.setdefault("RAY_worker_niceness", "0")
     _keep_standard_output_clean()
-    address = os.environ.get("RAY_ADDRESS")
     # Ray's logs and dashboards are not this tool's output.
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    if address:
+    if address is not None:
         _must_answer(address)
-        ray.init(address=address, **quiet)
+        try:
+            ray.init(address=address, **quiet)
+        except ValueError as error:
+            raise InputError(f"RAY_ADDRESS: Ray refuses {address!r}: {error}; write HOST:PORT of its head") from None
+        except ConnectionError as error:
+            # The first sentence; the next ones name options of Ray's own commands.
+            raise RunFailed(
+                f"RAY_ADDRESS is {address!r}, and Ray says: {str(error).split('. ')[0]}; start a cluster, write "
+                "HOST:PORT of its head, or unset RAY_ADDRESS to run on this machine alone"
+            ) from None
     else:
         # "local": without it Ray connects to whatever cluster runs on this machine.
         ray.init(address="local", include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
-    return not address
+    return address is None
 
 
 def _must_answer(address: str) -> None:
     """Raise RunFailed if nobody listens at `host:port`, for which Ray itself would wait for minutes."""
+    if address == "auto":  # Ray resolves it
+        return
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return  # `auto`, which Ray resolves
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: of a name that no host can have
+        why = getattr(error, "strerror", None) or error
         raise RunFailed(
-            f"no Ray cluster answers at {address} (RAY_ADDRESS): {error.strerror or error}; start its head there, or "
+            f"no Ray cluster answers at {address} (RAY_ADDRESS): {why}; start its head there, or "
             "unset RAY_ADDRESS to run on this machine alone"
         ) from None
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .placement.cluster_address import cluster_address
 from .prepare import Execution, Options, placement_of
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
@@ -25,9 +26,10 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher)
     """Run all plans for `options.steps` steps each, in turns.
 
     Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
-    Raises InputError for data that does not fit the job or a folder that another process runs in, RunFailed when the
-    infrastructure failed for good.
+    Raises InputError for data that does not fit the job, a folder that another process runs in or a RAY_ADDRESS that is
+    no address, RunFailed when the infrastructure failed for good.
     """
+    cluster_address()  # refused now, and not after folders were made
     with contextlib.ExitStack() as locks:
         for execution in executions:
             locks.enter_context(run_lock(execution.run_dir))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from ..plans.check.plan_check import CheckedPlan, open_plan
 from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts
@@ -137,7 +139,20 @@ def differences(first: CheckedPlan, other: CheckedPlan) -> Iterator[tuple[tuple[
     for path in SHARED:
         ours, theirs = _value(other.plan, path), _value(first.plan, path)
         if ours != theirs:
-            yield path, f"is {ours}, not {theirs} as in"
+            if theirs is None:
+                yield path, f"is {_as_yaml(ours)}, and there is none in"
+            else:
+                yield (
+                    path,
+                    f"{'there is none' if ours is None else f'is {_as_yaml(ours)}'}, not {_as_yaml(theirs)} as in",
+                )
+
+
+def _as_yaml(value: Any) -> str:
+    """A value of a plan as its file has it; a section on one line."""
+    if not isinstance(value, BaseModel):
+        return str(value)
+    return f"{{{', '.join(f'{key}: {_as_yaml(each)}' for key, each in value)}}}"
 
 
 def _value(plan: Plan, path: tuple[str, ...]) -> Any:

@@ -36,7 +36,10 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
 
     def is_in_error(finding: Finding) -> bool:
         place = finding.file, finding.line
-        return any((fault.path, fault.line) == place and finding.message in fault.message for fault in errors)
+        return any(
+            ((fault.path, fault.line) == place and finding.message in fault.message) or _same_input(finding, fault)
+            for fault in errors
+        )
 
     findings = [finding for report in reports(plans) for finding in report.findings if not is_in_error(finding)]
     tell([finding for finding in findings if finding.warning])
@@ -46,6 +49,19 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
         if not finding.warning
     ]
     return joined([*errors, *more])
+
+
+def _same_input(finding: Finding, error: InputError) -> bool:
+    """Whether both say the same of an input that cannot be read or has too few prompts: the finding at the plan's key,
+    the error at the input's line."""
+    if error.path is None:
+        return False
+    name, fault = Path(error.path).name, error.message.partition("; ")[0]
+    if finding.rule == "too-few-prompts":
+        named, _, said = finding.message.partition("' ")
+        return named.endswith(name) and fault.startswith(said)
+    place = name if error.line is None else f"{name}:{error.line}"
+    return finding.rule == "input-unreadable" and finding.message.endswith(f"{place}: {fault}")
 
 
 def memory_findings(plan: Path) -> list[Finding]:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-import os
+from typing import NamedTuple
 
+from .cluster_address import cluster_address
 from .seats import Placement
 
 
-def live_addresses(placement: Placement, kind: str) -> tuple[list[str | None], str | None]:
-    """(addresses of the nodes that a start would take now, None for those that lack; what is lacking, or None).
+class LiveCheck(NamedTuple):
+    """What a start would find now.
 
-    Connects to the cluster that RAY_ADDRESS names; ([], None) without that variable, since Ray would then be started on
-    this machine alone.
+    Attributes:
+        addresses: of the nodes that it would take, None for those that lack; empty without a cluster.
+        lack: what is lacking, or None.
+        in_cluster: whether RAY_ADDRESS names a cluster. Without one, a plan may be checked for nodes that it will have.
     """
-    if not os.environ.get("RAY_ADDRESS"):
-        return [], None
+
+    addresses: list[str | None]
+    lack: str | None
+    in_cluster: bool
+
+
+def live_check(placement: Placement, kind: str) -> LiveCheck:
+    """Compare a placement with the cluster that RAY_ADDRESS names, after connecting to it; without that variable, with
+    this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
+
+    Raises InputError if RAY_ADDRESS is no address, RunFailed if nobody answers there.
+    """
+    rooms = list(placement.nodes_in_use().values())
+    if cluster_address() is None:
+        needs = f"needs {len(rooms)} nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
+        return LiveCheck([], needs if len(rooms) > 1 else None, in_cluster=False)
     from ..actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 
     start_ray()
     resource = device_resource(kind)
-    nodes = cluster_nodes(resource)
-    chosen, lack = choose(nodes, list(placement.nodes_in_use().values()), resource)
-    return [None if node is None else node.address for node in chosen], lack
+    chosen, lack = choose(cluster_nodes(resource), rooms, resource)
+    return LiveCheck([None if node is None else node.address for node in chosen], lack, in_cluster=True)

@@ -209,7 +209,12 @@ class SeatKeeper:
         before = self._nodes[number]
         if await self._lease([number]) is not None or self._nodes[number] is before:
             return False
-        _same_versions(self.nodes)
+        try:
+            _same_versions(self.nodes)
+        except InputError:
+            self._nodes[number].release()  # nobody sits there, and `close` gives back only nodes that are not lost
+            self._nodes[number] = before
+            raise
         self._lost.discard(number)
         self.tell(NodeNews("node_back", number, self._nodes[number].facts.address))
         return True

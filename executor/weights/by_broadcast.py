@@ -4,8 +4,9 @@ engines of the node load it at once from memory that they share; on GPUs, where 
 
 Invariants:
 - no rank gathers the model;
-- a party that dies or hangs ends the transfer for all within seconds: an engine is replaced and the transfer is tried
-  again with those left, a trainer rank is `TrainerDied`;
+- a party that dies ends the transfer for all within seconds, one that hangs after `stall_s` seconds and the time that
+  the bytes may take: an engine is replaced and the transfer is tried again with those left, a trainer rank is
+  `TrainerDied`;
 - nobody uses what was received of a transfer that did not come to its end.
 """
 
@@ -225,7 +226,11 @@ class ByBroadcast:
         name = f"{self._trainer.name} {uuid.uuid4().hex[:8]}"
         nodes = [ReceivingNode(device, "", 1) for engine in engines for device in engine.facts.devices]
         if slots == "host":
-            nodes = await node_memories(name, engines, plan.largest, len(held))
+            try:
+                nodes = await node_memories(name, engines, plan.largest, len(held))
+            except BaseException:
+                self._later(name, self._engines_leave(name, engines))  # those that have made a node's memory
+                raise
         address = node_address()
         board = MessageBoard(address, 0, self._stall_s, serves=True)
         session = Session(
@@ -260,7 +265,11 @@ class ByBroadcast:
     def _leave(self, live: _Live, why: str) -> None:
         """Have all parties leave a session, without waiting for them."""
         live.board.end(why)
-        task = asyncio.create_task(self._all_leave(live), name=f"leave {live.session.name}")
+        self._later(live.session.name, self._all_leave(live))
+
+    def _later(self, name: str, leave: Coroutine[Any, Any, None]) -> None:
+        """Have parties leave a session, without waiting for them; `close` waits."""
+        task = asyncio.create_task(leave, name=f"leave {name}")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -269,9 +278,13 @@ class ByBroadcast:
         name = live.session.name
         await asyncio.gather(
             self._trainer.each("transfer", QUEUE_S, "leave", name),
-            *(engine.leave_transfer(name) for engine in live.engines),
+            self._engines_leave(name, live.engines),
             return_exceptions=True,
         )
+
+    async def _engines_leave(self, name: str, engines: Sequence[EngineHandle]) -> None:
+        """Have engines leave a session that they may be in, and give its memory back."""
+        await asyncio.gather(*(engine.leave_transfer(name) for engine in engines), return_exceptions=True)
 
 
 async def _host(engines: list[EngineHandle]) -> Choice:

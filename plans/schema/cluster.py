@@ -57,9 +57,10 @@ class Pool(Strict):
     @model_validator(mode="after")
     def _there_is_one_price(self) -> Pool:
         if self.usd_per_node_hour is None and self.usd_per_gpu_hour is None:
+            of_gpu = "usd_per_gpu_hour, the price of one GPU and hour in USD, or "
             raise cross_error(
-                "a pool needs a price; add usd_per_gpu_hour, the price of one GPU and hour in USD, or "
-                "usd_per_node_hour (0 if it costs nothing)",
+                f"a pool needs a price; add {of_gpu if self.accelerators.kind == 'cuda' else ''}usd_per_node_hour, the "
+                "price of one node and hour in USD (0 if it costs nothing)",
                 rule="missing-key",
             )
         if self.usd_per_node_hour is not None and self.usd_per_gpu_hour is not None:

@@ -178,10 +178,21 @@ async def _measured(bench: Bench, name: str, layout: UpdateLayout) -> _Measured:
         recompute = plain._replace(recompute=True)
         recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
     recomputing = await trainer.peak_bytes()
-    await turns.to_decoding(log, [])  # its states leave, if they do not stay
-    await turns.to_training(log)
-    await turns.to_decoding(log, [])
-    return _Measured(seconds, recomputing_s, peak, recomputing, log.of_step(MOVES) if bench.on_gpu else None)
+    return _Measured(
+        seconds, recomputing_s, peak, recomputing, await moves_s(bench.site, log) if bench.on_gpu else None
+    )
+
+
+async def moves_s(site: Site, log: TurnSeconds) -> float:
+    """Seconds in which the states of the trainer that `log` is of, which has trained, leave its devices and come back.
+
+    It leaves once more at the end. Engines stay asleep: none of them has weights to decode with.
+    """
+    engines = site.fleet.all_engines()  # a trainer leaves for those that it shares devices with
+    await site.turns.to_decoding(log, engines)
+    await site.turns.to_training(log)
+    await site.turns.to_decoding(log, engines)
+    return log.of_step(MOVES)
 
 
 async def _timed(bench: Bench, trainer: TrainerGroup, step: Groups, settings: UpdateSettings) -> float:

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from .command_line import refused, rlplan
 from .solved_folder import edit, listing, sha
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "plans" / "examples"
+
 
 def test_the_documents_are_sound_before_they_are_broken(solved):
     result = rlplan("execute", solved / "plan.yaml", "--dry-run", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {"checked": ["plan"], "findings": [], "shortage": None, "ok": True}
+
+
+def test_a_plan_of_several_nodes_is_checked_without_a_cluster_and_told_to_need_one(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    plan = EXAMPLES / "math-32b.yaml"
+    result = rlplan("execute", plan, "--dry-run")
+    needs = "needs 8 nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
+    assert result.returncode == 0 and f"a start {needs}\n" in result.stdout
+    assert "can be started" not in result.stdout and "in order: math-32b\n" in result.stdout
+    data = json.loads(rlplan("execute", plan, "--dry-run", "--json").stdout)
+    assert data["ok"] and data["shortage"] == needs
+
+
+def test_a_ray_address_that_is_none_is_refused_before_anything_is_written(solved, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1")
+    before = listing(solved)
+    execute = ("execute", solved / "plan.yaml", "--out", solved / "run")
+    for command in ((*execute, "--dry-run", "--json"), execute, ("profile", solved, "--force")):
+        refused(rlplan(*command), "RAY_ADDRESS: is '10.0.0.1'; write HOST:PORT")
+    assert listing(solved) == before
+
+
+def test_minutes_without_an_end_are_refused(solved):
+    for minutes in ("inf", "nan"):
+        result = rlplan("profile", solved / "job.yaml", "--minutes", minutes)
+        assert result.returncode == 2 and "is no finite number" in result.stderr
 
 
 FAULTS = {
@@ -91,6 +120,18 @@ def test_a_run_folder_that_is_a_file_and_an_empty_data_file_are_refused_by_a_dry
     refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "afile", "--dry-run"), "afile")
     (solved / "data.jsonl").write_text("")
     refused(rlplan("execute", solved / "plan.yaml", "--dry-run"), "data.jsonl")
+
+
+def test_a_dry_run_tells_each_fault_of_the_data_once(solved):
+    good = (solved / "data.jsonl").read_text()
+    bad = [f":{good.count(chr(10)) + number}" for number in (1, 2)]
+    few = "".join(good.splitlines(keepends=True)[:3])
+    for data, places in ((good + "nonsense\n{}\n", bad), ("", [""]), (few, [""])):
+        (solved / "data.jsonl").write_text(data)
+        lines = rlplan("execute", solved / "plan.yaml", "--dry-run").stderr.splitlines()
+        told = [line for line in lines if "data.jsonl" in line]  # others say that the profile is of other data
+        assert len(told) == len(places), told
+        assert all(f"{solved}/data.jsonl{place}: " in line for line, place in zip(told, places, strict=True))
 
 
 def test_data_with_fewer_prompts_than_a_step_trains_is_refused_by_all_that_would_use_it(solved):

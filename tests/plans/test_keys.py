@@ -239,6 +239,10 @@ def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(document
             {S + "rollout.pool": "other", L + "rollout.pool": "other"},
             "job.rounds.short.rollout.pool: is other, not main as in plan.yaml",
         ),
+        (
+            {"job.placement": {"train_pool": "other"}},
+            "job.placement: is {train_pool: other}, and there is none in plan",
+        ),
     ],
 )
 def test_plans_that_take_turns_agree_on_what_is_started_once(
@@ -254,6 +258,11 @@ def test_plans_that_take_turns_agree_on_what_is_started_once(
     with pytest.raises(InputError) as caught:
         prepare([first, second], documents.folder.path("run"), resume=False)
     assert says in str(caught.value) and caught.value.line is not None
+    if "job.placement" in edits:
+        with pytest.raises(
+            InputError, match=r"job.placement: there is none, not {train_pool: other} as in second.yaml"
+        ):
+            prepare([second, first], documents.folder.path("run"), resume=False)
 
 
 def test_the_longest_deadline_of_plans_that_take_turns_is_the_workers(documents: Documents) -> None:

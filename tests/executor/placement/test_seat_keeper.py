@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+
+class Leased:
+    """A leased node with a version of torch."""
+
+    def __init__(self, number: int, torch: str) -> None:
+        self.node_id, self.released = str(number), 0
+        self.facts = SimpleNamespace(address=f"10.0.0.{number}", versions=(("torch", torch),))
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_node_with_other_packages_in_place_of_a_lost_one_is_given_back(monkeypatch):
+    pytest.importorskip("ray")
+    from rlplan.executor.placement import seat_keeper as module
+    from rlplan.executor.placement.seats import Room, place
+    from rlplan.plans.yaml.errors import InputError
+
+    leased = [Leased(1, "2.13"), Leased(2, "2.13"), Leased(3, "2.12")]
+    coming = iter(leased)
+
+    async def lease(*place):
+        return next(coming)
+
+    async def answers(node):
+        return False
+
+    monkeypatch.setattr(module, "device_resource", lambda kind: "rlplan_core")
+    monkeypatch.setattr(module, "cluster_nodes", lambda resource: [])
+    monkeypatch.setattr(module, "choose", lambda nodes, rooms, resource: ([SimpleNamespace()] * len(rooms), None))
+    monkeypatch.setattr(module, "lease", lease)
+    monkeypatch.setattr(module, "answers", answers)
+
+    async def run():
+        room = Room("rollout", nodes=2, devices=1, cores=1)
+        keeper = module.SeatKeeper(place(room, {1: ["one", "two"]}, {}, 0), "cpu")
+        await keeper.open(own_machine=False)
+        keeper._lose(1)
+        with pytest.raises(InputError, match=r"torch is 2.12 on node 10.0.0.3 and 2.13 on node 10.0.0.1"):
+            await keeper.engine("two")
+        assert keeper.address(1) == "10.0.0.2"
+        keeper.close()
+
+    asyncio.run(run())
+    assert [node.released for node in leased] == [1, 1, 1]
 
 
 @pytest.fixture(scope="module")

@@ -58,3 +58,9 @@ def test_two_prices_no_price_and_a_price_of_nothing_are_refused_with_the_line(
         loads(text, Cluster, "cluster.yaml")
     assert caught.value.line == line, caught.value
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_pool_of_cores_without_a_price_is_told_only_the_key_that_fits_it() -> None:
+    with pytest.raises(InputError) as caught:
+        loads("".join(line for line in CLUSTER.splitlines(True) if "usd_per_node_hour" not in line), Cluster)
+    assert "add usd_per_node_hour, " in str(caught.value) and "gpu" not in str(caught.value).lower()

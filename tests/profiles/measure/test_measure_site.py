@@ -1,7 +1,9 @@
 """The seats and the turns of what is measured, before anything is started."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +12,15 @@ pytest.importorskip("torch")
 
 import rlplan
 from rlplan.executor.memory.device_holds import trainer_name
+from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.measure.measure_site import FIRST, Site, Subject, site_of
+from rlplan.profiles.measure.measure_updates import moves_s
 from rlplan.profiles.measure.turn_seconds import MOVES, TurnSeconds
+from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
 from rlplan.rounds.device_ledger import DeviceLedgers, Turn
 from rlplan.rounds.step_order import to_decoding, to_sending, to_starting, to_training
 
@@ -79,6 +84,38 @@ def test_engines_of_each_size_and_every_trainer_in_turn_fit_on_a_gpu_that_holds_
     take(ledgers, [Turn("trainer_starts", other)])
     take(ledgers, to_training(ledgers.holders, ledgers.states, ledgers.beside, other))
     ledgers.check_invariants()
+
+
+class Ranks:
+    """A trainer whose ranks note what they were told to keep on the device."""
+
+    def __init__(self) -> None:
+        self.kept: list[set[str]] = []
+
+    async def start(self) -> None:
+        self.kept.append({"start"})
+
+    async def place(self, parts: dict[str, float]) -> None:
+        await asyncio.sleep(0.001)
+        self.kept.append({part for part, size in parts.items() if size})
+
+
+def test_the_moves_of_a_trainer_are_timed_in_both_ways() -> None:
+    found, ranks, log = site(parameters=3 * 10**9), Ranks(), TurnSeconds(FIRST)
+    trainers: Any = {FIRST: ranks}
+    timed = replace(found, turns=DeviceTurns(found.turns.ledgers, found.fleet, trainers))
+
+    async def train_and_move() -> float:
+        await timed.turns.start([], [FIRST])
+        await timed.turns.to_training(log)
+        return await moves_s(timed, log)
+
+    seconds = asyncio.run(train_and_move())
+    states = {PARAMETERS, MOMENTS}
+    assert ranks.kept[-4:] == [states, set(), states, set()]
+    assert seconds == log.of_step(("trainer_loads",)) + log.of_step(("trainer_offloads",))
+    assert log.of_step(("trainer_offloads",)) > 0.0
+    assert timed.turns.ledgers.state(trainer_name(FIRST)) == "offloaded"
 
 
 def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory() -> None:
