@@ -44,7 +44,7 @@ def start_ray() -> bool:
             ray.init(address=address, **quiet)
         except ValueError as error:
             raise InputError(f"RAY_ADDRESS: Ray refuses {address!r}: {error}; write HOST:PORT of its head") from None
-        except ConnectionError as error:
+        except (ConnectionError, RuntimeError) as error:  # RuntimeError: no Ray, or another version
             # The first sentence; the next ones name options of Ray's own commands.
             raise RunFailed(
                 f"RAY_ADDRESS is {address!r}, and Ray says: {str(error).split('. ')[0]}; start a cluster, write "
