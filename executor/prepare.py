@@ -121,7 +121,7 @@ def placement_of(executions: Sequence[Execution]) -> Placement:
     first = executions[0]
     try:
         pools = first.checked.cluster.pools
-        return run_placement({execution.name: execution.plan.job for execution in executions}, pools)
+        return run_placement({execution.name: execution.plan for execution in executions}, pools)
     except DoesNotFit as lack:
         raise InputError(f"{lack}; solve again for this cluster", str(first.plan_path)) from None
 

@@ -15,7 +15,7 @@ from rlplan.executor.placement.live_nodes import on_node
 from rlplan.executor.placement.run_placement import run_placement
 from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
 from rlplan.plans.schema.cluster import Cluster, load_cluster
-from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError
 
@@ -33,18 +33,18 @@ class Sitter:
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
 
-def example() -> tuple[PlannedJob, Cluster]:
-    """The decisions of the 32B example with engines of TP 4 in short rounds and of TP 8 in long ones; its cluster."""
+def example() -> tuple[Plan, Cluster]:
+    """The plan of the 32B example with engines of TP 4 in short rounds and of TP 8 in long ones; its cluster."""
     plan = load_plan(EXAMPLE)
     cluster = load_cluster(EXAMPLE.parent / plan.inputs.cluster.path)
     document = plan.job.model_dump(mode="json")
     document["rounds"]["short"]["rollout"] |= {"engines": 16, "tp": 4}
     document["rounds"]["long"]["rollout"] |= {"engines": 8, "tp": 8}
-    return PlannedJob.model_validate(document), cluster
+    return plan.model_copy(update={"job": PlannedJob.model_validate(document)}), cluster
 
 
-async def _seated(planned: PlannedJob, cluster: Cluster) -> dict[str, Any]:
-    placement = run_placement({NAME: planned}, cluster.pools)
+async def _seated(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    placement = run_placement({NAME: plan}, cluster.pools)
     keeper = SeatKeeper(placement, "cpu")
     await keeper.open(own_machine=False)
     try:
@@ -78,8 +78,8 @@ async def _seated(planned: PlannedJob, cluster: Cluster) -> dict[str, Any]:
         keeper.close()
 
 
-async def _refusal(planned: PlannedJob, cluster: Cluster) -> str | None:
-    keeper = SeatKeeper(run_placement({NAME: planned}, cluster.pools), "cpu")
+async def _refusal(plan: Plan, cluster: Cluster) -> str | None:
+    keeper = SeatKeeper(run_placement({NAME: plan}, cluster.pools), "cpu")
     try:
         await keeper.open(own_machine=False)
     except InputError as error:
@@ -91,15 +91,15 @@ async def _refusal(planned: PlannedJob, cluster: Cluster) -> str | None:
 
 def sit() -> dict[str, Any]:
     """The result of the first part."""
-    planned, cluster = example()
-    pool = cluster.pools[planned.rounds.short.rollout.pool]
+    plan, cluster = example()
+    pool = cluster.pools[plan.job.rounds.short.rollout.pool]
     with RayNodes([pool.accelerators.per_node] * (pool.nodes - 1)) as nodes:
         os.environ["RAY_ADDRESS"] = nodes.address
         try:
             start_ray()
-            refused = asyncio.run(_refusal(planned, cluster))
+            refused = asyncio.run(_refusal(plan, cluster))
             nodes.add(pool.accelerators.per_node)
-            return asyncio.run(_seated(planned, cluster)) | {"refused": refused}
+            return asyncio.run(_seated(plan, cluster)) | {"refused": refused}
         finally:
             ray.shutdown()
             del os.environ["RAY_ADDRESS"]

@@ -32,7 +32,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The nodes of a pool, numbered from `first`.
+    """Nodes of a pool that a run takes, numbered from `first`.
 
     Attributes:
         pool: its name.
@@ -114,7 +114,7 @@ def place(
         room: the nodes of the engines.
         engines: names of the engines by TP size.
         ranks: trainer ranks of each plan.
-        workers: reward workers; they are on nodes of engines.
+        workers: reward workers; they are on nodes of the engines' pool that have engines or trainer ranks.
         train_room: the nodes of the trainers, which follow those of the engines; None: the engines'.
 
     Raises DoesNotFit.
@@ -161,14 +161,16 @@ def _text(room: Room) -> str:
 
 
 def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[int, ...]:
-    """The node of each reward worker: that with most cores which nobody else needs, workers before it counted.
+    """The node of each reward worker: of those with engines or trainer ranks, that with most cores which nobody else
+    needs, workers before it counted.
 
-    An engine or trainer rank on a GPU keeps one host core busy for it; where devices are cores, it is the device.
+    An engine or trainer rank on a GPU keeps one host core busy for it; where devices are cores, it is the device. A
+    node for workers alone would be taken with all its devices.
     """
-    free = [room.cores - len(devices) for devices in used]
+    free = {node: room.cores - len(devices) for node, devices in enumerate(used) if devices}
     nodes = []
     for _ in range(workers):
-        node = max(range(room.nodes), key=lambda number: (free[number], -number))
+        node = max(free, key=lambda number: (free[number], -number))
         free[node] -= 1
         nodes.append(node)
     return tuple(nodes)

@@ -51,7 +51,7 @@ def transfer_text(search: Search, cycle: Cycle) -> str | None:
     relay = (
         f"one copy of the weights crosses the link between the pools and is relayed: {_seconds(transfers.relayed_s)}"
     )
-    direct = f"a copy for each node with engines: {_seconds(transfers.direct_s)}"
+    direct = f"a broadcast to each node with engines: {_seconds(transfers.direct_s)}"
     return f"{relay}; {direct}" if relays(search, cycle) else f"{direct}; {relay}"
 
 

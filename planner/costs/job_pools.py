@@ -11,7 +11,7 @@ from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.planned_job import PlannedJob
-from ...profiles.laws.sync_law import Networks, between_pools_s, transfer_s, within_pool_s
+from ...profiles.laws.sync_law import Networks, between_pools_s, chain_s, transfer_s, within_pool_s
 
 
 class NodesTaken(NamedTuple):
@@ -38,7 +38,8 @@ class JobPools:
         rollout: of its engines.
         train: of its trainers alone; None: they take turns with the engines.
         networks: those that the cluster names between and within them.
-        relay: whether one copy of the weights crosses from pool to pool, and the engines' nodes pass it on.
+        relay: whether one copy of the weights crosses from pool to pool, and the engines' nodes pass it on; nothing to
+            pools of GPUs, which need no relay.
     """
 
     rollout: Pool
@@ -66,17 +67,40 @@ class JobPools:
         price = nodes.rollout * usd_per_node_hour(self.rollout)
         return price if self.train is None else price + nodes.train * usd_per_node_hour(self.train)
 
+    @property
+    def through_host(self) -> bool:
+        """Whether weights lie in host memory on their way between pools: those of GPUs go from GPU to GPU over NCCL
+        (executor/weights/slots/slot_choice.py), for which a relay is nothing."""
+        return self.rollout.accelerators.kind == "cpu"
+
     def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout, relay: bool) -> float:
         """Seconds in which weights of `size_bytes` cross the networks from trainers to engines, which are spread over
-        all nodes of their pool (executor/placement/seats.py)."""
-        nodes = min(engines.engines, self.rollout.nodes)
-        if self.train is not None:
-            streams = min(engines.engines * engines.tp, trainers.accelerators)
-            return between_pools_s(size_bytes, self.networks, streams, nodes, relay)
-        return within_pool_s(size_bytes, self.networks, nodes, self.rollout.nodes_of(1, trainers.accelerators))
+        the nodes that both take (executor/placement/seats.py).
+
+        Those are the nodes of these two layouts. Where the other kind of round or host memory takes more, engines are
+        on more nodes, and a transfer through host memory takes up to a copy more for each doubling.
+        """
+        taken = self.rollout.nodes_of(engines.engines, engines.tp)
+        train_nodes = self.of_trainers.nodes_of(1, trainers.accelerators)
+        if self.train is None:
+            nodes = min(engines.engines, max(taken, train_nodes))
+            if self._on_gpus_of(trainers, nodes):
+                return chain_s(size_bytes, self.networks, train_nodes)
+            return within_pool_s(size_bytes, self.networks, nodes, train_nodes)
+        nodes = min(engines.engines, taken)
+        if not self.through_host:
+            return chain_s(size_bytes, self.networks, nodes)
+        streams = min(engines.engines * engines.tp, trainers.accelerators)
+        return between_pools_s(size_bytes, self.networks, streams, nodes, relay)
+
+    def _on_gpus_of(self, trainers: UpdateLayout, nodes: int) -> bool:
+        """Whether each GPU of the first `nodes` nodes has a trainer rank, so that NCCL among the ranks is all that
+        crosses a network, and engines load from their GPUs through CUDA IPC."""
+        accelerators = self.rollout.accelerators
+        return accelerators.kind == "cuda" and trainers.accelerators >= nodes * accelerators.per_node
 
     def relay_pays(self) -> bool:
-        """Whether a relay is faster than a copy for each node, with all accelerators of both pools in use.
+        """Whether a relay is faster than a direct broadcast, with all accelerators of both pools in use.
 
         Both networks must be named: one that is not would be free.
         """
@@ -86,7 +110,7 @@ class JobPools:
         direct, relayed = (
             between_pools_s(1.0, self.networks, streams, self.rollout.nodes, relay) for relay in (False, True)
         )
-        return relayed < direct
+        return self.through_host and relayed < direct
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,8 @@ class Link(Strict):
 
     stream_bytes_per_s: Annotated[float, Field(ge=1e3, le=1e15)]
     """Bytes per second from one accelerator to another. Between pools, as many streams run at once as the narrower
-    phase has accelerators; between nodes of one pool a broadcast is one stream."""
+    phase has accelerators, but for a job whose weights go from GPU to GPU in one stream (docs/cluster.md); between
+    nodes of one pool a broadcast is one stream."""
 
 
 class Cluster(Strict):

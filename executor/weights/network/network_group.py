@@ -2,8 +2,9 @@
 that relay, or of the trainer's ranks and engine ranks on GPUs.
 
 It is a process group of its own, of processes that share no default group. Messages in host memory go over gloo: along
-a tree of the receivers, so that a sender sends few copies, and each node receives each byte once. Messages on GPUs go
-over NCCL, along a chain of the nodes. The NCCL part has never been run: no GPU was at hand when it was written.
+a binomial tree, so that a sender sends ceil(log2(N + 1)) copies to N receivers (measured: 2 to 3, 4 to 8), receivers
+pass theirs on, and each node receives each byte once. Messages on GPUs go over NCCL, along a chain of the nodes. The
+NCCL part has never been run: no GPU was at hand when it was written.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class SyncPlan(Strict):
 
     relay: Annotated[bool, Field(exclude_if=is_false)] = False
     """One copy of the weights crosses the link between the pools, and the engines' nodes pass it on among themselves;
-    false: each of these nodes has a copy of its own over the link. `solve` writes true only beside `placement`."""
+    false: the trainers broadcast it to these nodes. Only weights in host memory are relayed, so `solve` writes true
+    only beside `placement` on pools of CPUs."""
 
 
 class PlacementSpec(Strict):

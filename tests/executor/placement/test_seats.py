@@ -65,9 +65,9 @@ def test_a_device_with_two_holders_in_one_phase_is_seen():
 
 
 def test_reward_workers_go_where_cores_are_free():
-    placed = place(Room("p", 3, 4, 6), {1: names(1, 2)}, {"plan": 4}, 8)
-    # Node 0 has two cores beside the four of the ranks, node 1 five beside an engine, node 2 six.
-    assert sorted(placed.reward_workers) == [0, 1, 1, 1, 2, 2, 2, 2]
+    placed = place(Room("p", 4, 4, 6), {1: names(1, 3)}, {"plan": 4}, 8)
+    # Node 0 has two cores beside the four of the ranks, nodes 1 and 2 five beside an engine; node 3 is left alone.
+    assert sorted(placed.reward_workers) == [0, 1, 1, 1, 1, 2, 2, 2] and list(placed.nodes_in_use()) == [0, 1, 2]
     assert sorted(place(Room("p", 1, 2, 2), {1: names(1, 2)}, {"plan": 2}, 3).reward_workers) == [0, 0, 0]
 
 

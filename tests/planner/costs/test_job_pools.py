@@ -26,9 +26,9 @@ PROFILE = library_profile("H100", "Qwen2.5-32B")
 LAYOUT = EngineLayout(8, 4)
 
 
-def two_pools(between: float | None = None, within: float | None = None, nodes: int = 4) -> Cluster:
-    """Pools `main` of `nodes` nodes and `learn` of four, of eight H100s each."""
-    pool = gpu_pool(nodes).pools["main"]
+def two_pools(between: float | None = None, within: float | None = None, nodes: int = 4, kind: str = "cuda") -> Cluster:
+    """Pools `main` of `nodes` nodes and `learn` of four, of eight H100s each, or of two cores (`kind` cpu)."""
+    pool = (gpu_pool(nodes) if kind == "cuda" else laptop(nodes=nodes)).pools["main"]
     links = [
         {"pools": pools, "stream_bytes_per_s": rate}
         for pools, rate in ((["main", "learn"], between), (["main", "main"], within))
@@ -100,19 +100,44 @@ def test_a_transfer_over_a_slow_link_waits_for_it_and_a_fast_one_changes_nothing
 
     size = 2 * PROFILE.model_parameters
     assert seconds(1e12) == pytest.approx(entry.sync.p50)
-    direct = transfer_s(entry.sync.p50, 4 * size / (1e8 * 32), 771)
-    assert seconds(1e8) == pytest.approx(direct, rel=1e-3) and direct > 4 * entry.sync.p50
-    relayed = transfer_s(entry.sync.p50, size / (1e8 * 32) + size / 25e9, 771)
-    assert seconds(1e8, 25e9) == pytest.approx(relayed, rel=1e-3) and relayed < 0.4 * direct
+    # One copy along the chain of NCCL, one trainer rank after another, whatever the numbers of ranks and nodes.
+    chain = transfer_s(entry.sync.p50, size / 1e9, 771)
+    assert seconds(1e9) == seconds(1e9, 25e9) == pytest.approx(chain, rel=1e-3) and chain > 3 * entry.sync.p50
+    assert seconds(1e12, 1e9) == pytest.approx(chain, rel=1e-3), "the nodes of engines pass it on"
+
+
+def test_through_host_memory_a_transfer_takes_the_copies_that_cross_or_a_relay_and_is_priced_by_nodes_in_use():
+    size, trainers = 64e9, update_layout(8)
+
+    def seconds(engines: int, relay: bool) -> float:
+        pools = job_pools(two_pools(1e9, 25e9, nodes=8, kind="cpu"), "main", "learn")
+        return pools.network_s(size, EngineLayout(1, engines), trainers, relay)
+
+    over = size / 1e9
+    assert seconds(2, False) == seconds(2, True) == pytest.approx(over / 2), "two engines of one core are on one node"
+    assert seconds(16, False) == pytest.approx(4 * over / 8), "eight nodes"
+    assert seconds(16, True) == pytest.approx(over / 8 + size / 25e9)
+
+
+def test_within_a_pool_of_gpus_trainers_on_all_gpus_of_engines_send_along_a_chain_and_fewer_through_host_memory():
+    pools = job_pools(gpu_pool(8), "main", None)
+    pools = dataclasses.replace(pools, networks=Networks(within=1e9))
+    assert pools.network_s(64e9, EngineLayout(8, 4), update_layout(32), False) == pytest.approx(64.0)
+    assert pools.network_s(64e9, EngineLayout(8, 4), update_layout(8), False) == pytest.approx(2 * 64.0)
+    assert pools.network_s(64e9, EngineLayout(2, 4), update_layout(8), False) == 0.0, "both are on one node"
 
 
 def test_a_relay_is_taken_where_the_pool_of_the_engines_passes_weights_on_faster():
-    assert job_pools(two_pools(1e8, 25e9), "main", "learn").relay
-    assert not job_pools(two_pools(25e9, 1e8), "main", "learn").relay
-    assert not job_pools(two_pools(1e8, 25e9, nodes=1), "main", "learn").relay, "one node has nobody to pass it on to"
-    assert not job_pools(two_pools(None, 25e9), "main", "learn").relay
-    assert not job_pools(two_pools(1e8), "main", "learn").relay, "what passing it on takes is unknown"
-    assert job_pools(two_pools(25e9, 1e8), "main", "learn", relay=True).relay, "as a plan has it"
+    def relays(between: float | None, within: float | None = None, nodes: int = 4, relay: bool | None = None) -> bool:
+        return job_pools(two_pools(between, within, nodes, "cpu"), "main", "learn", relay).relay
+
+    assert relays(1e8, 25e9)
+    assert not relays(25e9, 1e8)
+    assert not relays(1e8, 25e9, nodes=1), "one node has nobody to pass it on to"
+    assert not relays(None, 25e9)
+    assert not relays(1e8), "what passing it on takes is unknown"
+    assert relays(25e9, 1e8, relay=True), "as a plan has it"
+    assert not job_pools(two_pools(1e8, 25e9), "main", "learn").relay, "NCCL needs none"
 
 
 def test_a_measured_transfer_is_taken_as_it_is_within_its_pool_and_no_faster_than_the_link_between_two():
