@@ -39,7 +39,7 @@ from rlplan.profiles.profile_schema import Profile
 from .entry import run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "plans" / "examples"
-LEVERS = {"drafts": {"tokens": (2, 4), "acceptance": 0.6}, "hand_over": (0.4, 0.6)}
+LEVERS = {"drafts": {"tokens": (2, 4), "acceptance": 0.6}}
 """Keys of a job's `search`, with the values that docs/planning.md has as examples. The acceptance is assumed."""
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

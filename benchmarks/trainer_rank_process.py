@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlplan.executor.trainer.local_tensors import local
-from rlplan.executor.trainer.packing import pack
+from rlplan.executor.trainer.packing import pack, pair_share
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.policy.rank_mesh import join
 from rlplan.executor.trainer.samples import TrainSample
@@ -153,7 +153,7 @@ def step(model: Path, tp: int, sp: int, micro_batch_tokens: int, ranks: int, fol
     # Before any step: all gradients are of the same weights.
     differences = [difference(trainer.gradients(batch, update), reference) for update in ways]
     samples = [sample.tokens for group in batch for sample in group]
-    packed = pack(samples, micro_batch_tokens, config.dp, trainer._pair_share)
+    packed = pack(samples, micro_batch_tokens, config.dp, pair_share(trainer._model.config))
     rows = [sum(samples[i] for i in micro_batch) for replica in packed for micro_batch in replica]
     figures = []
     for update, far in zip(ways, differences, strict=True):

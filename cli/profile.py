@@ -204,6 +204,7 @@ def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path)
         ),
         train=measured.train,
         reward=measured.reward,
+        judge=measured.judge,
         lengths=Lengths(
             path=lengths_path.name,
             sha256=sha256_file(lengths_path),
@@ -241,6 +242,7 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
              "moves_s": t.moves_s}
             for t in profile.train
         ],
+        "judge": None if profile.judge is None else profile.judge.model_dump(mode="json", exclude={"evidence"}),
         "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s,
                     "overhead_s_per_sample": c.overhead_s_per_sample, "factor": c.factor, "error": c.error}
                    for c in profile.checks],
@@ -267,6 +269,16 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
             f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
             f"1k tokens, left-out error {percent(t.error)}"
             + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
+        )
+    if profile.judge is not None:
+        j = profile.judge
+        lines.append(
+            f"judge: {seconds(j.per_sample_s)} + {seconds(1e3 * j.per_token_s)} per 1k tokens a sample, {j.at_once} at "
+            f"once; beside an engine {times(j.beside_factor)}, and decoding takes {times(j.rollout_factor)}"
+            + "".join(
+                f"; with {percent(s.share)} of the cores {times(s.beside_factor)} and {times(s.rollout_factor)}"
+                for s in j.shares
+            )
         )
     for c in profile.checks:
         lines.append(

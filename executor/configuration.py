@@ -7,19 +7,22 @@ once for several plans, `prepare.differences` requires the plans to agree on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ..plans.schema.sections.planned_job import LossPlan, PlannedJob
+from ..plans.schema.sections.levers import RewardJudge
+from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
+from ..rounds.hand_over import HandOverSpec
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
+from .rollout.reward_sum import PoolSize
 from .trainer.step_checks import LOGPROB_LIMITS
 from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from .weights.ways import DEFAULT_WAY, WayName
@@ -37,6 +40,8 @@ class RoundSettings:
     """How a prompt's samples are kept together on one engine; None: they are spread."""
     update: UpdateSettings
     """How the round's samples are trained."""
+    hand_over: HandOverSpec | None = None
+    """Engines that are handed over to training while others decode on; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ class RunSettings:
 
     mode: Mode
     spec: RoundSpec
-    timeouts: TimeoutSpec
+    timeouts: Mapping[str, TimeoutSpec]
+    """By part of the reward, those with reward workers."""
     rounds: dict[str, RoundSettings]
     """By kind of round; a plan without long rounds has short ones only."""
     checksum_every: int
@@ -53,6 +59,8 @@ class RunSettings:
     """How weights go to the engines, where that is possible; plans do not say yet."""
     relay: bool = False
     """Whether nodes of engines pass on to each other what they receive from a trainer in another pool."""
+    streams: bool = False
+    """Whether trainers on a pool of their own train complete groups while others decode."""
 
     def of_round(self, round_kind: str) -> RoundSettings:
         """The settings of a kind of round; those of short rounds where the plan has no others."""
@@ -64,9 +72,10 @@ class Configuration:
     """What is started for plans that take turns, and how each of them runs."""
 
     fleet: FleetConfig
-    reward_workers: int
-    reward_deadline_s: float
-    """The longest deadline of any plan; each sample has its own plan's."""
+    rewards: Mapping[str, PoolSize]
+    """By part of the reward: its workers, and the longest deadline of any plan; each sample has its own plan's."""
+    judge: RewardJudge | None
+    """Where the judge of the job's reward is; None without one."""
     trainers: tuple[TrainerConfig, ...]
     """One for each plan."""
     runs: tuple[RunSettings, ...]
@@ -90,8 +99,11 @@ def configuration(
             pool,
             max(settings.max_num_seqs for settings in rounds),
         ),
-        reward_workers=plans[0].reward.workers,
-        reward_deadline_s=max(planned.reward.deadline_s for planned in plans),
+        rewards={
+            name: PoolSize(pool.workers, max(worker_pools(other, job)[name].deadline_s for other in plans))
+            for name, pool in worker_pools(plans[0], job).items()
+        },
+        judge=plans[0].reward.judge,
         trainers=tuple(planned_trainer(planned, job, paths.model, train_pool or pool) for planned in plans),
         runs=runs,
     )
@@ -107,18 +119,28 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     rounds = {"short": _round_settings(planned.rounds.short)}
     if planned.rounds.long is not None:
         rounds["long"] = _round_settings(planned.rounds.long)
-    timeouts = TimeoutSpec(**planned.reward.timeout_numbers())
-    sync = planned.sync
-    return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay)
+    timeouts = {name: TimeoutSpec(**pool.timeout_numbers()) for name, pool in worker_pools(planned, job).items()}
+    sync, placement = planned.sync, planned.placement
+    streams = placement is not None and placement.streams
+    return RunSettings(
+        planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay, streams=streams
+    )
+
+
+def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | PooledReward]:
+    """The plan's reward workers by part of the job's reward, in the order in which they are seated."""
+    names = [part.label for part in job.reward.pooled]
+    return {name: planned.reward if not place else planned.reward.further[name] for place, name in enumerate(names)}
 
 
 def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
-    rollout, prefix = planned.rollout, planned.rollout.prefix
+    rollout, prefix, freed = planned.rollout, planned.rollout.prefix, planned.hand_over
     return RoundSettings(
         layout=rollout.layout,
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         update=update_settings(planned.train),
+        hand_over=None if freed is None else HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens),
     )
 
 

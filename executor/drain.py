@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .placement.seat_keeper import SeatKeeper
 from .run import TrainingRun
@@ -20,10 +21,15 @@ from .trainer.trainer_group import TrainerDied
 
 
 class Drain:
-    """Looks after the nodes of `seats`; `between_steps` is called when no round and no update goes on."""
+    """Looks after the nodes of `seats`; `between_steps` is called when no round and no update goes on.
 
-    def __init__(self, seats: SeatKeeper, fleet: Fleet, runs: Sequence[TrainingRun]) -> None:
-        self._seats, self._fleet, self._runs = seats, fleet, runs
+    `judges`: the copies of a judge, which are engines beside the fleet.
+    """
+
+    def __init__(
+        self, seats: SeatKeeper, fleet: Fleet, runs: Sequence[TrainingRun], judges: Sequence[EngineHandle] = ()
+    ) -> None:
+        self._seats, self._fleet, self._runs, self._judges = seats, fleet, runs, judges
 
     async def between_steps(self, note: Callable[[str], None]) -> None:
         """Leave nodes that drain; `note` takes a line for the person who watches. Raises RunFailed."""
@@ -42,7 +48,7 @@ class Drain:
                 note(f"no other node has room for what runs on node {address}; it stays until the node is gone")
                 continue
             why = f"its node {address} is to be taken away"
-            for engine in self._fleet.all_engines():
+            for engine in (*self._fleet.all_engines(), *self._judges):
                 if self._seats.seated_on(engine.name, number):
                     engine.fail(why)
             for run in trained:

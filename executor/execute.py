@@ -43,13 +43,16 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .actors import start_ray
     from .configuration import configuration
     from .drain import Drain
+    from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
-    from .rewards.pool import RewardPool
+    from .rewards.judge.judge_config import judge_config
+    from .rewards.judge.judge_pool import JudgePool
     from .rollout.prompts import load_prompts, load_tokenizer
+    from .rollout.reward_sum import RewardSum
     from .rollout.round_runner import RoundRunner
     from .run import TrainingRun
     from .supervision import Patience, Supervisor, together
@@ -69,9 +72,12 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     placement = placement_of(executions)
     seats = SeatKeeper(placement, pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
-    rewards = RewardPool.of_job(
-        job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor, seats=seats
-    )
+    judge = None
+    if settings.judge is not None:
+        judge_tokenizer = load_tokenizer(paths.judge)
+        asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
+        judge = JudgePool(asked, judge_tokenizer, supervisor, seats)
+    rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, seats=seats, judge=judge)
     runner = RoundRunner(
         fleet,
         rewards,
@@ -118,6 +124,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
             await run.start(options.resume, start_s=round(start_s, 3), steps=options.steps, plan=plan)
             tell_faults(run, watcher)
+        for note in rewards.notes():
+            watcher.note(note)
+            for run in runs:
+                run.event("sandbox_lacks", reason=note)
 
         def hear(news: NodeNews) -> None:
             watcher.note(f"node {news.address}: {'lost' if news.event == 'node_lost' else 'in its place, or back'}")
@@ -127,8 +137,17 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 else:
                     run.event("node_back", node=news.node, address=news.address)
 
+        def hear_death(death: EngineDied) -> None:
+            watcher.note(f"{death.engine.name} is being replaced: {death.reason}")
+            for run in runs:
+                run.event("restart", whom=death.engine.name, reason=death.reason)
+
         seats.tell = hear
-        return await take_turns(runs, options, watcher, Drain(seats, fleet, runs))
+        if judge is not None:
+            judge.tell = hear_death
+        return await take_turns(
+            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
+        )
     finally:
         watcher.phase("stopping")
         for run in runs:

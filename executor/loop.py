@@ -53,9 +53,10 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Roll out.
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
+    streaming = run.streaming(machine, settings)
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadline_s, settings.max_num_seqs, settings.sharing,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -70,17 +71,22 @@ async def _step(run: TrainingRun) -> StepRecord:
     trained_samples = [result.samples[key] for group in outcome.trained for key in group.keys]
     violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
-    groups = train_groups(outcome, result.samples)
+    taken: list[int] = []
+    if streaming is not None:
+        await while_trainer_lives(run.trainer, streaming.stream.close())
+        taken = streaming.stream.taken
+        streaming.tell(run, result.samples.values())
+    groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     training = TurnsTook()
-    if groups:
+    if outcome.trained:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
     run.updating = True
-    metrics = await run.trainer.step(groups, settings.update) if groups else {}
+    metrics = await run.trainer.step(groups, settings.update, streamed=bool(taken)) if outcome.trained else {}
     trained = time.perf_counter()
 
     # Alarm.
-    run.count_skipped(metrics, len(groups))
+    run.count_skipped(metrics, len(outcome.trained))
 
     # Record. As predictions have it, engines that sleep are part of the sync, and states that move part of the update.
     turns_s = training.engines_s - sending.trainers_s - decoding.trainers_s

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 from ..plans.schema.job import Job
 from ..plans.schema.sections.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
+from ..rounds.hand_over import HandOver
 from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
-from ..rounds.timeouts import Timeouts
-from .configuration import run_settings
+from ..rounds.timeouts import PoolTimeouts
+from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
@@ -30,6 +31,7 @@ from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
+from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weights.sync import SyncReport, WeightSync
@@ -58,7 +60,7 @@ class TrainingRun:
         self.fleet, self.runner, self.trainer = fleet, runner, trainer
         self.turns = turns or no_turns()
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
-        self.timeouts = Timeouts(self.settings.timeouts)
+        self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
         way, relay = self.settings.weights_way, self.settings.relay
         self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay)
@@ -127,6 +129,16 @@ class TrainingRun:
         cuts_draws = round_kind == "short" and self.settings.mode not in ("sync", "predict")
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
+
+    def streaming(self, machine: Round, settings: RoundSettings) -> RoundStreaming | None:
+        """How groups of a round are trained beside its rollout; None: they are trained after it."""
+        spec = settings.hand_over
+        if spec is None and not self.settings.streams:
+            return None
+        samples = min(self.settings.spec.prompts_per_step, len(machine.taken)) * machine.group_size
+        engines = self.fleet.engines(settings.layout)
+        decision = None if spec is None else HandOver(spec, samples, len(engines))
+        return round_streaming(self, engines, decision, settings.update, self.trainer, self.turns)
 
     def tell_way(self, sent: SyncReport) -> None:
         """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever

@@ -126,6 +126,7 @@ def _must_keep(search: Search, cycle: Cycle, holdout: Holdout) -> None:
         f"{search.limits.bias_budget:.1%} off",
         "slo": f"{holdout.cycle.slow_share():.0%} of its steps are slower than the job's slo.step_p95_s, and 5% may be",
         "sharding": "short and long rounds shard the model differently, and the executor starts trainers once",
+        "cores": "its reward workers are more than the host cores that its engines leave them",
         "memory": "its engines, those that sleep included, do not fit into the pool's host memory",
     }
     raise Infeasible("; ".join(texts[name] for name in broken or ["bias"]) + "; edit the plan again, or solve")

@@ -12,6 +12,7 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.length_evidence import few_lengths
+from ..plans.schema.sections.levers import RewardJudge
 from ..plans.schema.sections.planned_job import PlannedJob
 from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
@@ -19,12 +20,16 @@ from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Search
 from .choose.candidates.candidate_space import MODES, Space, enumerate_space
+from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.prefix_placement import place
 from .choose.candidates.prompt_supply import few_for_refills
 from .choose.candidates.round_kinds import ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits, TrainPool
-from .costs.reward_costs import reward_cost
+from .choose.rewards.judge_places import judge_places
+from .choose.rewards.reward_choices import room_for_workers
+from .costs.reward_costs import crowding
+from .costs.round_costs import with_judge
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
 from .lengths.length_cautions import at_cap, extrapolated
@@ -40,13 +45,19 @@ def prepare(
     trace: LengthTrace,
     options: SolveOptions = DEFAULTS,
     planned: PlannedJob | None = None,
+    judge: RewardJudge | None = None,
 ) -> Search:
     """The search of a solve before anything is simulated: length model, candidates, their costs, and limits.
 
-    `planned`: a plan of the job, whose pools are taken; None: those that the job names.
+    `planned`: a plan of the job, whose pools are taken, and where its judge is; None: those that the job names.
+    `judge`: where the judge of a job that has one is; None: at the first of its places.
     Reward seconds that the profile assumes are replaced by those that ship for the job's kind of reward.
     """
     profile, _ = with_reward_times(profile, job.reward.kind)
+    if planned is not None:
+        judge = planned.reward.judge
+    elif judge is None:
+        judge = places_of_judge(cluster, job, profile, options.for_any)[0]
     rollout, mode = job.rollout, options.mode
     model = _length_model(job, profile, trace, options.seed)
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
@@ -62,6 +73,7 @@ def prepare(
         for_any=options.for_any,
         shape=options.model,
         planned=planned,
+        judge=judge,
     )
     if in_usd and space.pools.usd_per_hour(space.pools.whole) == 0:
         raise InputError(
@@ -72,20 +84,30 @@ def prepare(
     # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same draws as a free one.
     draws = Draws(model, options.seed, max(width, 2 * rollout.samples_per_prompt))
     space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
+    rewards = [with_judge(choice.cost(profile.reward), profile, judge) for choice in space.rewards]
     setting = Setting(
         target=rollout.prompts_per_step,
         group_size=rollout.samples_per_prompt,
         cap_tokens=rollout.max_response_tokens,
         dynamic_sampling=job.algorithm.dynamic_sampling,
         decode=space.decode,
-        reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
+        reward=rewards[0],
+        other_rewards=tuple(rewards[1:]),
         draws=draws,
         drafted=space.drafted,
         noise=partial(noise_of, profile),
+        crowding=partial(crowding, profile),
         max_prompt_tokens=rollout.max_prompt_tokens,
+        streams=space.pools.apart,
     )
     limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)
+
+
+def places_of_judge(cluster: Cluster, job: Job, profile: Profile, for_any: bool) -> list[RewardJudge | None]:
+    """Where the job's judge may be, the simplest first; [None] without one. Raises Unplannable."""
+    chosen = choose_pools(cluster, job, profile)
+    return judge_places(job, profile, chosen.pools.rollout, chosen.train is not None, for_any)
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
@@ -128,6 +150,8 @@ def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, option
         train_pool=None if own is None else TrainPool(own.host_memory_bytes, own.nodes, usd_per_node_hour(own) / 3600),
         # The executor starts trainers once, for both kinds of round; layouts that were measured are its own.
         one_sharding=not options.for_any or profile.train_law is None,
+        workers=() if job.reward.workers is not None else tuple(choice.workers for choice in space.rewards),
+        worker_room={key: room_for_workers(key, pool) for key in space.decode},
     )
 
 

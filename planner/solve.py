@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ..plans.facts.digest import job_decisions
 from ..plans.facts.executable import family_fault
 from ..plans.facts.model_shape import shape_of_public
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
+from ..plans.schema.predicted import Predicted
+from ..plans.schema.sections.levers import RewardJudge
 from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
@@ -19,14 +24,22 @@ from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.job_limits import Unplannable
 from .choose.cycle_cost import Cycle
+from .choose.rewards.judge_places import judge_text
 from .choose.round_program import Solution
 from .choose.schedule_choice import decide
 from .explain.assumed_effects import assumed_why
 from .explain.predictions import predict
 from .explain.why import explain
-from .search_inputs import prepare, warn_of_few_prompts
+from .search_inputs import places_of_judge, prepare, warn_of_few_prompts
 from .solve_options import DEFAULTS, SolveOptions
 from .write_plan import planned_job, solver_facts, write_plan
+
+JUDGE_TIE = 0.01
+"""Places of a judge whose seconds (or USD) a sample differ by no more than this share are as good as each other."""
+
+
+JUDGE_WAIT = 0.03
+"""Share of a step, waiting for rewards alone, below which further copies of a judge are not tried."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +78,82 @@ def solve(
     says so if one that only other frameworks can run would), and InputError when the trace does not fit the job, or the
     executor does not train its model's family.
     """
-    began = time.perf_counter()
     if not options.for_any:
         _must_train_family(job, options)
+    places = places_of_judge(cluster, job, profile, options.for_any)
+
+    def at(judge: RewardJudge | None) -> Solved:
+        return _solve_at(judge, cluster, job, profile, trace, inputs, options, progress)
+
+    return at(places[0]) if len(places) == 1 else _with_the_best_judge(places, at)
+
+
+def _with_the_best_judge(
+    places: Sequence[RewardJudge | None], solve_at: Callable[[RewardJudge | None], Solved]
+) -> Solved:
+    """The plan with the judge where the objective is least; of places that are as good, the simplest.
+
+    More copies are tried only where a plan with fewer still waits for verdicts. The plan's `why` says what the other
+    places would give. Raises Infeasible, by the first place, if none has a schedule.
+    """
+    solved: list[Solved] = []
+    failed: list[tuple[RewardJudge | None, Infeasible]] = []
+    chosen: Solved | None = None
+    for _, alike in itertools.groupby(places, key=lambda judge: judge.instances if judge else 0):
+        for judge in alike:
+            with warnings.catch_warnings():
+                if solved or failed:  # the first solve has warned of all that is the same at every place
+                    warnings.simplefilter("ignore")
+                try:
+                    solved.append(solve_at(judge))
+                except Infeasible as error:
+                    failed.append((judge, error))
+        best = min((each.solution.objective for each in solved), default=0.0)
+        chosen = next((each for each in solved if each.solution.objective <= best * (1 + JUDGE_TIE)), None)
+        if chosen is not None and _waits_share(chosen.plan.predicted) <= JUDGE_WAIT:
+            break
+    if chosen is None:
+        raise failed[0][1]
+    judged = chosen.plan.job.reward.judge
+    assert judged is not None, "one of several places of a judge"
+    others = [
+        f"{judge_text(other)} {_percent_more(each.solution.objective / chosen.solution.objective - 1)}"
+        for each in solved
+        if each is not chosen and (other := each.plan.job.reward.judge) is not None
+    ]
+    others += [f"{judge_text(judge)}: no room, or no schedule" for judge, _ in failed if judge is not None]
+    text = f"{judge_text(judged)}; {'; '.join(others)}"
+    planned = chosen.plan.job.model_copy(update={"why": {**chosen.plan.job.why, "reward.judge": text}})
+    plan = chosen.plan.model_copy(update={"job": planned, "decisions_sha256": job_decisions(planned)})
+    return replace(chosen, plan=plan)
+
+
+def _waits_share(predicted: Predicted) -> float:
+    """Share of a step in which only rewards are waited for."""
+    return predicted.phases_s.reward_exposed / predicted.step_s.mean
+
+
+def _percent_more(more: float) -> str:
+    """By how much a place of the judge is slower (or dearer) than the chosen one."""
+    return f"costs {100 * abs(more):.1f}% {'more' if more >= 0 else 'less, which is a tie'} a sample"
+
+
+def _solve_at(
+    judge: RewardJudge | None,
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    inputs: Inputs,
+    options: SolveOptions,
+    progress: Progress,
+) -> Solved:
+    """The plan with the job's judge at this place (None: the job has none)."""
+    began = time.perf_counter()
     profile, reward_table = with_reward_times(profile, job.reward.kind)
     search: Search | None = None
     try:
-        search = prepare(cluster, job, profile, trace, options)  # length model, cost model, candidates
+        search = prepare(cluster, job, profile, trace, options, judge=judge)  # length model, cost model, candidates
         search.run_passes(progress)
         decided = decide(search, profile, options.max_nodes, progress)  # round program, ties, rounds not chosen on
     except Infeasible as error:

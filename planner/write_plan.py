@@ -15,9 +15,18 @@ from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
 from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
-from ..plans.schema.sections.planned_job import Bias, PlacementSpec, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from ..plans.schema.sections.planned_job import (
+    Bias,
+    PlacementSpec,
+    PlannedJob,
+    PooledReward,
+    RewardPlan,
+    StepIssue,
+    SyncPlan,
+)
 from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..profiles.reward_tables import RewardTable, reward_sha256
+from ..rounds.hand_over import HandOverSpec
 from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
@@ -81,9 +90,10 @@ def volatile(began: float) -> Volatile:
 
 def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, why: dict[str, str]) -> PlannedJob:
     """The plan's `job` block: the decisions of the schedule `cycle`, with their reasons."""
-    budget = search.limits.bias_budget
+    budget, apart = search.limits.bias_budget, search.space.train_pool
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
+    reward = search.space.rewards[cycle.short.reward]
     return PlannedJob(
         name=job.name,
         bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
@@ -92,13 +102,20 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
         ),
         rounds=_planned_rounds(search, cycle, job),
         reward=RewardPlan(
-            workers=job.reward.workers,
-            deadline_s=job.reward.deadline_s,
-            adaptive_timeout=job.reward.adaptive_timeout,
+            workers=reward.workers,
+            deadline_s=reward.deadline_s,
+            adaptive_timeout=reward.adaptive,
+            judge=search.space.judge,
+            further={
+                part.label: PooledReward(
+                    workers=part.workers or 1, deadline_s=part.deadline_s, adaptive_timeout=part.adaptive_timeout
+                )
+                for part in job.reward.pooled[1:]
+            },
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY, relay=relays(search, cycle)),
-        placement=None if search.space.train_pool is None else PlacementSpec(train_pool=search.space.train_pool),
+        placement=PlacementSpec(train_pool=apart, streams=search.setting.streams) if apart else None,
         why=why,
     )
 
@@ -122,9 +139,15 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
             issue=LongIssue(prompts=target, samples=size, copies=long.copies),
             rollout=_planned_rollout(search, long),
             train=search.space.train[cycle.long_train].layout,
-            hand_over=RoundHandOver(engines=long.freed_engines, at_finished=long.hand_over) if long.hand_over else None,
+            hand_over=_planned_hand_over(search.setting.hand_over_of(long)),
         ),
     )
+
+
+def _planned_hand_over(spec: HandOverSpec | None) -> RoundHandOver | None:
+    if spec is None:
+        return None
+    return RoundHandOver(engines=spec.engines, at_finished=spec.at_finished, growth_tokens=spec.growth_tokens)
 
 
 def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:

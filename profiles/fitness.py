@@ -146,8 +146,10 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
     is enough.
     """
     sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
-    for key in ("adaptive_timeout", "memory_bytes"):
-        sections["reward"].pop(key, None)
+    rewards = sections["reward"] if isinstance(sections["reward"], list) else [sections["reward"]]
+    for part in rewards:
+        for key in ("adaptive_timeout", "memory_bytes"):
+            part.pop(key, None)
     sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest
     files = [paths.data] if paths.data is not None else []
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""What a profile holds of each phase: a few coefficients of rollout, training, scoring and a judge, with their spread,
+"""What a profile holds of each phase: a few coefficients of rollout, training and scoring, with their spread,
 their error and where they come from."""
 
 from __future__ import annotations
@@ -238,6 +238,14 @@ class Executions(ProfileModel):
     wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
     correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
     unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
+    scatter: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e6,
+        exclude_if=is_none,
+        description="Slowest over fastest right answer of one prompt, the most that was seen of prompts whose slowest "
+        "took at least half a second; null: not seen",
+    )
 
     @model_validator(mode="after")
     def _is_a_distribution(self) -> Executions:
@@ -254,22 +262,16 @@ class Reward(ProfileModel):
     workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
     latency: Spread = Field(description="From submission to result, for one sample on its own")
     per_sample_s: float = Field(ge=0, description="Seconds that a worker takes per sample when many are queued")
+    load: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e9,
+        exclude_if=is_none,
+        description="Seconds of workers that a second of decoding gives rise to, in the measured rounds; null: unknown",
+    )
     executions: Executions | None = Field(
         default=None,
         exclude_if=is_none,
         description="Seconds by sample, in place of `per_sample_s`; null: all samples take the same",
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
-
-
-class Judge(ProfileModel):
-    """Costs of a model that scores samples; it reads a whole sample and answers with one token."""
-
-    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of one copy of the judge, as it was measured")
-    per_sample_s: float = Field(ge=0, description="Seconds per sample of a copy on accelerators of its own")
-    per_token_s: float = Field(ge=0, description="Seconds that each token of the sample adds, prompt tokens included")
-    beside_factor: float = Field(ge=1, description="Factor on the judge's seconds when it runs beside an engine")
-    rollout_factor: float = Field(
-        ge=1, description="Factor on decode and prefill seconds when a judge runs beside them"
     )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")

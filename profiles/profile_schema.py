@@ -18,7 +18,8 @@ from pydantic import Field, model_validator
 
 from ..plans.schema.base import cross_error, is_none
 from ..plans.schema.sections.layouts import EngineLayout
-from .phase_schema import Judge, ProfileModel, Reward, Rollout, Train, TrainLaw
+from .judge_schema import Judge
+from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
 
 
 class Machine(ProfileModel):

@@ -50,7 +50,7 @@ class RewardError(_Model):
 class RewardTable(_Model):
     """Seconds of a reward worker for one sample: one number, or a distribution of right and of wrong answers."""
 
-    kind: Annotated[str, Field(pattern=r"^(code|math|function)$")]
+    kind: Annotated[str, Field(pattern=r"^(code|math|function|format)$")]
     """The job's reward.kind."""
 
     per_sample_s: Annotated[float | None, Field(ge=0, exclude_if=is_none)] = None
@@ -156,7 +156,7 @@ def reward_assumed(profile: Profile) -> bool:
 def with_reward_times(profile: Profile, kind: str) -> tuple[Profile, RewardTable | None]:
     """(the profile with the seconds of its job's kind of reward, the table that they are from); (the profile itself,
     None) where its own are more than an assumption."""
-    if not reward_assumed(profile):
+    if kind not in reward_kinds() or not reward_assumed(profile):
         return profile, None
     table = reward_table(kind)
     sources = {**profile.sources, _SOURCE: f"rewards of kind {kind}: {table.source}"}

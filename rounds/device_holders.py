@@ -6,7 +6,9 @@ The planner states it by its estimates and the executor by what it starts, throu
   host memory: new weights come with the next weight sync;
 - a trainer that is offloaded leaves on the device what `staying` says. The rest of its parameters and moments is in
   host memory, and comes back for the next update; gradients are dropped after each update;
-- while weights arrive a trainer has its parameters on the device, and of its moments what stays there anyway.
+- while weights arrive a trainer has its parameters on the device, and of its moments what stays there anyway;
+- while it trains beside engines that decode (it streams), it has parameters and gradients there, which are in float32
+  both, and what it gathers of other ranks. On a device whose engine sleeps there is room for activations besides.
 """
 
 from __future__ import annotations
@@ -56,14 +58,22 @@ def trainer_holder(
     moments = {part: size for part, size in states.items() if part == MOMENTS and part not in stays and size}
     gone = {part: size for part, size in states.items() if part == PARAMETERS and part not in stays}
     sent = {PARAMETERS: states[PARAMETERS], **(sending or {}), **stays}
+    streams = {**sent, "trainer_gradients": states[PARAMETERS]}
     return Holder(
         name,
         "trainer",
-        on_device={"loaded": states, "training": training or states, "sending": sent, "offloaded": stays},
+        on_device={
+            "loaded": states,
+            "training": training or states,
+            "sending": sent,
+            "streaming": streams,
+            "offloaded": stays,
+        },
         on_host={
             "loaded": always,
             "training": always,
             "sending": always | moments,
+            "streaming": always | moments,
             "offloaded": always | moments | gone,
         },
     )

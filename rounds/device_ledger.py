@@ -5,6 +5,7 @@ device and what it keeps in host memory meanwhile:
 
     engine    absent -> awake -> asleep -> loading -> awake ...     loading: weights, no KV cache
     trainer   absent -> loaded -> training -> sending -> offloaded -> loaded ...     sending: parameters, no moments
+              offloaded -> streaming -> loaded ...     streaming: parameters and gradients, while engines decode
 
 The ledger reads no clock and moves no byte. The executor asks it before memory is taken and tells it after memory was
 freed (executor/memory/device_turns.py); the planner prices the order of a step with it
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "offloaded"]
+State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "streaming", "offloaded"]
 Event = Literal[
     "engine_starts",
     "engine_sleeps",
@@ -35,11 +36,12 @@ Event = Literal[
     "trainer_loads",
     "trainer_trains",
     "trainer_sends",
+    "trainer_streams",
     "trainer_offloads",
     "trainer_ends",
 ]
 ENGINE_STATES: frozenset[State] = frozenset({"absent", "awake", "asleep", "loading"})
-TRAINER_STATES: frozenset[State] = frozenset({"absent", "loaded", "training", "sending", "offloaded"})
+TRAINER_STATES: frozenset[State] = frozenset({"absent", "loaded", "training", "sending", "streaming", "offloaded"})
 
 EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
     "engine_starts": (frozenset({"absent"}), "awake"),
@@ -48,10 +50,11 @@ EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
     "engine_wakes_kv": (frozenset({"loading"}), "awake"),
     "engine_ends": (ENGINE_STATES, "absent"),
     "trainer_starts": (frozenset({"absent"}), "loaded"),
-    "trainer_loads": (frozenset({"offloaded", "sending", "training"}), "loaded"),
+    "trainer_loads": (frozenset({"offloaded", "sending", "streaming", "training"}), "loaded"),
     "trainer_trains": (frozenset({"loaded"}), "training"),
-    "trainer_sends": (frozenset({"offloaded", "loaded", "training"}), "sending"),
-    "trainer_offloads": (frozenset({"loaded", "training", "sending"}), "offloaded"),
+    "trainer_sends": (frozenset({"offloaded", "loaded", "training", "streaming"}), "sending"),
+    "trainer_streams": (frozenset({"offloaded", "loaded", "sending"}), "streaming"),
+    "trainer_offloads": (frozenset({"loaded", "training", "sending", "streaming"}), "offloaded"),
     "trainer_ends": (TRAINER_STATES, "absent"),
 }
 """The states that each event may follow, and the state that it leads to."""
@@ -210,10 +213,12 @@ class DeviceLedger:
 class DeviceLedgers:
     """The ledgers of several devices; an engine or trainer is on some of them, in the same state on all of these.
 
-    `where` names the devices of each holder.
+    Args:
+        ledgers: one of each device.
+        places: names of the devices of each holder, in the order of its ranks; None: in the order of `ledgers`.
     """
 
-    def __init__(self, ledgers: Sequence[DeviceLedger]) -> None:
+    def __init__(self, ledgers: Sequence[DeviceLedger], places: Mapping[str, Sequence[str]] | None = None) -> None:
         self.ledgers = tuple(ledgers)
         self.where: dict[str, tuple[DeviceLedger, ...]] = {}
         for ledger in self.ledgers:
@@ -224,6 +229,7 @@ class DeviceLedgers:
             for name, ledgers in self.where.items()
         }
         """For each engine and trainer those that it shares a device with."""
+        self.places = places or {name: [ledger.name for ledger in ledgers] for name, ledgers in self.where.items()}
 
     def state(self, holder: str) -> State:
         """The state of an engine or trainer."""
@@ -250,6 +256,19 @@ class DeviceLedgers:
             self.check(turn)
         except (OutOfMemory, WrongTurn):
             return False
+        return True
+
+    def could(self, turns: Iterable[Turn]) -> bool:
+        """Whether the turns could be taken one after another, from the states that are. Changes nothing."""
+        before = [(ledger, dict(ledger.states), ledger.peak_bytes) for ledger in self.ledgers]
+        try:
+            for turn in turns:
+                self.take(turn)
+        except (OutOfMemory, WrongTurn):
+            return False
+        finally:
+            for ledger, states, peak_bytes in before:
+                ledger.states, ledger.peak_bytes = states, peak_bytes
         return True
 
     def grows(self, turn: Turn) -> bool:

@@ -7,16 +7,23 @@ tokens kept and their KV recomputed; training on the freed ones has no optimizer
 Invariants:
 - the decision depends on counts and tokens only, never on the clock: the same samples give the same decision;
 - a round hands over at most once, and never all its engines;
-- nothing is freed unless each sample that runs, grown by `growth_tokens`, fits into the KV of the engines that stay.
+- nothing is freed unless each sample that runs, grown by `growth_tokens`, fits into the KV of the engines that stay,
+  with a margin if it did not fit before;
+- a trainer's replica trains early only if no engine that stays is on any of its devices (`free_replicas`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 # The published algorithm looks again when another 5 % of the samples have ended (RollPacker, arXiv 2509.21009).
 MILESTONE = 0.05
+
+# A hand-over cannot be taken back, and a forecast that hardly fits is overtaken by the next tokens: after it was
+# refused once, it must leave this share of the KV to spare.
+MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,18 @@ class HandOverSpec:
             raise ValueError("a hand-over frees at least one engine, at a share within (0, 1], with no negative growth")
 
 
+def free_replicas(ranks: Sequence[Hashable], replica: int, staying: Collection[Hashable]) -> tuple[int, ...]:
+    """Numbers of the trainer's replicas that can train while the engines on the devices `staying` decode.
+
+    Args:
+        ranks: the device of each trainer rank, in order; replicas are `replica` ranks each, one after another.
+        staying: devices of the engines that go on decoding.
+    """
+    busy = set(staying)
+    groups = [ranks[first : first + replica] for first in range(0, len(ranks), replica)]
+    return tuple(number for number, devices in enumerate(groups) if busy.isdisjoint(devices))
+
+
 class HandOver:
     """The decision of one round. Tell it each finished sample that may be trained; ask when it says so.
 
@@ -53,7 +72,7 @@ class HandOver:
         self.samples = samples
         self.stay = engines - spec.engines
         self.finished = 0
-        self.freed = False
+        self.freed = self.refused = False
         self.milestone = max(1, math.ceil(spec.at_finished * samples))
         self.stride = max(1, math.ceil(MILESTONE * samples))
 
@@ -72,7 +91,9 @@ class HandOver:
         """
         assert not self.freed and self.finished >= self.milestone, "no decision is due"
         self.milestone = self.finished + self.stride
-        self.freed = held_tokens + sequences * self.spec.growth_tokens <= self.stay * capacity_tokens
+        room = (1.0 - MARGIN) * (self.stay * capacity_tokens) if self.refused else 1.0 * (self.stay * capacity_tokens)
+        self.freed = held_tokens + sequences * self.spec.growth_tokens <= room
+        self.refused = not self.freed
         return self.freed
 
     def check_invariants(self) -> None:

@@ -68,6 +68,10 @@ class SeedLedger:
         self._origins[issue.key] = origin
         return self._seeds.of(*origin)
 
+    def seed(self, key: SampleKey) -> int:
+        """The seed of a sample that was issued."""
+        return self._seeds.of(*self._origins[key])
+
     def lose(self, key: SampleKey) -> None:
         """Note that an issued sample was lost with its engine: the next issue for its prompt gets its seed."""
         origin = self._origins[key]

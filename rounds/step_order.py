@@ -1,6 +1,7 @@
 """The order in which engines and trainers take turns on their devices within one step.
 
     decoding      engines of the round's layout are awake, trainers are offloaded
+    to_streaming  engines that were freed sleep -> the trainer's parameters come -> it trains while others decode
     to_training   engines sleep -> the trainer's states come to the device -> it trains
     to_sending    its moments leave -> engines of the next layout wake their weights; then weights arrive
     to_decoding   the trainer's parameters leave -> KV caches wake
@@ -25,9 +26,21 @@ Beside = Mapping[str, Collection[str]]
 def to_training(holders: Holders, states: States, beside: Beside, trainer: str) -> list[Turn]:
     """Turns that lead to the training of `trainer`: who shares its devices sleeps or leaves, its states come."""
     turns = _sleep(holders, states, beside[trainer]) + _leave(holders, states, beside[trainer])
-    if states[trainer] in ("offloaded", "sending"):
+    if states[trainer] in ("offloaded", "sending", "streaming"):
         turns.append(Turn("trainer_loads", trainer))
     return turns if states[trainer] == "training" else [*turns, Turn("trainer_trains", trainer)]
+
+
+def to_streaming(holders: Holders, states: States, beside: Beside, trainer: str, freed: Collection[str]) -> list[Turn]:
+    """Turns after which `trainer` can train on the devices of the engines `freed`, while the other engines decode.
+
+    A trainer that shares no device with engines trains as it does after the round.
+    """
+    if not beside[trainer]:
+        return to_training(holders, states, beside, trainer)
+    others = [name for name in beside[trainer] if holders[name].kind == "trainer"]
+    turns = _sleep(holders, states, freed) + _leave(holders, states, others)
+    return turns if states[trainer] == "streaming" else [*turns, Turn("trainer_streams", trainer)]
 
 
 def to_sending(holders: Holders, states: States, beside: Beside, trainer: str, engines: Collection[str]) -> list[Turn]:

@@ -23,8 +23,8 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple
 
 
@@ -94,7 +94,7 @@ class Counts:
 
 
 class Timeouts:
-    """The deadlines of a run: ask `deadline_s` while a round runs, tell `end_round` what its executions took."""
+    """The deadlines of one pool: ask `deadline_s` while a round runs, tell `end_round` what its executions took."""
 
     def __init__(self, spec: TimeoutSpec) -> None:
         self.spec = spec
@@ -146,3 +146,45 @@ class Timeouts:
         self._anchors = {str(prompt): float(seconds) for prompt, seconds in state["anchors"].items()}
         self.counts = Counts(**state["counts"])
         self.check_invariants()
+
+
+class PoolTimeouts:
+    """The deadlines of a run whose reward has several pools of workers: each pool learns from its own executions.
+
+    A pool goes by the name of its part of the reward; the first of `specs` is that of older checkpoints.
+    """
+
+    def __init__(self, specs: Mapping[str, TimeoutSpec]) -> None:
+        self.pools = {name: Timeouts(spec) for name, spec in specs.items()}
+
+    @property
+    def counts(self) -> Counts:
+        """Counts over all pools; an execution is one sample in one pool."""
+        total = Counts()
+        for pool in self.pools.values():
+            total = Counts(*(a + b for a, b in zip(astuple(total), astuple(pool.counts), strict=True)))
+        return total
+
+    def deadlines_s(self, prompt: str) -> dict[str, float]:
+        """By pool: seconds that an execution for this prompt may take in this round."""
+        return {name: pool.deadline_s(prompt) for name, pool in self.pools.items()}
+
+    def end_round(self, executions: Mapping[str, Iterable[Execution]]) -> None:
+        """A round is over: each pool learns from its executions, of which it may have none."""
+        for name, pool in self.pools.items():
+            pool.end_round(executions.get(name, ()))
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs, as JSON-ready data: the first pool's state, and those of the others."""
+        first, *others = [pool.state() for pool in self.pools.values()] or [Timeouts(TimeoutSpec(1.0)).state()]
+        further = dict(zip(list(self.pools)[1:], others, strict=True))
+        return {**first, "further": further} if further else first
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `state()`. A pool that it does not know begins without anchors."""
+        further = state.get("further", {})
+        for number, (name, pool) in enumerate(self.pools.items()):
+            if number == 0:
+                pool.restore({key: state[key] for key in ("anchors", "counts")})
+            elif name in further:
+                pool.restore(further[name])

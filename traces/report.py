@@ -13,9 +13,11 @@ from typing import Any
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
 from .report_lengths import length_quantiles, tail, waste
+from .report_parts import reward_parts
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
 from .report_steps import checkpoint_costs, missing_engines, series, spreads
+from .report_timeline import overlap, round_timeline
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
@@ -78,12 +80,15 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         **_training(steps),
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
+        "reward_parts": reward_parts(run.samples),
         "checkpoints": checkpoint_costs(run.events, len(steps)),
         "missing_engines": missing_engines(steps),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
         "waste": waste(steps, run.samples),
+        "overlap": overlap(run.plan, steps, run.samples, run.events),
+        "timeline": round_timeline(steps, run.samples, run.events),
     }
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
@@ -171,6 +176,12 @@ def _reward(steps: Sequence[dict[str, Any]]) -> float:
     return sum(mean * samples for mean, samples in means) / sum(s for _, s in means) if means else math.nan
 
 
+def _streams(run: RunTrace) -> bool:
+    """Whether a run's plan trains groups before the end of their round."""
+    placement, rounds = run.plan.job.placement, run.plan.job.rounds
+    return rounds.short.hand_over is not None or (placement is not None and placement.streams)
+
+
 def report(folder: Path) -> dict[str, Any]:
     """The report of a folder of runs: `runs` by name, and a comparison if one of them is plain (`sync`).
 
@@ -179,7 +190,7 @@ def report(folder: Path) -> dict[str, Any]:
     """
     loaded, refused = readable_runs(folder)
     runs = [run for run in loaded if run.steps]  # after an early end some plans have no step yet
-    plain = next((run for run in runs if run.plan.job.bias.mode == "sync"), None)
+    plain = min((run for run in runs if run.plan.job.bias.mode == "sync"), key=_streams, default=None)
     details = {run.name: run_report(run, plain) for run in loaded}
     result: dict[str, Any] = {"runs": details, "unreadable": {name: str(error) for name, error in refused.items()}}
     if plain is None:

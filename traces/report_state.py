@@ -68,8 +68,8 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, node, resume, checkpoint, failed prompt, unscored, skipped, run failed, stopped, not a number,
-    conservation, off-policy, checksum, timeouts, exhausted.
+    Kinds: restart, node, resume, sandbox, checkpoint, failed prompt, unscored, skipped, run failed, stopped,
+    not a number, conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
     by_time += [
@@ -115,6 +115,8 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":
             return [(step, "resume", f"taken up again after step {step}")]
+        case "sandbox_lacks":
+            return [(step, "sandbox", str(event.get("reason")).removeprefix("sandbox: "))]
         case "checkpoint_failed":
             return [(step, "checkpoint", f"no checkpoint of step {step}: {event.get('reason')}")]
         case "checkpoint_damaged":

@@ -78,6 +78,8 @@ def read_run(path: Path) -> RunLog:
                 case "sample":
                     _check_sample(event)
                     log.samples.setdefault(event["step"], []).append(event)
+                case "streamed":
+                    _check_streamed(event)
                 case "restart":
                     log.restarts += 1
                 case "run":
@@ -145,6 +147,19 @@ def _check_step(event: dict[str, Any]) -> None:
     for name, value in [("reward_mean", event["reward_mean"]), *event["metrics"].items()]:
         if not isinstance(value, int | float):
             raise TypeError(f"{name} of a step is {_shown(value)}, which is no number")
+
+
+def _check_streamed(event: dict[str, Any]) -> None:
+    """Raise KeyError or TypeError if a `streamed` event lacks a value or has one of another type."""
+    _check_whole(event, "step", "groups", "moved")
+    if event["begun_s"] is not None:
+        _check_number(event, "begun_s", LONGEST_S)
+    for name in ("freed", "replicas", "portions"):
+        if not isinstance(event[name], list):
+            raise TypeError(f"{name} of a round's streaming is {_shown(event[name])}, which is no list")
+    for portion in event["portions"]:
+        if not (isinstance(portion, list) and len(portion) == 3 and all(isinstance(x, int | float) for x in portion)):
+            raise TypeError(f"a portion of a round's streaming is {_shown(portion)}, which is not three numbers")
 
 
 def _check_sample(event: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
 """The demo's job and a plan with two engines and two trainer ranks, so that one of each can die while the other runs.
+In long rounds one engine is handed over to training while the other decodes.
 
 The plan is solved from the profile that ships with the examples; then its layout is changed. Its predictions do not
 hold for this machine, and nothing here reads them.
@@ -20,6 +21,7 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
+from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
 
@@ -34,9 +36,9 @@ def write_plan(folder: Path) -> Path:
     return folder / "plan.yaml"
 
 
-def shipped_plan(folder: Path, mode: Mode) -> Plan:
+def shipped_plan(folder: Path, mode: Mode, judge: Judge | None = None) -> Plan:
     """A plan of the example in `folder` from the shipped profile and lengths, which are copied there as if measured of
-    its job: lengths beyond the job's cap are cut to it."""
+    its job: lengths beyond the job's cap are cut to it. `judge`: what one costs, for a job with a judge."""
     job = load_job(folder / "job.yaml")
     lengths, cap = folder / "profile.lengths.jsonl", job.rollout.max_response_tokens
     rows = read_lengths(SHIPPED / lengths.name).rows
@@ -45,7 +47,7 @@ def shipped_plan(folder: Path, mode: Mode) -> Plan:
         [replace(row, tokens=min(row.tokens, cap), truncated=row.truncated or row.tokens > cap) for row in rows],
     )
     profile = load(SHIPPED / "profile.yaml", Profile).model_copy(
-        update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml"))}
+        update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml")), "judge": judge}
     )
     dump(profile, folder / "profile.yaml")
 
@@ -63,11 +65,13 @@ def shipped_plan(folder: Path, mode: Mode) -> Plan:
 
 
 def with_layout(plan: Plan) -> Plan:
-    """The plan with two engines of TP 1 and two trainer ranks in all kinds of round."""
+    """The plan with two engines of TP 1 and two trainer ranks in all kinds of round, and a hand-over in long ones."""
     document = plan.model_dump(mode="json")
     for round_kind in ("short", "long"):
         planned = document["job"]["rounds"][round_kind]
         if planned is not None:
             planned["rollout"] |= {"engines": ENGINES, "tp": 1}
             planned["train"] |= {"dp": RANKS}
+    if document["job"]["rounds"]["long"] is not None:
+        document["job"]["rounds"]["long"]["hand_over"] = {"engines": 1, "at_finished": 0.5}
     return Plan.model_validate(document)

@@ -43,6 +43,11 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")
+    for name, part in (detail.get("reward_parts") or {}).items():
+        others = ", ".join(f"{one_line(o)} {n}" for o, n in part["outcomes"].items() if o != "ok")
+        mean = _figure(part["mean"], "{:.3f}".format)
+        took = _figure(part["mean_s"], seconds)
+        lines.append(f"    part {one_line(name)}: mean {mean}, {took} a sample" + (f"; {others}" if others else ""))
     # The ratio is None if the run has too few prompts in common with the plain one.
     if detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
@@ -50,7 +55,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"(+- {_figure(detail['length_ratio_standard_error'], ratio)}), K-S distance {detail['length_ks']:.3f}; "
             f"predicted {ratio(detail['length_ratio_predicted'])}"
         )
-    lines += _tail_and_waste(detail)
+    lines += [*_tail_and_waste(detail), *_overlap(detail)]
     counts = detail["reward_timeouts"]
     if counts.get("timeouts"):
         lines.append(
@@ -99,6 +104,25 @@ def _machine(ratios: Mapping[str, float | None]) -> list[str]:
         f"than when it was profiled. Compared with each other, the runs are within "
         f"{percent(max(factors) / min(factors) - 1)} of the predictions"
     ]
+
+
+def _overlap(detail: dict[str, Any]) -> list[str]:
+    """What of scoring and training was hidden behind decoding."""
+    beside = detail["overlap"]
+    lines = [
+        "  exposed a step: "
+        + "; ".join(
+            f"{noun} {seconds(beside[key]['exposed_s'])} ({seconds(beside[key]['alone_s'])} if nothing ran beside the "
+            "rollout)"
+            for key, noun in (("reward", "rewards"), ("train", "training"))
+        )
+    ]
+    if (streamed := beside["streamed"]) is not None:
+        lines.append(
+            f"  in {count(streamed['rounds'], 'round')} {streamed['groups']:.1f} groups were trained before the "
+            f"round's end, {streamed['moved']:.1f} samples moved to another engine"
+        )
+    return lines
 
 
 def _figure(value: float | None, text: Callable[[float], str]) -> str:

@@ -4,8 +4,7 @@ Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
   ends, by the word of vLLM's core where it gives it (not in 0.24);
 - weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
-- each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
-- at most as many requests decode at once as the round's plan says; others wait here, in the order of submission;
+- each request that was submitted ends in exactly one event or is aborted (decoding.py);
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
 - a poll without any other event returns a sign of life: `alive` if any request grew since the last poll, else `pulse`
   if vLLM's processes, which are asked once a second, answered since the last poll;
@@ -19,7 +18,6 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -32,17 +30,13 @@ from ..host import node_key
 from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received, agreed
 from ..weights.transfer.session import Session
 from .core_watch import CoreWatch
+from .decoding import Decoding
 from .guard import guard_group
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import Children, look_at_children
-from .vllm_options import engine_arguments, sampling_parameters, versions_of
-
-# After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
-# one Ray reply for all of them leaves the cores to the decode.
-COALESCE_S = 0.005
+from .vllm_options import engine_arguments, niceness
 
 WARM_UP_REQUESTS = 64
-
 SLEEPING_PARTS = ("weights", "kv_cache")
 """vLLM's tags of what sleeps, in the order in which it wakes."""
 
@@ -54,13 +48,8 @@ class RolloutEngine:
         self._config = config
         self._version = ""
         self._engine: Any = None
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._max_num_seqs = config.max_num_seqs
-        self._room = asyncio.Semaphore(self._max_num_seqs)
-        self._outbox: list[EngineEvent] = []
-        self._news = asyncio.Event()
+        self._decoding = Decoding(config.max_num_seqs, self._die)
         self._died: str | None = None
-        self._grew = False
         self._watch: CoreWatch | None = None
         self._asleep: tuple[str, ...] = ()
         self._transfers = ActorTransfers(self._call_ranks)
@@ -69,19 +58,21 @@ class RolloutEngine:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
         began = time.perf_counter()
         guard_group()
+        os.nice(niceness(self._config))  # what it starts inherits it
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = AsyncEngineArgs(**engine_arguments(self._config))
         try:
-            self._engine = AsyncLLM.from_engine_args(arguments)
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(self._config)))
         except RuntimeError as error:
             # vLLM's words for a core that did not come up. Whether it was killed or failed, only its own log knows.
             if "initialization failed" not in str(error):
                 raise
             raise ActorFailed(self._config.name, " ".join(str(error).split())) from error
-        self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: bool(self._tasks))
+        self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
+        self._decoding.open(self._engine)
         with self._watch.deaths():
+            self._decoding.continues_seeds = all(await self._engine.collective_rpc("continue_moved_samples"))
             await self._warm_up()
         self._watch.start()
         cache = self._engine.vllm_config.cache_config
@@ -104,9 +95,7 @@ class RolloutEngine:
         """Decode a few tokens and drop them: vLLM's first requests pay for libraries and kernels (4 s on a CPU)."""
         count = min(self._config.max_num_seqs, WARM_UP_REQUESTS)
         requests = [Request(f"warm-up-{i}", (1, 2, 3), 4, ignore_eos=True, seed=i) for i in range(count)]
-        await asyncio.gather(*(self._decode(request) for request in requests))
-        self._outbox.clear()
-        self._news.clear()
+        await self._decoding.warm_up(requests)
         if self._died is not None:
             raise ActorFailed(self._config.name, f"vLLM failed while it warmed up: {self._died}")
 
@@ -148,8 +137,8 @@ class RolloutEngine:
         await self._transfers.leave(name)
 
     def _refuse_if_decoding(self) -> None:
-        if self._tasks:
-            raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
+        if running := len(self._decoding):
+            raise RuntimeError(f"{self._config.name}: weights must not change while {running} requests decode")
         if "weights" in self._asleep:
             raise RuntimeError(f"{self._config.name}: the memory of its weights is asleep")
 
@@ -183,85 +172,46 @@ class RolloutEngine:
             raise RuntimeError(f"{self._config.name}: asked to decode while its {', '.join(self._asleep)} sleep")
         if version != self._version:
             raise RuntimeError(f"{self._config.name}: asked to decode with {version!r}, holds {self._version!r}")
-        wanted = self._config.max_num_seqs if max_num_seqs is None else max_num_seqs
-        if wanted != self._max_num_seqs:  # another kind of round: no request of the round before decodes any more
-            self._max_num_seqs, self._room = wanted, asyncio.Semaphore(wanted)
-        for request in requests:
-            task = asyncio.get_running_loop().create_task(self._decode(request))
-            self._tasks[request.request_id] = task
-
-    async def _decode(self, request: Request) -> None:
-        cutoff_tokens, parameters = request.cutoff_tokens, sampling_parameters(request)
-        event = EngineEvent("finished", request.request_id, version_start=self._version)
-        began = time.perf_counter()
-        prompt = {"prompt_token_ids": list(request.prompt_tokens)}
-        try:
-            async with self._room:
-                async for output in self._engine.generate(prompt, parameters, request.request_id):
-                    self._grew = True
-                    event.cached_tokens = output.num_cached_tokens or 0
-                    part = output.outputs[0]
-                    event.tokens.extend(part.token_ids)
-                    if part.logprobs is not None:
-                        event.logprobs.extend(part.logprobs.logprobs)
-                    if output.finished:
-                        event.truncated = part.finish_reason == "length"
-                        event.version_start, event.version_end = versions_of(part, event.version_start, self._version)
-                    elif cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens:
-                        self._tell(EngineEvent("cutoff", request.request_id))
-                        cutoff_tokens = None
-            event.decode_s = time.perf_counter() - began
-            self._tell(event)
-        except Exception as error:  # noqa: BLE001 - a cancellation is none; poll() hands the driver what vLLM raises
-            self._die(f"{type(error).__name__}: {error}")
-        finally:
-            self._tasks.pop(request.request_id, None)
+        self._decoding.submit(requests, version, self._config.max_num_seqs if max_num_seqs is None else max_num_seqs)
 
     def _die(self, why: str) -> None:
         self._died = self._died or why
-        self._news.set()
-
-    def _tell(self, event: EngineEvent) -> None:
-        self._outbox.append(event)
-        self._news.set()
+        self._decoding.wake_up()
 
     async def poll(self, timeout_s: float) -> list[EngineEvent]:
         """Wait for events, at most `timeout_s`; [] if there was no sign of life either. Raises ActorFailed if vLLM
         died."""
-        if not self._outbox and self._died is None:
-            self._grew = False
-            try:
-                await asyncio.wait_for(self._news.wait(), timeout_s)
-            except TimeoutError:
-                return self._signs_of_life()
-            await asyncio.sleep(COALESCE_S)
+        if not self._decoding.has_news and self._died is None and not await self._decoding.news(timeout_s):
+            return self._signs_of_life()
         if self._died is not None:
             raise ActorFailed(self._config.name, f"vLLM failed: {self._died}")
-        self._news.clear()
-        events, self._outbox = self._outbox, []
-        return events
+        return self._decoding.take()
 
     def _signs_of_life(self) -> list[EngineEvent]:
         pulsed = self._watch is not None and self._watch.take_pulse()
-        sign = "alive" if self._grew else "pulse" if pulsed else None
+        sign = "alive" if self._decoding.grew else "pulse" if pulsed else None
         return [] if sign is None else [EngineEvent(sign, "")]
 
     async def abort(self, request_ids: list[str]) -> None:
         """Stop these requests; ids that ended already are ignored. Their unread events are dropped."""
-        gone = set(request_ids)
-        tasks = [task for name in request_ids if (task := self._tasks.get(name)) is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._outbox = [event for event in self._outbox if event.request_id not in gone]
+        await self._decoding.abort(request_ids)
+
+    async def held_tokens(self) -> dict[str, int]:
+        """By request: tokens that it holds in the KV cache at most, its prompt's included."""
+        return self._decoding.held_tokens()
+
+    async def release(self, request_ids: list[str]) -> None:
+        """Stop these requests and tell what each has decoded, so that another engine may go on with it: each ends in an
+        event `released`. Ids that ended already are ignored."""
+        await self._decoding.release(request_ids, self._version)
 
     async def sleep(self) -> None:
         """Drop weights and KV cache and free their memory; on a CPU nothing is freed, and the weights count as dropped.
 
         Raises RuntimeError if requests are running, ActorFailed if vLLM cannot sleep.
         """
-        if self._tasks:
-            raise RuntimeError(f"{self._config.name}: cannot sleep while {len(self._tasks)} requests decode")
+        if running := len(self._decoding):
+            raise RuntimeError(f"{self._config.name}: cannot sleep while {running} requests decode")
         self._version = ""  # so that no request is taken before new weights came
         with self._turns("sleep"):
             if self._config.device == "cuda":
@@ -294,7 +244,7 @@ class RolloutEngine:
         """Stop vLLM and its processes."""
         if self._watch is not None:
             self._watch.stop()
-        await self.abort(list(self._tasks))
+        await self._decoding.abort_all()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None

@@ -264,6 +264,14 @@ class EngineHandle:
         """Stop requests. Raises ActorFailed if the engine is gone: there is nothing to stop then."""
         return self._call(self._process, "abort", request_ids)
 
+    def held_tokens(self) -> Coroutine[Any, Any, dict[str, int]]:
+        """By request: tokens that it holds in the KV cache at most. Raises ActorFailed if the engine is gone."""
+        return self._call(self._process, "held_tokens")
+
+    def release(self, request_ids: list[str]) -> Coroutine[Any, Any, None]:
+        """Stop requests, each of which then tells what it has decoded. Raises ActorFailed as `abort`."""
+        return self._call(self._process, "release", request_ids)
+
     async def _call(self, process: EngineProcess | None, method: str, *arguments: Any) -> Any:
         return await self._up(process).call(method, arguments)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...plans.schema.sections.layouts import EngineLayout
@@ -22,10 +22,19 @@ def engine_name(tp: int, number: int) -> str:
     return f"rollout-tp{tp}-{number}"
 
 
+def judge_name(number: int) -> str:
+    """Name of a copy of the judge in errors, traces and placements."""
+    return f"judge-{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for device cpu, `gpus`
-    ids of GPUs for cuda (none: all that the process sees), `node_id` is Ray's of the engine's node ("": any)."""
+    ids of GPUs for cuda (none: all that the process sees), `node_id` is Ray's of the engine's node ("": any).
+
+    `compute_share`: of its cores, which an engine beside others gets while these want them too. `fixed_cache`:
+    its KV cache has `kv_memory_bytes` on GPUs, too, where it otherwise takes what is left of the engines' share.
+    """
 
     name: str
     model_path: str
@@ -39,6 +48,12 @@ class EngineConfig:
     seed: int = 0
     gpus: tuple[str, ...] = ()
     node_id: str = ""
+    compute_share: float = 1.0
+    fixed_cache: bool = False
+
+    def renamed(self, name: str) -> EngineConfig:
+        """Another engine that is built like this one."""
+        return replace(self, name=name)
 
 
 class EngineFacts(NamedTuple):
@@ -58,7 +73,9 @@ class EngineFacts(NamedTuple):
 class Request:
     """One sample to decode: `request_id` unique over the engine's life, prompt token ids, limits in tokens.
 
-    With a `seed` the sample does not depend on the requests that decode beside it.
+    With a `seed` the sample does not depend on the requests that decode beside it. `drawn_tokens`: of the prompt's
+    last tokens, those that another engine has decoded of this sample, by the same weights. With `choices` the engine
+    can write one of these texts and nothing else.
     """
 
     request_id: str
@@ -68,6 +85,8 @@ class Request:
     temperature: float = 1.0
     ignore_eos: bool = False
     seed: int | None = None
+    drawn_tokens: int = 0
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,7 +94,8 @@ class EngineEvent:
     """What happened in an engine, by `name`.
 
     Of a request: `finished`, with its tokens, the engine's log-probs, and how many of the prompt's tokens it found in
-    its cache; `cutoff`, it has at least `cutoff_tokens` tokens and decodes on. Of no request: `alive`, tokens were
+    its cache; `released`, as `finished`, but it was stopped before its end so that another engine goes on with it;
+    `cutoff`, it has at least `cutoff_tokens` tokens and decodes on. Of no request: `alive`, tokens were
     decoded since the last poll; `pulse`, vLLM's processes answered since the last poll.
     """
 

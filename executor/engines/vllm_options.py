@@ -16,6 +16,9 @@ ALIVE_TOKENS = 256
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
 
+FIXED_CACHE_SHARE = 0.05
+"""Of a GPU's memory: what must be free when an engine starts whose cache has a size of its own."""
+
 # Prompt tokens in one engine step on a CPU, vLLM's default there.
 CPU_BATCHED_TOKENS = 4096
 
@@ -38,6 +41,17 @@ def environment(config: EngineConfig) -> dict[str, str]:
     elif config.gpus:
         env |= visible_gpus(config.gpus)
     return env
+
+
+def niceness(config: EngineConfig) -> int:
+    """The niceness at which an engine gets its share of a core beside a process of niceness 0 (0 to 19).
+
+    Linux gives a process of niceness n the weight 1.25^-n (kernel/sched/core.c, sched_prio_to_weight). On GPUs, 0.
+    """
+    compute_share = config.compute_share
+    if config.device != "cpu" or compute_share >= 0.5:
+        return 0  # more than half would need rights that a user does not have
+    return min(19, round(math.log((1 - compute_share) / compute_share, 1.25)))
 
 
 def engine_arguments(config: EngineConfig) -> dict[str, Any]:
@@ -66,28 +80,50 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
         }
+    if config.fixed_cache:
+        return arguments | {
+            "gpu_memory_utilization": FIXED_CACHE_SHARE, "kv_cache_memory_bytes": config.kv_memory_bytes
+        }  # fmt: skip
     return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": ENGINE_SHARE}
 
 
-def sampling_parameters(request: Request) -> Any:
-    """vLLM's `SamplingParams` of a request."""
+DRAWN_TOKENS = "rlplan_drawn_tokens"
+"""Key of vLLM's extra arguments: tokens of the sample that another engine has drawn."""
+
+
+def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
+    """vLLM's `SamplingParams` of a request.
+
+    `continues_seeds`: the engine's ranks skip the random numbers that the tokens of another engine have used. Where
+    they cannot, such a sample goes on with another seed: with its own it would use these numbers again, and what is
+    drawn by them is not independent of what it has decoded.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     # vLLM 0.24 knows no interval of a request, and gives an output for each token: more messages, the same samples.
-    interval: dict[str, Any] = {}
+    further: dict[str, Any] = {}
     if "stream_interval" in SamplingParams.__struct_fields__:
-        interval["stream_interval"] = output_interval(request.cutoff_tokens)
+        further["stream_interval"] = output_interval(request.cutoff_tokens)
+    if request.choices:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        further["structured_outputs"] = StructuredOutputsParams(choice=list(request.choices))
+    seed, extra_args = request.seed, None
+    if seed is not None and request.drawn_tokens:
+        extra_args = {DRAWN_TOKENS: request.drawn_tokens} if continues_seeds else None
+        seed = seed if continues_seeds else (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
     return SamplingParams(
+        extra_args=extra_args,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         logprobs=0,
         flat_logprobs=True,
         detokenize=False,
         ignore_eos=request.ignore_eos,
-        seed=request.seed,
+        seed=seed,
         output_kind=RequestOutputKind.DELTA,
-        **interval,
+        **further,
     )
 
 

@@ -98,7 +98,7 @@ def ledgers_of(
         capacity = float((train_pool if train_pool and trained_only else pool).accelerators.memory_bytes)
         always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
         ledgers.append(DeviceLedger(device, capacity if on_gpu else math.inf, there, always))
-    return DeviceLedgers(ledgers)
+    return DeviceLedgers(ledgers, places)
 
 
 def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:

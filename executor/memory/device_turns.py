@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
-from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_training
+from ...rounds.hand_over import free_replicas
+from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_streaming, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
@@ -57,6 +58,7 @@ class DeviceTurns:
         self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
         self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
+        self._freed: frozenset[str] = frozenset()  # engines whose devices a trainer uses in this round
         for engine in self._engines.values():
             engine.room, engine.gone = self.room, self._gone
 
@@ -100,9 +102,12 @@ class DeviceTurns:
 
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
-        while self._contended(name) and not (self._may_start and self.ledgers.fits(Turn("engine_starts", name))):
+        while self._contended(name) and not self._may_start_now(name):
             await self._changed.wait()
         self._take(Turn("engine_starts", name))
+
+    def _may_start_now(self, name: str) -> bool:
+        return self._may_start and name not in self._freed and self.ledgers.fits(Turn("engine_starts", name))
 
     async def before_restart(self, run: TurnsOf) -> None:
         """Make room for the ranks of a run's trainer, which died and will be started again."""
@@ -139,6 +144,29 @@ class DeviceTurns:
         self._let_start(True)
         return took
 
+    def free_replicas(self, run: TurnsOf, replica: int, staying: Sequence[EngineHandle]) -> tuple[int, ...]:
+        """Numbers of the run's trainer's replicas, of so many ranks, that share no device with engines that stay."""
+        places = self.ledgers.places
+        devices = [device for engine in staying for device in places[engine.name]]
+        return free_replicas(places.get(trainer_name(run.name), ()), replica, devices)
+
+    def could_stream(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> bool:
+        """Whether the devices have room for the run's trainer while all engines but `freed` decode."""
+        order, ledgers = self._streaming(run, freed), self.ledgers
+        return ledgers.could(order(ledgers.holders, ledgers.states, ledgers.beside))
+
+    async def to_streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> TurnsTook:
+        """Have the run's trainer ready to train while all engines but `freed` decode. Raises RunFailed, TrainerDied."""
+        # One of them that died while it slept would find room in the ledger, which books no activations here.
+        self._freed = frozenset(engine.name for engine in freed)
+        return await self._go(self._streaming(run, freed), run)
+
+    def _streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> Order:
+        name, names = trainer_name(run.name), [engine.name for engine in freed]
+        if name not in self._trainers:
+            return lambda holders, states, beside: []
+        return lambda holders, states, beside: to_streaming(holders, states, beside, name, names)
+
     async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
         name = trainer_name(run.name)
@@ -157,10 +185,8 @@ class DeviceTurns:
                 began, group = time.perf_counter(), list(batch)
                 moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
                 seconds = time.perf_counter() - began
-                if event.startswith("engine"):
-                    took = took._replace(engines_s=took.engines_s + seconds)
-                else:
-                    took = took._replace(trainers_s=took.trainers_s + seconds)
+                whose = "engines_s" if event.startswith("engine") else "trainers_s"
+                took = took._replace(**{whose: getattr(took, whose) + seconds})
                 if run is not None:
                     taken = [move for move in moves if move is not None]
                     run.event(
@@ -253,6 +279,7 @@ class DeviceTurns:
     def _let_start(self, may: bool) -> None:
         """Whether replacements of engines may book memory; those that have booked it are waited for (`_look`)."""
         self._may_start = may
+        self._freed = frozenset() if may else self._freed
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:

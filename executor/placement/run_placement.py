@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from ...plans.check.prediction_rules import nodes_taken
 from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
-from ..engines.messages import engine_counts, engine_name
-from .seats import Placement, Room, place
+from ..engines.messages import engine_counts, engine_name, judge_name
+from .seats import Judges, Placement, Room, place
 
 
 def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Placement:
@@ -27,7 +27,13 @@ def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Place
     ranks = {name: job.rounds.short.train.accelerators for name, job in jobs.items()}
     nodes, train_nodes = _nodes(plans.values(), pools[rollout_pool], None if train_pool is None else pools[train_pool])
     train_room = None if train_pool is None else room_of(train_pool, pools, train_nodes)
-    return place(room_of(rollout_pool, pools, nodes), engines, ranks, first.reward.workers, train_room)
+    judge = first.reward.judge
+    judges = None
+    if judge is not None:
+        names = tuple(judge_name(number) for number in range(judge.instances))
+        judges = Judges(names, judge.tp, judge.place == "beside")
+    room = room_of(rollout_pool, pools, nodes)
+    return place(room, engines, ranks, first.reward.all_workers, train_room, judges)
 
 
 def room_of(name: str, pools: Mapping[str, Pool], nodes: int | None = None) -> Room:

@@ -7,7 +7,8 @@ Nodes are numbered from 0, and so are the devices of each. Invariants (`Placemen
 - where trainers have a pool to themselves no engine is on its nodes, and no rank elsewhere.
 
 Engines are spread over nodes, one on each before any has two: each has its node's host to itself for longer, and the
-death of a node takes the fewest.
+death of a node takes the fewest. They are numbered node by node, as trainer ranks are: the last ones, which may be
+handed over to training, then free whole nodes, and so whole replicas of the trainer.
 """
 
 from __future__ import annotations
@@ -49,12 +50,21 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Judges:
+    """Copies of a judge: their names, the devices of each, and whether they are beside engines or have their own."""
+
+    names: tuple[str, ...]
+    tp: int
+    beside: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where every actor of a run sits.
 
     Attributes:
         rooms: the engines' pool, and the trainers' where they have one of their own.
-        engines: by name of the engine.
+        engines: by name of the engine; copies of a judge, which are in no set, among them.
         engine_sets: names of the engines of each TP size; those of one size decode together.
         trainers: seats of the ranks by name of the plan, in order of the ranks; plans train in turns.
         reward_workers: the node of each worker.
@@ -107,6 +117,7 @@ def place(
     ranks: Mapping[str, int],
     workers: int,
     train_room: Room | None = None,
+    judges: Judges | None = None,
 ) -> Placement:
     """The placement of a run's actors.
 
@@ -116,24 +127,31 @@ def place(
         ranks: trainer ranks of each plan.
         workers: reward workers; they are on nodes of the engines' pool that have engines or trainer ranks.
         train_room: the nodes of the trainers, which follow those of the engines; None: the engines'.
+        judges: copies of a judge; None: without one.
 
     Raises DoesNotFit.
     """
     if train_room is not None:
         train_room = replace(train_room, first=room.nodes)
     trained = train_room or room
-    seats = {}
+    seats: dict[str, Seat] = {}
     for tp, names in engines.items():
-        for number, name in enumerate(names):
-            seats[name] = _engine_seat(room, tp, number, len(names))
+        of_size = sorted((_engine_seat(room, tp, number, len(names)) for number in range(len(names))), key=_order)
+        seats |= dict(zip(names, of_size, strict=True))
     trainers = {plan: tuple(_rank_seat(trained, rank, total) for rank in range(total)) for plan, total in ranks.items()}
     used: list[set[int]] = [set() for _ in range(room.nodes)]
     for seat in [*seats.values(), *(seat for of_plan in trainers.values() for seat in of_plan)]:
         if seat.node < room.nodes:
             used[seat.node].update(seat.devices)
+    if judges is not None:
+        seats |= _judge_seats(room, judges, list(seats.values()))
     sets = {tp: tuple(names) for tp, names in engines.items()}
     rooms = (room,) if train_room is None else (room, train_room)
     return Placement(rooms, seats, sets, trainers, _worker_nodes(room, used, workers))
+
+
+def _order(seat: Seat) -> tuple[int, tuple[int, ...]]:
+    return seat.node, seat.devices
 
 
 def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
@@ -145,6 +163,26 @@ def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
             f"each engine's on one node; the {_text(room)} can hold {count(room.nodes * of_node, 'engine')}"
         )
     return Seat(node, tuple(range(row * tp, (row + 1) * tp)))
+
+
+def _judge_seats(room: Room, judges: Judges, engines: Sequence[Seat]) -> dict[str, Seat]:
+    """Seats of a judge's copies, spread over nodes: on devices of engines, or on such that no engine ever has."""
+    decoding: list[set[int]] = [set() for _ in range(room.nodes)]
+    for seat in engines:
+        decoding[seat.node].update(seat.devices)
+    free = [sorted(held if judges.beside else set(range(room.devices)) - held) for held in decoding]
+    seats: dict[str, Seat] = {}
+    for name in judges.names:
+        node = max(range(room.nodes), key=lambda number: (len(free[number]), -number))
+        if len(free[node]) < judges.tp:
+            whose = "engines have" if judges.beside else "engines leave"
+            raise DoesNotFit(
+                f"{count(len(judges.names), 'copy', 'copies')} of the judge need {count(judges.tp, 'device')} each on "
+                f"one node; of the {_text(room)} the {whose} room for {len(seats)}"
+            )
+        seats[name] = Seat(node, tuple(free[node][: judges.tp]))
+        free[node] = free[node][judges.tp :]
+    return seats
 
 
 def _rank_seat(room: Room, rank: int, total: int) -> Seat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.schedule import Schedule
-from ...rounds.timeouts import Timeouts
+from ...rounds.timeouts import PoolTimeouts
 from ...traces.trace import TraceWriter
+from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.scoring_health import unscored
 from ..weights.sync import SyncReport
@@ -64,6 +65,19 @@ class StepRecord:
     engines_missing: int = 0
 
 
+def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
+    """A sample's parts for the trace, by name; {} of a reward of one part, which the sample's own keys tell."""
+    if len(parts) < 2:
+        return {}
+    return {
+        name: {
+            "value": part.value, "s": round(part.seconds, 6), "outcome": part.outcome, "deadline_s": part.deadline_s,
+            "attempts": part.attempts,
+        }
+        for name, part in parts.items()
+    }  # fmt: skip
+
+
 class PhaseSeconds(NamedTuple):
     """Seconds of the phases of a step; `other_s`: of the rollout, without decoding and exposed rewards."""
 
@@ -76,7 +90,7 @@ class PhaseSeconds(NamedTuple):
 
 
 def step_record(
-    step: int, round_kind: str, schedule: Schedule, timeouts: Timeouts, outcome: Outcome, result: RolloutResult,
+    step: int, round_kind: str, schedule: Schedule, timeouts: PoolTimeouts, outcome: Outcome, result: RolloutResult,
     metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: SyncReport, engines: int,
 ) -> StepRecord:  # fmt: skip
     """The record of a step, from what its round and its update left; `engines`: those of the round in the plan."""
@@ -171,10 +185,12 @@ class Recorder:
                     reward_outcome=sample.reward_outcome,
                     reward_s=round(sample.reward_s, 6),
                     reward_deadline_s=sample.reward_deadline_s,
+                    reward_parts=parts_record(sample.reward_parts),
                     fate=None if fate is None else fate.value,
                     issued_s=round(sample.issued_s, 6),
                     finished_s=round(sample.finished_s, 6),
                     engine=sample.engine,
+                    moves=sample.moves,
                     version=[sample.version_start, sample.version_end],
                 )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...plans.schema.job import Job, JobPaths
+from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
 from .scoring_errors import MEMORY_BYTES
 from .scoring_errors import InfrastructureError as InfrastructureError  # a user's function imports them from here
@@ -28,7 +28,7 @@ from .scoring_errors import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
 
-REWARD_KINDS = ("function", "math", "code")
+REWARD_KINDS = ("function", "math", "code", "format")
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class ScorerConfig:
     """How responses are scored: the job's reward section, as plain data that Ray and JSON carry.
 
     Attributes:
-        reward_kind: `function`, `math` or `code`.
+        reward_kind: `function`, `math`, `code` or `format`.
         function: dotted path `pkg.mod:name` where `reward_kind` is `function`, else None.
         deadline_s: seconds of wall time for one response, at most.
         search_path: folder, usually the job file's, that is searched for the module before the rest of `sys.path`.
         memory_bytes: address space that scoring one response may take; of other kinds than `code` it is counted beyond
             what the function's imports take.
+        pattern: regular expression where `reward_kind` is `format`, else None.
     """
 
     reward_kind: str
@@ -49,16 +50,18 @@ class ScorerConfig:
     deadline_s: float
     search_path: str | None = None
     memory_bytes: int = MEMORY_BYTES
+    pattern: str | None = None
 
     @classmethod
-    def of_job(cls, job: Job, paths: JobPaths, deadline_s: float) -> ScorerConfig:
-        """The configuration of a job, with `deadline_s` as the longest deadline of a sample."""
+    def of_part(cls, part: RewardSpec, paths: JobPaths, deadline_s: float) -> ScorerConfig:
+        """The configuration of a part of a job's reward, with `deadline_s` as the longest deadline of a sample."""
         return cls(
-            reward_kind=job.reward.kind,
-            function=job.reward.function,
+            reward_kind=part.kind,
+            function=part.function,
             deadline_s=deadline_s,
             search_path=str(paths.reward_folder.resolve()),
-            memory_bytes=job.reward.memory_bytes or MEMORY_BYTES,
+            memory_bytes=part.memory_bytes or MEMORY_BYTES,
+            pattern=part.pattern,
         )
 
 
@@ -72,6 +75,8 @@ class Scorer:
     """The longest deadline that a sample may have."""
     margin_s: float = 0.0
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
+    notes: tuple[str, ...] = ()
+    """What this machine lacks of what should hold a response."""
 
     @property
     def call(self) -> RewardFunction:
@@ -98,13 +103,18 @@ def resolve(config: ScorerConfig) -> Scorer:
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
         return _left_to_the_alarm(score, deadline_s)
+    if reward_kind == "format":
+        from .kinds.format_reward import FormatReward
+
+        assert config.pattern is not None, "the job's schema demands it"
+        return _left_to_the_alarm(FormatReward(config.pattern), deadline_s)
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
-        probe()
+        notes = probe(config.memory_bytes)
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
-        return Scorer(sandboxed, deadline_s, START_S + 1.0)
+        return Scorer(sandboxed, deadline_s, START_S + 1.0, notes)
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
 
 

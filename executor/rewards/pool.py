@@ -22,7 +22,6 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.errors import InputError, RunFailed
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor
@@ -47,6 +46,7 @@ class RewardPool:
         start_s: seconds that a worker may take to start at most, the import of the function's module included.
         supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
         seats: the node of each worker.
+        first_worker: number of the first worker among those of all pools of the run.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class RewardPool:
         start_s: float = START_S,
         supervisor: Supervisor | None = None,
         seats: SeatKeeper | None = None,
+        first_worker: int = 0,
     ) -> None:
         assert workers >= 1
         self._retries = retries
@@ -68,7 +69,7 @@ class RewardPool:
         self._slack_s = slack_s
         supervisor = supervisor or Supervisor()
         process = partial(RewardProcess, config=config, supervisor=supervisor, start_s=start_s, seats=seats)
-        self._workers = [process(f"{name}-{i}", number=i) for i in range(workers)]
+        self._workers = [process(f"{name}-{i}", number=first_worker + i) for i in range(workers)]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, Sample] = {}
         self._queue = SampleQueue()
@@ -77,20 +78,6 @@ class RewardPool:
         self._open = False
         self._counts: Counter[str] = Counter()
         self._witness: Sample | None = None
-
-    @classmethod
-    def of_job(
-        cls,
-        job: Job,
-        paths: JobPaths,
-        workers: int,
-        deadline_s: float,
-        supervisor: Supervisor | None = None,
-        seats: SeatKeeper | None = None,
-    ) -> RewardPool:
-        """The pool of a job; `profile` and `execute` score with the same function and the same limits."""
-        scorer, retries = ScorerConfig.of_job(job, paths, deadline_s), job.reward.retries
-        return cls(scorer, workers, retries=retries, supervisor=supervisor, seats=seats)
 
     async def start(self) -> None:
         """Start all workers.
@@ -150,9 +137,9 @@ class RewardPool:
         `renewed` processes within workers; and now: samples in the `queue`, `unfinished` ones."""
         return self._counts + Counter(queue=len(self._queue), unfinished=len(self._samples))
 
-    def pids(self) -> dict[str, int]:
-        """Process id of each worker that is up, by name."""
-        return {worker.name: worker.facts.pid for worker in self._workers if worker.facts is not None}
+    def facts(self) -> dict[str, Any]:
+        """The `WorkerFacts` of each worker that is up, by its name."""
+        return {worker.name: worker.facts for worker in self._workers if worker.facts is not None}
 
     async def close(self) -> None:
         """Cancel what is unfinished and kill the workers; leaves no task, future or actor. May be called twice."""

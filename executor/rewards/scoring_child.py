@@ -1,7 +1,7 @@
 """The process in which `math` and `function` rewards are called; `scoring_process` starts it, nobody imports it.
 
 It lives as long as its worker lets it, because its imports cost what a thousand calls do. What a response makes the
-function do is limited as a response's own code is (`sandbox_child`), as far as a function of the user's allows:
+function do is limited as a response's own code is (`sandbox`), as far as a function of the user's allows:
 
 - address space: `memory_bytes` beyond what the process has after its imports;
 - CPU seconds of each call: those of its deadline on every core that it may use; wall time is the parent's to keep;
@@ -31,7 +31,7 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError
 from .functions import Scorer, ScorerConfig, resolve
-from .kinds.sandbox_child import die_with_parent, lower
+from .sandbox.kernel import die_with_parent, lower
 from .scoring import score_one, where
 
 LENGTH = struct.Struct("<I")

@@ -32,6 +32,8 @@ class WorkerFacts(NamedTuple):
     alarm_s: float
     """Seconds after which it interrupts the scoring of one sample."""
     pid: int
+    notes: tuple[str, ...] = ()
+    """What its machine lacks of what should hold a response."""
 
 
 class RewardWorker:
@@ -62,7 +64,8 @@ class RewardWorker:
         if self._process is not None:
             self._problem, self._failure = self._process.start()
             alarm_s = self._deadline_s + GRACE_S
-        return WorkerFacts(self._problem, self._failure, alarm_s, os.getpid())
+        notes = self._scorer.notes if self._scorer else ()
+        return WorkerFacts(self._problem, self._failure, alarm_s, os.getpid(), notes)
 
     def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[Scored]:
         """Score `(prompt, response, answer, deadline_s)` in order; stop starting new ones once `budget_s` has gone by.

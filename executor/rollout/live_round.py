@@ -5,6 +5,7 @@ messages. Invariants:
 - when `stop` returns, nothing of the round decodes and no reward of it is pending;
 - only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
   overtakes its submit, and an engine that hangs holds up no other;
+- the samples of an engine that is handed over to training go on elsewhere, tokens kept (engine_hand_over.py);
 - the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
   the fleet's matter and goes on beside the round, which it joins when it is up; the round's end does not wait for it.
 """
@@ -12,8 +13,8 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -30,27 +31,15 @@ from ...rounds.machines.events import (
     Scored,
 )
 from ...rounds.machines.round import Round
-from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle
 from ..engines.messages import EngineEvent, Request
 from ..faults import Fault, classify, failure
 from ..supervision import LOOK_S
+from .engine_hand_over import EngineHandOver, Held
+from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 from .sample_rewards import SampleRewards
-
-
-class Weights(NamedTuple):
-    """The weights that decode a round: their version, and what gives them to an engine that comes back in the round."""
-
-    version: str
-    give: GiveWeights
-
-
-GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
-"""Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
-
-Message = EngineNews | Scored | Failed
-Inbox = asyncio.Queue[Message]
 
 
 class LiveRound:
@@ -84,7 +73,14 @@ class LiveRound:
         self._joins: set[asyncio.Task[None]] = set()
         self._waiting: list[Issue] = []  # issues that found no engine alive
         self._restarts: list[str] = []
+        self._hand_over: EngineHandOver | None = None
+        self._on_ready: Callable[[int], None] | None = None
+        self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
+
+    def stream(self, on_ready: Callable[[int], None], hand_over: EngineHandOver | None) -> None:
+        """Tell `on_ready` each draw that is certain to be trained, and free engines as `hand_over` decides."""
+        self._on_ready, self._hand_over = on_ready, hand_over
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -104,6 +100,8 @@ class LiveRound:
                     actions.extend(self._machine.handle(event))
             self._apply(actions)
             self._look()
+            if self._hand_over is not None:
+                self._hand_over.look()
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -146,6 +144,9 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
+            case Held():
+                self._free(message)
+                return []
             case _:
                 raise message
 
@@ -155,8 +156,36 @@ class LiveRound:
             return None
         if news.name == "cutoff":
             return ReachedCutoff(key)
+        if news.name == "released":
+            return self._move(news, key)
         self._ledger.finish(news, self._weights.version)
-        return Finished(key, len(news.tokens), news.truncated)
+        return Finished(key, len(self._ledger.samples[key].tokens), news.truncated)
+
+    def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
+        """A sample that an engine gave back goes on elsewhere; if nowhere, it is lost."""
+        alive = self._alive()
+        if not alive:
+            self._ledger.drop(key)
+            return Lost(key)
+        engine, request = self._ledger.move(news, self._weights.version, alive)
+        self._send(self._engines[engine].submit([request], self._weights.version, self._max_num_seqs), "submit")
+        return None
+
+    def _alive(self) -> set[int]:
+        """The engines that can take samples, by number."""
+        leaving = set() if self._hand_over is None else self._hand_over.leaving
+        version = self._weights.version
+        return {i for i, e in enumerate(self._engines) if e.alive and e.version == version and i not in leaving}
+
+    def _free(self, held: Held) -> None:
+        """Have engines give their samples back, if the round decides to hand engines over."""
+        assert self._hand_over is not None
+        for number, requests in self._hand_over.decide(held):
+            if requests:
+                self._send(self._engines[number].release(requests), "release")
+
+    async def _ask(self, hand_over: EngineHandOver) -> None:
+        self._inbox.put_nowait(await hand_over.ask())
 
     def _lose(self, death: EngineDied) -> list[Event]:
         """The samples of a dead engine are lost; its replacement is on its way."""
@@ -170,6 +199,8 @@ class LiveRound:
     def _welcome(self, back: EngineBack) -> None:
         """An engine of this round is up again: it gets the weights, then what waited for an engine."""
         if back.engine not in self._engines or not back.engine.alive:
+            return
+        if self._hand_over is not None and self._engines.index(back.engine) in self._hand_over.leaving:
             return
         if back.loaded:
             waiting, self._waiting = self._waiting, []
@@ -201,6 +232,13 @@ class LiveRound:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
         self._send_aborts(aborts)
+        if self._on_ready is not None:
+            for draw in self._machine.ready[self._ready :]:
+                self._on_ready(draw)
+            self._ready = len(self._machine.ready)
+        finished = sum(isinstance(action, Score) for action in actions)
+        if self._hand_over is not None and self._hand_over.scored(finished):
+            _spawn(self._joins, self._ask(self._hand_over), "what engines hold")
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
@@ -221,8 +259,7 @@ class LiveRound:
             self._send(self._engines[engine].abort(request_ids), "abort")
 
     def _issue(self, issues: list[Issue]) -> None:
-        version = self._weights.version
-        alive = {i for i, engine in enumerate(self._engines) if engine.alive and engine.version == version}
+        version, alive = self._weights.version, self._alive()
         if issues and not alive:
             self._waiting.extend(issues)
             return

@@ -14,10 +14,12 @@ from ...rounds.balance import PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
-from ..rewards.pool import RewardPool
-from .live_round import GiveWeights, Inbox, LiveRound, Weights
+from .live_round import LiveRound
 from .prompts import PromptText
+from .reward_sum import RewardSum, Scorer
+from .round_messages import GiveWeights, Inbox, Weights
 from .round_samples import Progress, RolloutResult
+from .round_streaming import RoundStreaming
 from .sample_ledger import SampleLedger
 from .sample_rewards import SampleRewards
 from .scoring_health import ScoringHealth
@@ -26,12 +28,15 @@ LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
 
 
 class RoundRunner:
-    """Drives rounds of one job on a fleet. Reused for all rounds; `run` is not reentrant."""
+    """Drives rounds of one job on a fleet. Reused for all rounds; `run` is not reentrant.
+
+    `rewards`: all parts of the job's reward, or the only one.
+    """
 
     def __init__(
         self,
         fleet: Fleet,
-        rewards: RewardPool,
+        rewards: RewardSum | Scorer,
         prompts: Mapping[str, PromptText],
         decode_text: Callable[[list[int]], str],
         *,
@@ -41,7 +46,7 @@ class RoundRunner:
     ) -> None:
         self.progress = Progress()
         self._fleet = fleet
-        self._rewards = rewards
+        self._rewards = rewards if isinstance(rewards, RewardSum) else RewardSum.alone(rewards)
         self._prompts = prompts
         self._decode_text = decode_text
         self._temperature = temperature
@@ -57,18 +62,20 @@ class RoundRunner:
         give_weights: GiveWeights,
         tag: str,
         seeds: RoundSeeds | None = None,
-        deadline_s: Callable[[str], float] | None = None,
+        deadlines_s: Callable[[str], Mapping[str, float]] | None = None,
         max_num_seqs: int | None = None,
         sharing: PrefixSharing | None = None,
+        streaming: RoundStreaming | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
         `give_weights` gives them to an engine that is replaced during the round.
 
-        Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
-        sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how many samples an engine
-        decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's samples together; without
-        it they are spread.
+        Without `seeds` the engines draw from generators of their own. `deadlines_s` gives, by part of the reward, the
+        seconds that scoring a sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how
+        many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
+        samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
+        closed after the round.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines, inbox = self._fleet.engines(layout), Inbox()
@@ -79,19 +86,27 @@ class RoundRunner:
         self.progress = ledger.progress
         self._health.begin_round()
         rewards = SampleRewards(
-            self._rewards, self._prompts, self._decode_text, self._health, deadline_s, ledger.progress,
+            self._rewards, self._prompts, self._decode_text, self._health, deadlines_s, ledger.progress,
             inbox.put_nowait,
         )  # fmt: skip
         live = LiveRound(
             round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
             max_num_seqs=max_num_seqs, stall_s=self._stall_s,
         )  # fmt: skip
+        if streaming is not None:
+            live.stream(streaming.offer_from(round_, ledger.samples), streaming.begin(engines, ledger))
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
-            return await live.drive()
-        except asyncio.CancelledError:
-            patience_s = LEAVE_S
+            result = await live.drive()
+            if streaming is not None:
+                streaming.stream.round_over()  # now, before the stream takes what became ready with the round's end
+            return result
+        except BaseException as end:
+            if isinstance(end, asyncio.CancelledError):
+                patience_s = LEAVE_S
+            if streaming is not None:
+                streaming.stream.abandon()
             raise
         finally:
             await live.stop(patience_s)

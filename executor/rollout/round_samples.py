@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ...rounds.machines.events import SampleKey
@@ -10,6 +10,7 @@ from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution
 from ..trainer.samples import TrainSample
+from .reward_sum import PartScore
 
 
 @dataclass(slots=True)
@@ -32,8 +33,10 @@ class RolloutSample:
     reward_deadline_s: float | None = None
     reward_outcome: str = ""
     reward_detail: str = ""
+    reward_parts: Mapping[str, PartScore] = field(default_factory=dict)
     engine: str = ""
     attempt: int = 0
+    moves: int = 0  # to other engines, tokens kept
     aborted: bool = False
 
 
@@ -59,34 +62,44 @@ class Progress:
     aborted: int = 0
 
 
-def train_groups(outcome: Outcome, samples: Mapping[SampleKey, RolloutSample]) -> list[list[TrainSample]]:
-    """The groups that a round trains, sorted as the outcome has them."""
+def train_groups(
+    outcome: Outcome, samples: Mapping[SampleKey, RolloutSample], without: Collection[int] = ()
+) -> list[list[TrainSample]]:
+    """The groups that a round trains, sorted as the outcome has them; `without`: draws that are left out."""
+    groups = [group for group in outcome.trained if group.keys[0].draw not in without]
+    return [train_group(group.prompt, dict(zip(group.keys, group.rewards, strict=True)), samples) for group in groups]
+
+
+def train_group(
+    prompt: str, rewards: Mapping[SampleKey, float], samples: Mapping[SampleKey, RolloutSample]
+) -> list[TrainSample]:
+    """A group of a round as the trainer takes it; `rewards`: of its samples, in order."""
     return [
-        [
-            TrainSample(
-                prompt_id=group.prompt,
-                sample=key.sample,
-                prompt_tokens=list(samples[key].prompt_tokens),
-                response_tokens=samples[key].tokens,
-                logprobs=samples[key].logprobs,
-                reward=reward,
-                # A cut at L* never gets here: only long draws reach the job's cap.
-                truncated=samples[key].truncated,
-            )
-            for key, reward in zip(group.keys, group.rewards, strict=True)
-        ]
-        for group in outcome.trained
+        TrainSample(
+            prompt_id=prompt,
+            sample=key.sample,
+            prompt_tokens=list(samples[key].prompt_tokens),
+            response_tokens=samples[key].tokens,
+            logprobs=samples[key].logprobs,
+            reward=reward,
+            # A cut at L* never gets here: only long draws reach the job's cap.
+            truncated=samples[key].truncated,
+        )
+        for key, reward in rewards.items()
     ]
 
 
-def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> list[Execution]:
-    """Seconds of the rewards of a finished round, for `Timeouts.end_round`; a reward above 0 is a correct answer."""
-    executions: list[Execution] = []
+def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[Execution]]:
+    """By part of the reward, its executions in a finished round, for `PoolTimeouts.end_round`.
+
+    An answer is correct to a part if the part's own value, before its weight, is above 0.
+    """
+    executions: dict[str, list[Execution]] = {}
     for draw in round_.draws:
         if draw.fate in (Fate.TRAINED, Fate.FILTERED):
             for number in round_.trained_samples(draw):
-                sample = samples[SampleKey(draw.number, number)]
-                correct = sample.reward is not None and sample.reward > 0
-                timed_out = sample.reward_outcome == "policy_timeout"
-                executions.append(Execution(draw.prompt, sample.reward_s, correct, timed_out))
+                for name, part in samples[SampleKey(draw.number, number)].reward_parts.items():
+                    timed_out = part.outcome == "policy_timeout"
+                    execution = Execution(draw.prompt, part.seconds, part.value > 0, timed_out)
+                    executions.setdefault(name, []).append(execution)
     return executions

@@ -1,8 +1,9 @@
 """Where each sample of a round decodes: which engine, under which request id, with which seed.
 
 Invariants:
-- a sample decodes on at most one engine at a time; each attempt has a request id of its own, and the id of an attempt
-  that ended, was aborted or was lost is unknown here, so that late messages about it vanish;
+- a sample decodes on at most one engine at a time, and keeps its tokens where it moves to another;
+- each attempt has a request id of its own, and the id of an attempt that ended, was aborted or was lost is unknown
+  here, so that late messages about it vanish;
 - a sample whose two weight versions are not the round's never reaches the machine: the run stops.
 """
 
@@ -52,6 +53,7 @@ class SampleLedger:
         self._balancer = Balancer(len(engines), sharing)
         self._temperature, self._ignore_eos = temperature, ignore_eos
         self._decoding: dict[str, SampleKey] = {}
+        self._issues: dict[SampleKey, Issue] = {}
         self._began = time.perf_counter()
 
     def now_s(self) -> float:
@@ -74,8 +76,13 @@ class SampleLedger:
         """Whether samples decode on an engine."""
         return bool(self._balancer.running(engine))
 
+    def requests_on(self, engine: int) -> list[str]:
+        """Ids of the requests that decode on an engine."""
+        return [self.request_id(key) for key in self._balancer.running(engine) if isinstance(key, SampleKey)]
+
     def issue(self, issue: Issue, alive: set[int]) -> tuple[int, Request]:
         """The engine, among those `alive`, on which a sample is to decode from its start, and the request."""
+        self._issues[issue.key] = issue
         prompt = self._prompts[issue.prompt]
         before = self.samples.get(issue.key)
         engine = self._balancer.assign(issue.key, float(issue.max_tokens), alive, issue.prompt, len(prompt.tokens))
@@ -101,17 +108,53 @@ class SampleLedger:
             seed=None if self._seeds is None else self._seeds.issue(issue),
         )
 
-    def finish(self, event: EngineEvent, version: str) -> None:
-        """Note what a sample decoded. Raises RunFailed unless weights `version` decoded all of it."""
+    def move(self, event: EngineEvent, version: str, alive: set[int]) -> tuple[int, Request]:
+        """The engine, among those `alive`, on which a sample that was released goes on, and the request.
+
+        Its tokens are kept and prefilled again. Raises RunFailed unless weights `version` decoded them.
+        """
+        key = self._decoded(event, version)
+        sample, issue = self.samples[key], self._issues[key]
+        sample.attempt += 1
+        sample.moves += 1
+        kept = len(sample.tokens)
+        engine = self._balancer.assign(
+            key, float(issue.max_tokens), alive, issue.prompt, len(self._prompts[issue.prompt].tokens)
+        )
+        sample.engine = self._engines[engine]
+        request_id = self.request_id(key)
+        self._decoding[request_id] = key
+        cutoff = None if issue.cutoff_tokens is None or issue.cutoff_tokens <= kept else issue.cutoff_tokens - kept
+        return engine, Request(
+            request_id=request_id,
+            prompt_tokens=(*sample.prompt_tokens, *sample.tokens),
+            max_tokens=issue.max_tokens - kept,
+            cutoff_tokens=cutoff,
+            temperature=self._temperature,
+            ignore_eos=self._ignore_eos,
+            seed=None if self._seeds is None else self._seeds.seed(key),
+            drawn_tokens=kept,
+        )
+
+    def _decoded(self, event: EngineEvent, version: str) -> SampleKey:
+        """Add what an engine decoded to its sample, which decodes there no more. Raises RunFailed unless weights
+        `version` decoded all of it."""
         for decoded_by in (event.version_start, event.version_end):
             if decoded_by != version:
                 raise RunFailed(f"{event.request_id} was decoded by weights {decoded_by!r}, not {version!r}")
         key = self._decoding.pop(event.request_id)
-        sample = self.samples[key]
         self._balancer.release(key)
-        sample.tokens, sample.logprobs = event.tokens, event.logprobs
-        sample.truncated, sample.cached_tokens = event.truncated, event.cached_tokens
-        sample.version_start, sample.version_end = event.version_start, event.version_end
+        sample = self.samples[key]
+        sample.cached_tokens = sample.cached_tokens if sample.moves else event.cached_tokens
+        sample.version_start = sample.version_start or event.version_start
+        sample.version_end = event.version_end
+        sample.tokens, sample.logprobs = sample.tokens + event.tokens, sample.logprobs + event.logprobs
+        return key
+
+    def finish(self, event: EngineEvent, version: str) -> None:
+        """Note what a sample decoded. Raises RunFailed unless weights `version` decoded all of it."""
+        sample = self.samples[self._decoded(event, version)]
+        sample.truncated = event.truncated
         sample.finished_s = self.last_decode_s = self.now_s()
         self.progress.finished += 1
         self.progress.decoding -= 1
@@ -127,6 +170,14 @@ class SampleLedger:
             if self._seeds is not None:
                 self._seeds.lose(key)
         return lost
+
+    def drop(self, key: SampleKey) -> None:
+        """A sample that was released decodes nowhere; it is lost."""
+        self._decoding.pop(self.request_id(key), None)
+        self._balancer.release(key)
+        self.progress.decoding -= 1
+        if self._seeds is not None:
+            self._seeds.lose(key)
 
     def abort(self, key: SampleKey) -> tuple[int, str] | None:
         """Give up an issued sample; the engine and request to stop if it decodes."""

@@ -61,7 +61,7 @@ class TrainerGroup:
         self._plan, self._seats, self._node_patience_s, self._spawn = name, seats, node_patience_s, spawn
         self._places: list[LiveSeat] = []
         self.supervisor = supervisor or Supervisor()
-        self._config = config
+        self.config = config
         self._ranks: list[Any] = []
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
@@ -87,21 +87,21 @@ class TrainerGroup:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
         self.lives += 1
-        self._ranks = self._spawn(self._config, self._places)
+        self._ranks = self._spawn(self.config, self._places)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)
         ]
         deadline_s = self.supervisor.start_deadline_s(self.name)
         method = None
-        if self._config.ranks > 1:
+        if self.config.ranks > 1:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
             method = f"tcp://{points}"
         self.parameters = int(await self._all("construct", deadline_s, method))
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
-        name = f"rank {rank} of {self._config.ranks}"
+        name = f"rank {rank} of {self.config.ranks}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
             silent_s = await silent_seconds(call, silence, patience_s)
@@ -179,11 +179,21 @@ class TrainerGroup:
             self._lose(f"{method}: {reason(errors[0])}")
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
-    async def step(self, groups: list[list[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
-        """One optimizer step, by other settings if they are given; returns the trainer's metrics."""
-        reference = ray.put(groups)
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, update)
+    async def step(
+        self, groups: list[list[TrainSample]], update: UpdateSettings | None = None, *, streamed: bool = False
+    ) -> dict[str, float]:
+        """One optimizer step, by other settings if they are given; returns the trainer's metrics. `streamed`: other
+        groups of the step were given to `stream`."""
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, ray.put(groups), update, streamed)
         return metrics
+
+    async def stream(
+        self, groups: list[list[TrainSample]], update: UpdateSettings, replicas: Sequence[int] | None, first: bool
+    ) -> float:
+        """Add the gradients of groups of the coming step, on some replicas (None: all); returns seconds on rank 0."""
+        arguments = ray.put(groups), update, replicas, first
+        seconds: float = await self._all("stream", STEP_DEADLINE_S, *arguments)
+        return seconds
 
     async def export(self, path: Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
         """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor, if asked

@@ -3,8 +3,8 @@
 Invariants:
 - The update is a function of the set of samples and of the weights: samples are sorted first, so completion order
   changes no bit (on CPU; CUDA kernels may add in any order).
-- Gradients do not depend on the micro-batch split or the number of ranks beyond rounding: every token's weight in the
-  loss holds the division by constants of the plan, and gradients are summed, never averaged.
+- Gradients do not depend on the micro-batch split, the number of ranks, or on what was streamed (gradient_sum.py),
+  beyond rounding.
 - What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
@@ -15,10 +15,9 @@ Invariants:
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +31,15 @@ from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.staging import Staging
 from ..weights.transfer.rank_transfers import RankTransfers
-from .local_tensors import whole
-from .objective import Objective
+from .gradient_sum import GradientSum
 from .optimizer.gradient_norm import clip, total_norm
 from .optimizer.sharded_adamw import ShardedAdamW
-from .packing import pack, pair_share
-from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import load_policy
-from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
+from .policy.local_tensors import whole
 from .policy.parked_parameters import ParkedParameters
-from .policy.partial_gradients import PartialGradients
 from .policy.rank_mesh import RankMesh, join
-from .policy.recompute import Recompute
 from .samples import TrainSample
 from .step_checks import refusal
-from .step_totals import StepTotals
 from .trainer_config import TrainerConfig, UpdateSettings
 
 
@@ -62,7 +55,6 @@ class Trainer:
     def __init__(self, config: TrainerConfig, rank: int = 0, init_method: str | None = None) -> None:
         assert (init_method is not None) == (config.ranks > 1), "init_method goes with several ranks"
         self._config = config
-        self._objective = Objective(config)
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.algorithm.seed)
         self._rank, self._world_size = rank, config.ranks
@@ -76,20 +68,44 @@ class Trainer:
         self._mesh = join(rank, config.dp, config.sp, config.tp, self._device, init_method) if joins else RankMesh()
         self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh)
         self._parameters = sum(p.numel() for p in self._model.parameters())
-        self._pair_share = pair_share(self._model.config)
-        self._head = ChunkedHead(self._model, config.temperature)
-        self._partial_gradients = PartialGradients(self._model, self._mesh)
-        self._recompute = Recompute(self._model, config.update.recompute)
+        self._gradients = GradientSum(self._model, config, self._mesh, self._device)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._parked = ParkedParameters(self._model, self._device)
         self._staging = Staging(rank, self._device)
         self._transfers = RankTransfers(self._model, rank, config.dtype, self._device)
         self.version = 0
 
-    def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
+    def stream(
+        self,
+        groups: Sequence[Sequence[TrainSample]],
+        update: UpdateSettings | None = None,
+        replicas: Collection[int] | None = None,
+        first: bool = False,
+    ) -> float:
+        """Add the gradients of complete groups of the step that is coming, while its other groups are still decoded.
+
+        `first`: the step begins with these; what an abandoned step had added is dropped. `replicas`: those that share
+        the groups; None: all. Returns seconds. No weight changes before `step`.
+        """
+        started = time.perf_counter()
+        update = update or self._config.update
+        if first:
+            self._gradients.drop()
+        if update.offload:
+            self._optimizer.place(True)  # the backward pass needs the memory
+        self._gradients.add(groups, update, replicas)
+        return time.perf_counter() - started
+
+    def step(
+        self,
+        groups: Sequence[Sequence[TrainSample]],
+        update: UpdateSettings | None = None,
+        streamed: bool = False,
+    ) -> dict[str, float]:
         """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
 
-        `update` stands in for the trainer's own settings in this step.
+        `update` stands in for the trainer's own settings in this step. `streamed`: the step's other groups were given
+        to `stream`; then `groups` are the rest, perhaps none.
 
         A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
 
@@ -106,7 +122,11 @@ class Trainer:
         update = update or self._config.update
         if update.offload:
             self._optimizer.place(True)  # the backward pass needs the memory
-        samples, metrics = self._backward(groups, update)
+        if not streamed:
+            self._gradients.drop()
+        if groups:
+            self._gradients.add(groups, update)
+        samples, metrics = self._gradients.finish()
         gradients = [p.grad for p in self._model.parameters()]
         grad_norm = total_norm(gradients, self._world_size)
         metrics["grad_norm"] = grad_norm.item()
@@ -117,7 +137,7 @@ class Trainer:
             metrics["learning_rate"] = self._optimizer.step()
             self.version += 1
         del gradients
-        self._drop_gradients()  # engines may want their memory now
+        self._gradients.drop()  # engines may want their memory now
         metrics |= {
             "skipped": float(skipped),
             "parameter_norm": total_norm(self._model.parameters(), self._world_size).item(),
@@ -132,38 +152,16 @@ class Trainer:
         self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None
     ) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""
-        self._backward(groups, update or self._config.update)
-        gradients = {name: whole(p.grad).clone() for name, p in self._model.named_parameters()}
-        self._drop_gradients()
-        return gradients
+        self._gradients.drop()
+        self._gradients.add(groups, update or self._config.update)
+        return self.summed_gradients()
 
-    def _backward(
-        self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings
-    ) -> tuple[list[TrainSample], dict[str, float]]:
-        """Leave the step's gradients on the parameters; returns all samples, and the metrics of their tokens."""
-        samples, advantages, weights = self._objective.prepare(groups)
-        budget, self._recompute.on = update.micro_batch_tokens, update.recompute
-        # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
-        # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
-        learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
-        watched = sorted(set(range(len(samples))) - set(learning))
-        bound = math.inf if self._config.logprob_limits is None else self._config.logprob_limits.bound
-        totals = StepTotals(self._device, bound, self._objective.importance_cap)
-        batches = 0
-        with torch.no_grad():
-            for share in self._share(samples, watched, budget):
-                self._forward([samples[i] for i in share], [weights[i] for i in share], totals)
-                batches += 1
-        self._drop_gradients()
-        # At least one: with nothing to learn the gradient is zero and not absent, and the optimizer steps all the same.
-        for share in self._share(samples, learning, budget) or [[]]:
-            self._accumulate(
-                [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
-            )
-            batches += 1
-        self._partial_gradients.sum()
-        metrics = self._objective.named(totals.metrics(self._mesh.batch_group))
-        return samples, metrics | {"micro_batches": float(batches)}
+    def summed_gradients(self) -> dict[str, torch.Tensor]:
+        """Whole gradients, by parameter name, before clipping, of all added groups; drops them (collective)."""
+        self._gradients.finish()
+        gradients = {name: whole(p.grad).clone() for name, p in self._model.named_parameters()}
+        self._gradients.drop()
+        return gradients
 
     def _refused(self, metrics: dict[str, float]) -> bool:
         """Whether the step is refused (collective): rank 0 decides for all ranks, as the run sees rank 0's metrics."""
@@ -171,44 +169,6 @@ class Trainer:
         if self._world_size > 1:
             dist.broadcast(refused, 0)
         return bool(refused.item())
-
-    def _drop_gradients(self) -> None:
-        for parameter in self._model.parameters():
-            parameter.grad = None
-
-    def _share(self, samples: list[TrainSample], chosen: list[int], budget: int) -> list[list[int]]:
-        """This replica's micro-batches of the chosen samples, as their indices; equally many on every replica."""
-        lengths = [samples[i].tokens for i in chosen]
-        packed = pack(lengths, budget, self._mesh.dp, self._pair_share)[self._mesh.dp_rank]
-        return [[chosen[place] for place in batch] for batch in packed]
-
-    def _forward(
-        self, samples: list[TrainSample], weights: list[float], totals: StepTotals
-    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, PackedRow]:
-        """(result, old log-probs, token weights, row) of one micro-batch, perhaps empty; it is added to the totals."""
-        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device, self._mesh)
-        result = packed_logprobs(self._model, self._head, row, self._mesh.sequence_group)
-        sampled = [x for s in samples for x in s.logprobs][row.held]
-        old = torch.tensor(sampled, dtype=torch.float32, device=self._device)
-        token_weight = self._per_token(samples, weights, row)
-        totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
-        return result, old, token_weight, row
-
-    def _per_token(self, samples: list[TrainSample], values: list[float], row: PackedRow) -> torch.Tensor:
-        """A sample's value for each of its response tokens that this rank holds."""
-        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
-        by_token = torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
-        return by_token[row.held]
-
-    def _accumulate(
-        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: StepTotals
-    ) -> None:
-        """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
-        result, old, token_weight, row = self._forward(samples, weights, totals)
-        advantage = self._per_token(samples, advantages, row)
-        loss, clipped = self._objective.loss(result.logprobs, old, advantage, token_weight)
-        torch.autograd.backward(loss + result.anchor)
-        totals.add_loss(loss, clipped)
 
     def export_weights(self, path: str | Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
         """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.

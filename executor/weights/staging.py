@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..trainer.local_tensors import cut_as, host_zeros, local
+from ..trainer.policy.local_tensors import cut_as, host_zeros, local
 from .checkpoint import State, save_state
 
 # A rank waits here for the slowest disk; the driver's own deadline ends a write that hangs.

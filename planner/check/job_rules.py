@@ -55,7 +55,8 @@ def _beside(job: Job, path: str) -> list[Fault]:
     faults = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
     faults += _placement(job, cluster, profile)
     pools = sorted(cluster.pools.items()) if cluster is not None else []
-    crowded = [too_many_workers(job.reward.workers, name, pool) for name, pool in pools]
+    workers = job.reward.workers or 1  # one always fits
+    crowded = [too_many_workers(workers, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
         message, _, remedy = crowded[0].partition("; ")
         faults.append(Fault("too-many-reward-workers", ("reward", "workers"), message, remedy))
@@ -87,7 +88,7 @@ def _miscounted(job: Job, data: Path | None) -> list[Fault]:
     if data is None or job.data.prompts is None:
         return []
     try:
-        rows = len(read_prompts(data, job.reward.kind))
+        rows = len(read_prompts(data, job.reward.answer_kind))
     except InputError:
         return []  # few_prompts reports it
     if rows == job.data.prompts:
@@ -104,7 +105,7 @@ def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | N
     """
     named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
     try:
-        rows = len(read_prompts(data, job.reward.kind)) if data is not None else job.data.prompts
+        rows = len(read_prompts(data, job.reward.answer_kind)) if data is not None else job.data.prompts
     except InputError as error:
         return [_data_fault(job.data.path or "data", location, each) for each in error.each()]
     if rows is None:

@@ -151,7 +151,9 @@ def _missing(plan: Plan, path: str, job: Job, options: CheckOptions) -> list[Fau
     place = options.site_rules.place("require_job_files")
     return [
         Fault(
-            "policy-job-files", ("inputs", "job"), f"{'.'.join(location)}: {text}; {place} has require_job_files: true"
+            "policy-job-files",
+            ("inputs", "job"),
+            f"{'.'.join(map(str, location))}: {text}; {place} has require_job_files: true",
         )
         for location, text in missing_files(job, input_path(plan.inputs.job, path), to_train=True)
     ]

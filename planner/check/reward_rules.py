@@ -52,6 +52,8 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
 def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None) -> str | None:
     """Text on what is wrong and what to do if the median reward takes longer than `deadline_s`, so that most scores are
     given up and are 0; None if it does not. `profile`: None for the seconds that ship for the kind."""
+    if kind not in reward_kinds():  # a judge, or what looks at lengths alone: no worker computes it
+        return None
     table = None
     if profile is not None:
         profile, table = with_reward_times(profile, kind)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -26,35 +25,18 @@ from ..simulate.columns.round_log import mean
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .candidates.candidate_space import Space
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
-from .cycle_cost import SLOW_SHARE, Column, Cycle, length_ratio, make_cycle
+from .cycle_cost import Column, Cycle, length_ratio, make_cycle
+from .near_best import PASSES as PASSES
+from .near_best import Pass as Pass
+from .near_best import first_rewards, keys_near_best, rewards_near_best
 from .plan_limits import Limits
 from .schedules import all_cycles
 
 Progress = Callable[[str, float], None]
 """Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""
 
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Rounds of a short and of a long column, and how far from the best a cycle may be to get this pass.
-
-    `margin` is relative and comes on top of a standard error of either.
-    """
-
-    short_rounds: int
-    long_rounds: int
-    margin: float
-
-
-PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160, 64, 0.0))
-"""All columns of a pass have the same rounds on the same draws, so those of the last can be compared and predicted
-from."""
-
-
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction."""
-
-
 ON_REQUEST = ("predict",)
 """Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
 many it will have."""
@@ -93,9 +75,13 @@ class Search:
 
     def run_passes(self, progress: Progress) -> None:
         """Simulate; afterwards the columns near the best have the last pass's rounds."""
+        rewards = self._first_reward(self.passes[0].short_rounds)
         self._drop_hopeless(self.passes[0].short_rounds)
         for number, step in enumerate(self.passes):
             short, long = self._worth(step.margin)
+            if number == 1 and rewards:
+                self._try_rewards(short, long, rewards)
+                short, long = self._worth(step.margin)
             total = len(short) + len(long)
             work: list[Callable[[], None]] = [partial(self.short[k].extend, step.short_rounds) for k in short]
             work += [partial(self._extend_long, k, step.long_rounds) for k in long]
@@ -105,6 +91,50 @@ class Search:
                     f"pass {number + 1} of {len(self.passes)}: {total} kinds of round",
                     (number + done / total) / len(self.passes),
                 )
+
+    def _first_reward(self, rounds: int) -> list[int]:
+        """Take the reward choice of the best plain rounds for the first pass; returns others to try (near_best.py)."""
+        if len(self.space.rewards) < 2:
+            return []
+        for key, column in self.short.items():
+            if is_plain_key(key):
+                column.extend(rounds)
+        plain = [c for c in self.plain_cycles() if c.trains]
+        best = min(plain, key=lambda c: (c.cost(self.limits), c.name), default=None)
+        if best is None:
+            return []
+        tried = [cast(ShortKey, best.short.key)._replace(reward=choice) for choice in range(len(self.space.rewards))]
+        tried = [key for key in tried if not self.limits.lacks_cores(key.layout, key.reward)]
+        costs: dict[int, float] = {}
+        for key in tried:
+            scored = dataclasses.replace(best, short=dataclasses.replace(best.short, key=key))
+            costs[key.reward] = self.simulate(scored, rounds, 0).cost(self.limits)
+        first = first_rewards(costs, self.space.decode, self.limits)
+        self.short, self.long = {key: self.short[key] for key in tried}, {}
+        self._add(
+            [key._replace(reward=first[key.layout]) for key in self.space.short],
+            [key._replace(reward=reward) for key in self.space.long for reward in sorted(set(first.values()))],
+        )
+        return rewards_near_best(costs)
+
+    def _try_rewards(self, short: list[ShortKey], long: list[LongKey], rewards: Sequence[int]) -> None:
+        """Simulate kinds of round with other reward choices, as many rounds as in the first pass."""
+        shorts = [key._replace(reward=reward) for key in short for reward in rewards]
+        longs = [key._replace(reward=reward) for key in long for reward in rewards]
+        self._add(shorts, longs)
+        for key in shorts:
+            self.short[key].extend(self.passes[0].short_rounds)
+        for other in longs:
+            self._extend_long(other, self.passes[0].long_rounds)
+
+    def _add(self, short: Sequence[ShortKey], long: Sequence[LongKey]) -> None:
+        """Add kinds of round that the search lacks."""
+        for key in short:
+            if key not in self.short:
+                self.short[key] = short_column(self.setting, key)
+        for other in long:
+            if other not in self.long:
+                self.long[other] = long_column(self.setting, other)
 
     def _drop_hopeless(self, rounds: int) -> None:
         """Where no biased mode can be chosen, keep its candidates on the layout that is best for sync only."""
@@ -127,32 +157,11 @@ class Search:
         if math.isinf(margin):
             return list(self.short), list(self.long)
         cycles = self.cycles()
-        keep = self._near_best([c for c in cycles if self._eligible(c)], self.limits, margin)
+        keep = keys_near_best([c for c in cycles if self.may_choose(c.short.deferral.mode)], self.limits, margin)
         # The baseline need not keep the limits of the plan.
         sync = [c for c in cycles if is_plain(c)]
-        keep |= self._near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
+        keep |= keys_near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
-
-    def _near_best(self, cycles: list[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
-        # The best cycle that certainly keeps the limits sets the bar. Cycles that may keep them are let through.
-        sure = [c for c in cycles if not c.violations(limits)]
-        maybe = [c for c in cycles if _may_keep(c, limits)]
-        if not sure and limits.slo:
-            # Few rounds tell little about 5 % of the steps: the columns with the fewest slow steps may keep the SLO.
-            fewest = min((c.slow_share() for c in maybe), default=0.0)
-            maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
-        best = min((c.cost(limits) + c.cost_error(limits) for c in sure or maybe), default=math.inf)
-        bar = best * (1 + margin)
-        keep: set[ShortKey | LongKey] = set()
-        for cycle in maybe:
-            if cycle.cost(limits) - cycle.cost_error(limits) <= bar:
-                keep.add(cycle.short.key)
-                if cycle.long:
-                    keep.add(cycle.long.key)
-        return keep
-
-    def _eligible(self, cycle: Cycle) -> bool:
-        return self.may_choose(cycle.short.deferral.mode)
 
     def may_choose(self, mode: Mode) -> bool:
         """Whether schedules of a mode may be chosen at all: it is the forced one; or none that must be forced, and
@@ -184,13 +193,15 @@ class Search:
             self._pools[rule] = pool
         return pool
 
-    def anew(self, cycles: Sequence[Cycle], draws: Draws, reward: RewardCost | None = None) -> Search:
-        """A search of only these schedules, on other draws, and with other reward costs if any are given; nothing is
-        simulated yet."""
+    def anew(self, cycles: Sequence[Cycle], draws: Draws, rewards: Sequence[RewardCost] | None = None) -> Search:
+        """A search of only these schedules, on other draws, and with other costs of all reward choices if any are
+        given; nothing is simulated yet."""
         short = {cast(ShortKey, c.short.key) for c in cycles}
         long = {cast(LongKey, c.long.key) for c in cycles if c.long}
         space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
-        setting = dataclasses.replace(self.setting, draws=draws, reward=reward or self.setting.reward)
+        setting = dataclasses.replace(self.setting, draws=draws)
+        if rewards is not None:
+            setting = dataclasses.replace(setting, reward=rewards[0], other_rewards=tuple(rewards[1:]))
         limits = dataclasses.replace(self.limits, mean_tokens=draws.model.mean_tokens)
         return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
 
@@ -198,9 +209,11 @@ class Search:
         """The schedule by this search's own rounds, at least so many of either kind; without long rounds if its short
         rounds defer no prompt."""
         short = cast(ShortKey, cycle.short.key)
+        self._add([short], [])
         self.short[short].extend(short_rounds)
         long = cast(LongKey, cycle.long.key) if cycle.long else None
         if long is not None:
+            self._add([], [long])
             self._extend_long(long, long_rounds)
         partner = self._column(long, self.long[long]) if long is not None and len(self.long[long].log) else None
         column = self._column(short, self.short[short])
@@ -211,8 +224,7 @@ class Search:
     def columns(self) -> tuple[list[Column], list[Column]]:
         """(short, long) columns with at least one round, as numbers."""
         short = [self._column(k, c) for k, c in self.short.items() if len(c.log)]
-        long = [self._column(k, c) for k, c in self.long.items() if len(c.log)]
-        return short, long
+        return short, [self._column(k, c) for k, c in self.long.items() if len(c.log)]
 
     def cycles(self) -> list[Cycle]:
         """Every schedule of the simulated columns that trained at least one group."""
@@ -280,16 +292,6 @@ class Search:
         ratio = length_ratio(u * mean(short) + v * mean(long), unit)
         short_error, *errors = [log.leak_error() if unbiased else log.excess_error() for log in logs]
         return ratio, math.hypot(u * short_error, v * (errors[0] if errors else 0.0)) / unit
-
-
-def _may_keep(cycle: Cycle, limits: Limits) -> bool:
-    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour, and the SLO left out."""
-
-    def favour(column: Column) -> Column:
-        return dataclasses.replace(column, excess_error=-column.excess_error)
-
-    lenient = dataclasses.replace(cycle, short=favour(cycle.short), long=favour(cycle.long) if cycle.long else None)
-    return not lenient.violations(dataclasses.replace(limits, slo=False))
 
 
 def is_plain(cycle: Cycle) -> bool:

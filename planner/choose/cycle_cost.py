@@ -63,6 +63,11 @@ class Column:
         """Its engines."""
         return self.key.layout
 
+    @property
+    def reward(self) -> int:
+        """The number of its choice of reward workers and deadlines."""
+        return self.key.reward
+
 
 def length_ratio(excess_tokens: float, mean_tokens: float) -> float:
     """Trained over unconditioned mean length. However few rounds it is from: a response has at least one token."""
@@ -154,7 +159,7 @@ class Cycle:
         return length_ratio(excess, limits.mean_tokens)
 
     def violations(self, limits: Limits) -> list[str]:
-        """The limits that the cycle breaks: "bias", "slo", "memory", "sharding"."""
+        """The limits that the cycle breaks: "bias", "slo", "memory", "sharding", "cores"."""
         broken = []
         short, long = self.short, self.long
         if math.isfinite(limits.bias_budget):
@@ -176,6 +181,8 @@ class Cycle:
             broken.append("memory")
         if limits.one_sharding and len({limits.sharding_of(train) for train in trains}) > 1:
             broken.append("sharding")
+        if limits.lacks_cores(short.layout, short.reward):
+            broken.append("cores")
         return broken
 
 

@@ -8,6 +8,8 @@ would have chosen of plain rounds is told beside it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...plans.yaml.errors import Infeasible
 from .candidate_search import Search, is_plain
 from .cycle_cost import Cycle
@@ -15,7 +17,8 @@ from .plan_limits import Limits
 
 
 def baseline_of(search: Search, chosen: Cycle) -> Cycle:
-    """The fastest plain synchronous schedule on at most as many nodes as `chosen` takes, with a last pass's rounds.
+    """The fastest plain synchronous schedule on at most as many nodes as `chosen` takes, and scored as it is, with a
+    last pass's rounds.
 
     Of those that host memory holds and that keep the SLO, if any does; else of those that host memory holds, and
     `keeps_slo` says so. A plan that is such a schedule is its own baseline.
@@ -24,7 +27,9 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
         return chosen
     limits, nodes, rounds = search.limits, chosen.taken(search.limits), search.passes[-1].short_rounds
     while True:
-        fitting = _that_fit(search)
+        fitting = [c for c in _that_fit(search) if c.short.reward == chosen.short.reward]
+        if not fitting:
+            fitting = [_scored_as(search, cycle, chosen) for cycle in _that_fit(search)]
         # An edited plan may take fewer nodes than any update of the search: then plain rounds take what they take.
         plain = [c for c in fitting if c.taken(limits).within(nodes)] or fitting
         if not plain:
@@ -36,6 +41,12 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
         if best.short.rounds >= rounds:
             return best
         search.simulate(best, rounds, 0)
+
+
+def _scored_as(search: Search, plain: Cycle, chosen: Cycle) -> Cycle:
+    """A plain schedule with the reward workers and deadlines of `chosen`."""
+    key = plain.short.key._replace(reward=chosen.short.reward)
+    return search.simulate(replace(plain, short=replace(plain.short, key=key)), search.passes[0].short_rounds, 0)
 
 
 def keeps_slo(cycle: Cycle, limits: Limits) -> bool:

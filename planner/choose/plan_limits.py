@@ -44,6 +44,8 @@ class Limits:
         train_host: host memory of each update choice's trainers; empty: none.
         pool_nodes: the most nodes that a plan can take.
         train_pool: what differs where trainers are on a pool of their own; None: they are beside the engines.
+        workers: by number of a choice of reward workers, how many; empty: the job fixes them.
+        worker_room: by layout, host cores of the nodes of its engines on which reward workers may run.
         one_sharding: both kinds of round shard the model alike, since one set of trainers serves both.
     """
 
@@ -64,6 +66,8 @@ class Limits:
     pool_nodes: int = 1
     one_sharding: bool = False
     train_pool: TrainPool | None = None
+    workers: tuple[int, ...] = ()
+    worker_room: dict[EngineLayout, int] = field(default_factory=dict)
 
     def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
         """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
@@ -130,6 +134,11 @@ class Limits:
         if self.on_node((), trains, self.train_pool.nodes) > self.train_pool.host_memory_bytes:
             return False
         return self.on_node(layouts, (), self.pool_nodes) <= self.host_memory_bytes
+
+    def lacks_cores(self, layout: EngineLayout, reward: int) -> bool:
+        """Whether the nodes of a layout's engines have fewer cores for reward workers than choice `reward` has
+        workers."""
+        return bool(self.workers) and self.workers[reward] > self.worker_room[layout]
 
     def sharding_of(self, train: int) -> int:
         """How update choice `train` shards the model."""

@@ -52,6 +52,7 @@ class ProgramModel:
         self._rates(group_target)
         self._choices(needs_long)
         self._memory()
+        self._rewards()
         self._changes(group_target)
         self._bounds(group_target * limits.group_size)
 
@@ -123,6 +124,20 @@ class ProgramModel:
             else:
                 self.problem += trainers <= own.host_memory_bytes / 1e9, "trainers_host_memory"
         self.problem += held <= limits.host_memory_bytes / 1e9, "host_memory"
+
+    def _rewards(self) -> None:
+        """One choice of reward workers and deadlines for both kinds of round, and cores for them beside the engines."""
+        choices = sorted({c.reward for c in [*self.short, *self.long]})
+        for reward in choices if len(choices) > 1 else ():
+            here = pulp.lpSum([x for x, c in zip(self.x, self.short, strict=True) if c.reward == reward])
+            there = pulp.lpSum([z for z, c in zip(self.z, self.long, strict=True) if c.reward == reward])
+            self.problem += there <= here, f"one_reward_{reward:05d}"
+        limits = self.limits
+        if limits.workers:
+            # With one short column in use the sums are its workers, and the cores that its engines leave them.
+            workers = pulp.lpSum([limits.workers[c.reward] * x for x, c in zip(self.x, self.short, strict=True)])
+            room = pulp.lpSum([limits.worker_room[c.layout] * x for x, c in zip(self.x, self.short, strict=True)])
+            self.problem += workers <= room, "reward_cores"
 
     def _changes(self, group_target: int) -> None:
         """Long rounds that change engines or shards; only where that costs something."""

@@ -10,6 +10,8 @@ Variables, per S = P n trained samples (one step's worth, so that numbers are ne
     x <= e, z <= e of their layout; the engines of all layouts in use, and the trainers that take most, fit into the
     host memory of the fullest node together
     c >= sum v where x and z differ in layout; d >= sum v where y and w shard differently
+    one choice of reward workers and deadlines in both kinds: of each, sum z <= sum x of its columns; its workers fit
+    into the host cores that the nodes of the engines in use leave them
     bias: the excess of trained tokens, plus its error, within the budget; SLO: at most 5 % of the steps are slow
 Minimising USD, the price of a second depends on the nodes in use: the program is solved once for each number of nodes,
 over what fits into them, and the cheapest wins; its bound is the least of all bounds.
@@ -186,6 +188,7 @@ def _why_infeasible(
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),
         "slo.step_p95_s; raise it": dataclasses.replace(limits, slo=False),
+        "host cores for reward workers; write fewer of them": dataclasses.replace(limits, workers=()),
         "host memory of a node for engines, trainers and their offloaded states; add memory, nodes or fewer layouts": (
             limits.with_host_memory(everything)
         ),

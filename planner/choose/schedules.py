@@ -17,18 +17,17 @@ def all_cycles(
     limits: Limits,
     every_train: bool = False,
 ) -> list[Cycle]:
-    """Every choice that is a schedule: a column whose rule defers goes with long columns of it, others with none.
+    """Every choice that is a schedule: a column whose rule defers goes with long columns of it that are scored alike,
+    others with none.
 
     Of the pairs of update choices those are taken that can be part of a best cycle (`_train_pairs`), or all of them.
     """
-    by_rule: dict[DeferralRule, list[Column]] = {}
-    for column in long:
-        by_rule.setdefault(column.deferral, []).append(column)
+    by_rule = partners_of(long)
     best = {c.name: _best_trains(c, limits) for c in [*short, *long]}
     cycles = []
     for column in short:
         partners: Sequence[Column | None] = (
-            by_rule.get(column.deferral, []) if column.deferral in needs_long else [None]
+            by_rule.get((column.deferral, column.reward), []) if column.deferral in needs_long else [None]
         )
         for partner in partners:
             if every_train:
@@ -38,6 +37,15 @@ def all_cycles(
                 pairs = _train_pairs(best[column.name], best[partner.name] if partner else None)
             cycles += [make_cycle(column, partner, *pair, limits) for pair in sorted(pairs)]
     return cycles
+
+
+def partners_of(long: Sequence[Column]) -> dict[tuple[DeferralRule, int], list[Column]]:
+    """Long columns by what a short column must have in common with them: the deferral rule, and the number of its
+    reward choice, since both kinds of round have the same workers."""
+    partners: dict[tuple[DeferralRule, int], list[Column]] = {}
+    for column in long:
+        partners.setdefault((column.deferral, column.reward), []).append(column)
+    return partners
 
 
 def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
@@ -83,9 +91,9 @@ def _train_pairs(
 
 def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits) -> int:
     """How many schedules there are, all update choices counted that may go together."""
-    partners = Counter(c.deferral for c in long)
+    partners = Counter((c.deferral, c.reward) for c in long)
     updates = len(short[0].step_s) if short else 0
     pairs = updates**2
     if limits.one_sharding:
         pairs = sum(count**2 for count in Counter(map(limits.sharding_of, range(updates))).values())
-    return sum(pairs * partners[c.deferral] if c.deferral in needs_long else updates for c in short)
+    return sum(pairs * partners[c.deferral, c.reward] if c.deferral in needs_long else updates for c in short)

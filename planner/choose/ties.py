@@ -9,7 +9,8 @@ at most `tolerance` more than the proven best is tied with it, and of those the 
     3. engines: the smaller tensor parallel size
     4. what the executor can run before what it cannot, where that is considered (`--for any`)
     5. fewer engines
-    6. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained
+    6. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained, then
+       the fewest reward workers
 
 `tolerance` is the error of the costs, one standard deviation, but never above `MOST`: an error says that a difference
 may be none, and the best guess of it stays what was simulated. Schedules of the same layouts (6) stand on the same
@@ -33,10 +34,11 @@ from ..costs.update_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.scheduled_rounds import scheduled_rounds
 from .candidate_search import Search
-from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from .candidates.round_kinds import LongKey, ShortKey
 from .candidates.short_rounds import over_issue
 from .cycle_cost import Column, Cycle, make_cycle
-from .schedules import train_pairs
+from .rewards.fewest_workers import with_fewest_workers
+from .schedules import partners_of, train_pairs
 
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""
@@ -71,7 +73,7 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
         tied = _tied(search, best, cost, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
         chosen = _first(search, best, cost, tied)
         if chosen is best or _solid(search, chosen):
-            return chosen
+            return with_fewest_workers(search, chosen, ALIKE)
         further = search.simulate(chosen, *enough)
         short[further.short.name] = further.short
         if further.long is not None:
@@ -87,7 +89,15 @@ def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycl
     bar = (1.0 + ALIKE) * (1.0 + min(above for above, _ in costs)) - 1.0
     target, group_size = search.setting.target, search.setting.group_size
     alike = [cycle for above, cycle in costs if above <= bar]
-    return min(alike, key=lambda c: (issued_per_trained(c, target, group_size), c.cost(search.limits), c.name))
+    return min(
+        alike,
+        key=lambda c: (
+            issued_per_trained(c, target, group_size),
+            search.space.rewards[c.short.reward].workers if search.space.rewards else 0,
+            c.cost(search.limits),
+            c.name,
+        ),
+    )
 
 
 def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
@@ -159,14 +169,13 @@ def _tied(
     can be part of a best cycle.
     """
     limits, nodes = search.limits, best.taken(search.limits)
-    partners: dict[DeferralRule, list[Column]] = {}
-    for column in long:
-        partners.setdefault(column.deferral, []).append(column)
+    partners = partners_of(long)
     schedules = [best]
     for column in short:
         if not search.may_choose(column.deferral.mode):
             continue
-        for partner in partners.get(column.deferral, []) if column.deferral in search.needs_long else [None]:
+        wanted = (column.deferral, column.reward)
+        for partner in partners.get(wanted, []) if column.deferral in search.needs_long else [None]:
             bar = (1.0 + tolerance) * cost(column.rounds, partner.rounds if partner else 0)
             for cycle in _within(column, partner, bar, search):
                 tied = cycle.taken(limits) == nodes and not cycle.violations(limits)

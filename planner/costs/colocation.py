@@ -220,6 +220,16 @@ def trainer_on_turns(
     )
 
 
+def could_stream(
+    profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout, engines: Engines
+) -> bool:
+    """Whether a trainer's rank could hold parameters and gradients on a GPU on which an engine decodes: so a replica on
+    other GPUs trains early (rounds/group_queue.py), as ranks of all replicas hold shards of the parameters."""
+    engine = engine_holder("engine", engine_on_device(profile, capacity_bytes, weight_bytes, engines))
+    trainer = trainer_on_turns(profile, capacity_bytes, weight_bytes, layout)
+    return engine.device_bytes("awake") + trainer.device_bytes("streaming") <= MEMORY_SHARE * capacity_bytes
+
+
 def shared_device(engine: Holder, trainer: Holder, always: Parts | None = None) -> DeviceLedger:
     """The ledger of a GPU on which an engine decodes while the trainer is offloaded. It refuses nothing: what does not
     fit is told by bars of the memory table."""

@@ -103,6 +103,13 @@ def beside_judge(cost: DecodeCost, factor: float) -> DecodeCost:
     """
     if factor < 1:
         raise ValueError(f"a judge does not speed decoding up: factor {factor}")
+    return slowed(cost, factor)
+
+
+def slowed(cost: DecodeCost, factor: float) -> DecodeCost:
+    """`cost` with decoding and prefill that take `factor` times as long."""
+    if factor == 1.0:
+        return cost
     return dataclasses.replace(
         cost,
         a=cost.a * factor,

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.schema.sections.levers import TimeoutNumbers
 from ...profiles.phase_schema import Reward
+from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import Execution, TimeoutSpec
 
 Numbers = NDArray[np.float64]
@@ -135,6 +137,7 @@ class RewardCost:
         timeout: the deadlines of executions.
         after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
         per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
+        of_judge: whether a judge's copies are the workers.
     """
 
     workers: int
@@ -144,6 +147,7 @@ class RewardCost:
     timeout: TimeoutSpec = NO_TIMEOUT
     after_rollout: bool = False
     per_token_s: float = 0
+    of_judge: bool = False
 
     def read_s(self, tokens: int) -> float:
         """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
@@ -162,6 +166,23 @@ class RewardCost:
         return self.per_sample_s if self.executions is None else self.executions.mean_s(self.timeout)
 
 
+TYPICAL_TOKENS = 1000
+"""Tokens of a sample by which a judge is compared with reward workers, where a sample needs both."""
+
+
+def slower_of(workers: RewardCost, judge: RewardCost) -> RewardCost:
+    """The one of two that takes longer for each sample of many: it decides when the reward of a sample is known.
+
+    An approximation: the simulated queue is one, and so where both take about as long, rewards come a little too soon.
+    """
+    judge_s = judge.read_s(TYPICAL_TOKENS) / judge.workers
+    return judge if judge_s >= workers.mean_s() / workers.workers else workers
+
+
+AT_ONCE = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
+"""Scoring of a reward that looks at lengths alone: it is known with the sample."""
+
+
 def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
     """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
     timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
@@ -173,3 +194,24 @@ def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = N
     # Of a sample alone in the median: what is left of it when the execution is taken off.
     delay_s = max(0.0, reward.latency.p50 - executions.median_s())
     return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)
+
+
+def crowding(profile: Profile, engines: EngineLayout, workers: int) -> float:
+    """Factor on decode and prefill seconds beside so many reward workers, over those beside the workers that the
+    profile was measured with; 1 where accelerators are GPUs (workers then have cores of their own, reward_choices.py)
+    or the profile does not know the load.
+
+    Where accelerators are cores, a worker that scores keeps one busy, and so does each rank of an engine. The kernel
+    shares c cores evenly among what wants to run, so that e ranks beside b busy workers decode (e + b) / c times as
+    long, if that is above 1. Of W workers min(W, load) are busy. This is estimated from the counts, not measured: the
+    profile has rounds with one number of workers only.
+    """
+    reward, machine = profile.reward, profile.machine
+    if machine.kind == "cuda" or reward.load is None or workers == reward.workers:
+        return 1.0
+    ranks, load = min(engines.engines * engines.tp, machine.accelerators), reward.load
+
+    def slowdown(count: int) -> float:
+        return max(1.0, (ranks + min(count, load)) / machine.cores)
+
+    return slowdown(workers) / slowdown(reward.workers)

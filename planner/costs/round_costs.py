@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
@@ -12,16 +13,16 @@ from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
-from ...profiles.phase_schema import Judge
+from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec
 from .decode_costs import DecodeCost, engines_of, layout_cost
-from .draft_costs import Drafts, beside_judge, drafted
+from .draft_costs import Drafts, beside_judge, drafted, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
-from .reward_costs import RewardCost, reward_cost
+from .reward_costs import AT_ONCE, RewardCost, crowding, reward_cost, slower_of
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
 
@@ -29,13 +30,15 @@ from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 class RoundCosts:
     """Costs of one kind of round: its engines, with at most `max_num_seqs` sequences on each, and its update.
 
-    `hand_over`: engines that train while the tail decodes.
+    `hand_over`: engines that train while the tail decodes. `streams`: trainers on a pool of their own train complete
+    groups while others are decoded.
     """
 
     decode: DecodeCost
     max_num_seqs: int
     train: TrainCost
     hand_over: HandOverSpec | None = None
+    streams: bool = False
 
 
 def round_costs(
@@ -49,29 +52,59 @@ def round_costs(
     """
     rounds = planned.rounds
     judge = planned.reward.judge
-    slower = judge_of(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
+    slower = judge_factors(profile, judge)[1] if judge is not None else 1.0
     pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
-    short = _kind(profile, rounds.short, allowed, slower, pools, apart)
-    return short, _kind(profile, rounds.long, allowed, slower, pools, apart) if rounds.long else short
+    streams = planned.placement is not None and planned.placement.streams
+    workers = planned.reward.workers or profile.reward.workers
+    kinds = partial(_kind, profile, allowed, slower, pools, apart, streams, workers)
+    short = kinds(rounds.short)
+    return short, kinds(rounds.long) if rounds.long else short
 
 
 def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
     """Costs of the plan's reward workers or judge. Raises InputError if the profile does not have the judge."""
     reward = planned.reward
-    if reward.judge is None:
+    cost = AT_ONCE
+    if reward.workers:
         cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
-    else:
-        judge = judge_of(profile, reward.judge)
-        factor = judge.beside_factor if reward.judge.place == "beside" else 1.0
-        per_sample_s, per_token_s = factor * judge.per_sample_s, factor * judge.per_token_s
-        cost = RewardCost(reward.judge.instances, per_sample_s, 0.0, per_token_s=per_token_s)
-    return replace(cost, after_rollout=reward.synchronous)
+    return replace(with_judge(cost, profile, reward.judge), after_rollout=reward.synchronous)
+
+
+def with_judge(cost: RewardCost, profile: Profile, planned: RewardJudge | None) -> RewardCost:
+    """Costs of scoring by workers of these costs and by a judge. Raises InputError if the profile does not have it."""
+    if planned is None:
+        return cost
+    judge = judge_of(profile, planned)
+    factor, _ = judge_factors(profile, planned)
+    per_sample_s, per_token_s = factor * judge.per_sample_s, factor * judge.per_token_s
+    delay_s = 0.0 if judge.latency_s is None else max(0.0, factor * judge.latency_s - per_sample_s)
+    return slower_of(cost, RewardCost(planned.instances, per_sample_s, delay_s, per_token_s=per_token_s, of_judge=True))
+
+
+def judge_factors(profile: Profile, planned: RewardJudge) -> tuple[float, float]:
+    """Factors on the judge's seconds and on those of decode and prefill; 1 and 1 for a judge that has accelerators of
+    its own. Raises InputError if the profile does not have the judge, or not at this share."""
+    judge = judge_of(profile, planned)
+    if planned.place == "own":
+        return 1.0, 1.0
+    factors = judge.factors(planned.share)
+    if factors is None:
+        shares = ", ".join(f"{each.share:g}" for each in judge.shares) or "none"
+        raise InputError(
+            f"the plan has a judge with a share of {planned.share:g} of the engines' compute (job.reward.judge), and "
+            f"the profile's shares are: {shares}; write one of these, or remove the key"
+        )
+    return factors
 
 
 def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     profiled = profile.judge
-    if profiled is None or profiled.tp != planned.tp:
-        held = "holds no judge" if profiled is None else f"holds a judge of tp {profiled.tp}"
+    if profiled is None or (profiled.tp, profiled.at_once) != (planned.tp, planned.at_once):
+        held = "holds no judge"
+        if profiled is not None:
+            held = f"holds a judge of tp {profiled.tp}" + f" with {profiled.at_once} samples at once" * (
+                profiled.at_once != planned.at_once
+            )
         raise InputError(
             f"the plan has a judge of tp {planned.tp} (job.reward.judge) and the profile {held}; write what yours "
             "costs under judge in the profile, or remove it from the plan"
@@ -81,15 +114,18 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
 
 def _kind(
     profile: Profile,
-    round_: ShortRound | LongRound,
     allowed: SearchDrafts | None,
     slower: float,
     pools: JobPools | None,
     apart: bool,
+    streams: bool,
+    workers: int,
+    round_: ShortRound | LongRound,
 ) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
     decode = beside_judge(decode_of(profile, rollout, pools), slower)
+    decode = slowed(decode, crowding(profile, rollout.layout, workers))
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(
@@ -102,7 +138,8 @@ def _kind(
         decode,
         rollout.max_num_seqs,
         train_of(profile, round_.train, apart),
-        HandOverSpec(freed.engines, freed.at_finished) if freed else None,
+        HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens) if freed else None,
+        streams,
     )
 
 

@@ -27,7 +27,7 @@ from ...profiles.phase_schema import Reward
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
 from ..choose.cycle_cost import Cycle
-from ..costs.reward_costs import RewardCost, reward_cost
+from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
@@ -134,8 +134,8 @@ def assumed_effects(
         model = search.setting.draws.model if other_trace is None else fit_lengths(other_trace, cap, seed)
         if not can_train(search.setting, cycle, model):
             return None
-        cost = None if seconds is None else reward_cost(seconds, job.reward.workers, job.reward.timeout_numbers())
-        return _simulate(search, cycle, baseline, Draws(model, seed + _SEED_OFFSET, width), rounds, cost)
+        costs = None if seconds is None else [choice.cost(seconds) for choice in search.space.rewards]
+        return _simulate(search, cycle, baseline, Draws(model, seed + _SEED_OFFSET, width), rounds, costs)
 
     lengths: dict[str, Effect] = {}
     if table is not None:
@@ -152,10 +152,10 @@ def assumed_effects(
 
 
 def _simulate(
-    search: Search, cycle: Cycle, baseline: Cycle, draws: Draws, rounds: int, reward: RewardCost | None
+    search: Search, cycle: Cycle, baseline: Cycle, draws: Draws, rounds: int, rewards: list[RewardCost] | None
 ) -> Outcome | None:
     """Both schedules on other draws, lengths or rewards; None if the chosen one trains nothing."""
-    other_search = search.anew([cycle, baseline], draws, reward)
+    other_search = search.anew([cycle, baseline], draws, rewards)
     chosen, plain = other_search.simulate(cycle, rounds, rounds), other_search.simulate(baseline, rounds, rounds)
     if not chosen.trains or not plain.trains:
         return None

@@ -90,6 +90,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
         ),
         (deferring and mode == "exact", "rounds.long.issue.copies", of_long(lambda key: key.copies, _copies)),
+        (
+            len(search.space.rewards) > 1,
+            "reward",
+            (lambda c: c.short.reward, lambda c: search.space.rewards[c.short.reward].text()),
+        ),
     ]
     return [(key, value, text) for applies, key, (value, text) in table if applies]
 

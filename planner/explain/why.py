@@ -25,7 +25,7 @@ from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
 from ..choose.ways_between import placement_text, transfer_text
 from ..costs.colocation import turns_text
-from ..costs.reward_costs import RewardCost
+from ..costs.reward_costs import RewardCost, crowding
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
@@ -42,8 +42,10 @@ def explain(
     choice was made on.
     """
     why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
-    if (timeouts := _timeouts(search.setting.reward)) is not None:
+    if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
         why["reward.adaptive_timeout"] = timeouts
+    if search.limits.workers:
+        why["reward.workers"] = _workers(decided, profile)
     why |= _rollouts(search, decided)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
@@ -205,12 +207,36 @@ def _shares(holdout: Holdout) -> str:
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """The caution that the speed of `predict` begins with the second epoch."""
     key = cast(ShortKey, cycle.short.key)
-    plain = search.short[ShortKey("sync", key.prompts, key.samples, None, key.layout)].log
+    plain_key = ShortKey("sync", key.prompts, key.samples, None, key.layout)
+    # It may have been simulated with other reward workers only.
+    plain = next(column.log for k, column in search.short.items() if k._replace(reward=0) == plain_key)
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
         f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "
         f"plain, about {seconds * 1e3:.4g} ms per sample"
     )
+
+
+def _workers(decided: Decided, profile: Profile) -> str:
+    """Text on the seconds of a step with one reward worker fewer and one more, which are simulated on the rounds that
+    the plan is predicted from, and on the host cores that bound them."""
+    search, cycle = decided.holdout.search, decided.holdout.cycle
+    size, choices = search.limits.group_size, search.space.rewards
+    chosen, room = choices[cycle.short.reward], search.limits.worker_room[cycle.short.layout]
+    rounds = cycle.short.rounds, cycle.long.rounds if cycle.long else 0
+    texts = []
+    for workers in (chosen.workers - 1, chosen.workers + 1):
+        if 1 <= workers <= room:
+            costs = [choice.with_workers(workers).cost(profile.reward) for choice in choices]
+            other = search.anew([cycle], search.setting.draws, costs).simulate(cycle, *rounds)
+            change_s = other.seconds_per_sample(size) - cycle.seconds_per_sample(size)
+            texts.append(f"with {workers} a step takes {size * search.setting.target * change_s:+.3g} s")
+    parts = [f"{count(chosen.workers, 'reward worker')}: {', '.join(texts)}"] if texts else []
+    slower = crowding(profile, cycle.short.layout, chosen.workers)
+    if slower != 1.0:
+        measured = count(profile.reward.workers, "worker")
+        parts.append(f"decoding takes {slower:.2f} times as long as beside {measured}, as is estimated, not measured")
+    return "; ".join([*parts, f"engines leave them {count(room, 'host core')}"])
 
 
 def _timeouts(reward: RewardCost) -> str | None:

@@ -1,85 +1,131 @@
-"""The groups that handed-over engines train before the round ends, and the rest that is trained after it.
+"""The groups that are trained before the round ends, on devices that engines have freed or that trainers have to
+themselves, and the rest that is trained after it.
 
-The freed part of the accelerators trains groups one after another, in the order in which they become ready, at its
-share of the speed of all; gradients add up, and the optimizer steps once, at the end (RollPacker, arXiv 2509.21009). A
-group that would not be done by the round's end is left to all of them together.
+Trainers take groups as rounds/group_queue.py says, at their share of the speed of all replicas; gradients add up, and
+the optimizer steps once, at the end (RollPacker, arXiv 2509.21009). The update after the round waits for the groups
+that are being trained when the round ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...rounds.group_queue import GroupQueue
+from ...rounds.hand_over import HandOver, free_replicas
+from ...rounds.machines.outcome import Outcome
+from ..costs.round_costs import RoundCosts
 from ..costs.update_costs import TrainCost
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """Work that handed-over engines do before the round's end: groups, tokens, samples, seconds of work."""
+    """Work that trainers begin before the round's end: groups, tokens, samples, seconds of work; the accelerators that
+    did it; seconds from the round's end until they are done with it."""
 
     groups: int = 0
     tokens: int = 0
     squared_tokens: int = 0
     samples: int = 0
     busy_s: float = 0.0
+    accelerators: int = 0
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window in which freed engines train. Seconds from the round's start.
+    """The window in which trainers train groups of a round that is still decoded. Seconds from the round's start.
 
     Attributes:
-        freed_s: when they were freed; None: never.
+        freed_s: when their devices were free; None: never.
         end_s: the round's end.
         groups: as `streamed` takes them.
-        accelerators: that were freed.
-        share: they are of all that the round decodes on.
+        staying: accelerators on which engines go on decoding, the first ones of the pool; 0: trainers have a pool of
+            their own.
     """
 
     freed_s: float | None
     end_s: float
     groups: tuple[tuple[float, int, int, int], ...]
-    accelerators: int
-    share: float
+    staying: int
 
     def streamed(self, train: TrainCost) -> Streamed:
-        """The groups trained in the window by `train`, of which the freed accelerators take as many whole replicas as
-        they hold.
+        """The groups that are trained in the window by `train`, of which whole replicas on free devices take part."""
+        layout = train.layout
+        replicas = free_replicas(range(layout.accelerators), layout.replica, range(self.staying))
+        return streamed(self.freed_s, self.end_s, self.groups, train, len(replicas))
 
-        A part of a replica trains nothing: where the update splits the model over more than was freed, all is left.
-        """
-        replicas = min(train.layout.dp, self.accelerators // train.layout.replica)
-        share = min(self.share, replicas / train.layout.dp)
-        return streamed(self.freed_s if share else None, self.end_s, self.groups, train, share)
+
+def round_window(
+    kind: RoundCosts,
+    freed_s: float | None,
+    end_s: float,
+    outcome: Outcome,
+    ready_s: Mapping[int, float],
+    prompt_tokens: Callable[[str], int],
+) -> Window:
+    """The window of a round that ended so. Its groups have no samples, as the update after the round.
+
+    Args:
+        freed_s: when engines were handed over; None: they were not.
+        ready_s: by number of a trained draw, when it was ready.
+        prompt_tokens: of a prompt.
+    """
+    groups = []
+    for group in outcome.trained:
+        whole = [prompt_tokens(group.prompt) + tokens for tokens in group.tokens]
+        groups.append((ready_s[group.keys[0].draw], sum(whole), sum(tokens * tokens for tokens in whole), 0))
+    if kind.streams:
+        return Window(0.0, end_s, tuple(groups), 0)
+    layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
+    return Window(freed_s, end_s, tuple(groups), (layout.engines - freed) * layout.tp)
+
+
+def hand_over_of(kind: RoundCosts, groups: int, group_size: int) -> HandOver | None:
+    """The decision of a round that is to train so many groups; None: no engine is handed over."""
+    return HandOver(kind.hand_over, groups * group_size, kind.decode.key.engines) if kind.hand_over else None
 
 
 def streamed(
-    freed_s: float | None, end_s: float, groups: Sequence[tuple[float, int, int, int]], train: TrainCost, share: float
+    freed_s: float | None,
+    end_s: float,
+    groups: Sequence[tuple[float, int, int, int]],
+    train: TrainCost,
+    replicas: int,
 ) -> Streamed:
     """The groups trained between `freed_s` (None: nothing was freed) and `end_s`.
 
     Args:
         groups: (ready_s, tokens, sum of squared tokens, samples) of each trained group, prompts included.
-        share: of the accelerators that were freed, within (0, 1).
+        replicas: of the trainer, that take part.
     """
-    if freed_s is None:
+    if freed_s is None or not replicas:
         return Streamed()
-    clock, done = freed_s, Streamed()
-    for ready_s, tokens, squares, samples in sorted(groups):
-        seconds = (train.update_s(tokens, squares, samples) - train.step_s) / share
-        clock = max(clock, ready_s) + seconds
-        if clock > end_s:
-            break
-        done = Streamed(
-            done.groups + 1,
-            done.tokens + tokens,
-            done.squared_tokens + squares,
-            done.samples + samples,
-            done.busy_s + seconds,
-        )
-    return done
+    ready = sorted(groups)
+    queue = GroupQueue(train.layout.micro_batch_tokens * replicas)
+    queue.begin()
+    clock, offered, share = freed_s, 0, replicas / train.layout.dp
+    taken, tokens, squares, samples, busy_s = 0, 0, 0, 0, 0.0
+    while clock < end_s:
+        while offered < len(ready) and ready[offered][0] <= clock:
+            queue.offer(offered, ready[offered][1])
+            offered += 1
+        chosen = queue.take()
+        if not chosen:
+            clock = ready[offered][0] if offered < len(ready) else math.inf
+            continue
+        portion = [ready[number] for number in chosen]
+        work = [sum(group[1] for group in portion), sum(group[2] for group in portion), sum(g[3] for g in portion)]
+        seconds = (train.update_s(*work) - train.step_s) / share
+        queue.trained()
+        clock, busy_s, taken = clock + seconds, busy_s + seconds, taken + len(chosen)
+        tokens, squares, samples = tokens + work[0], squares + work[1], samples + work[2]
+    late_s = clock - end_s if taken and clock < math.inf else 0.0
+    return Streamed(taken, tokens, squares, samples, busy_s, replicas * train.layout.replica, max(late_s, 0.0))
 
 
 def exposed_update_s(train: TrainCost, tokens: int, squared_tokens: int, samples: int, done: Streamed) -> float:
-    """Seconds of the update after the round's end, where `done` of its tokens were trained before."""
-    return train.update_s(tokens - done.tokens, squared_tokens - done.squared_tokens, samples - done.samples)
+    """Seconds of the update after the round's end, where `done` of its tokens were begun before."""
+    rest = tokens - done.tokens, squared_tokens - done.squared_tokens, samples - done.samples
+    return done.late_s + train.update_s(*rest)

@@ -19,9 +19,8 @@ from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
-from ...rounds.hand_over import HandOver
 from ...rounds.machines.events import SampleKey
-from ...rounds.machines.outcome import Fate, TrainedGroup
+from ...rounds.machines.outcome import Fate
 from ...rounds.round_spec import RoundSpec
 from ...rounds.schedule import Schedule
 from ..costs.decode_costs import DecodeCost
@@ -31,10 +30,10 @@ from ..lengths.draws import Draws, prompt_name
 from ..lengths.length_cautions import extrapolated
 from ..lengths.length_history import EarlierEpoch
 from ..lengths.length_model import fit_lengths
-from .reference_round import Lengths, Observe, RoundTimes, simulate_round
+from .reference_round import Lengths, Observe, simulate_round
 from .run_draws import RunDraws, Scoring
 from .simulated_run import SimulatedRun, SimulatedStep
-from .streamed_updates import Window, exposed_update_s
+from .streamed_updates import exposed_update_s, hand_over_of, round_window
 
 
 class Watch:
@@ -107,7 +106,7 @@ def simulate_run(
             reward,
             kind.max_num_seqs,
             observe,
-            hand_over=_hand_over(kind, min(spec.prompts_per_step, len(machine.taken)) * size),
+            hand_over=hand_over_of(kind, min(spec.prompts_per_step, len(machine.taken)), size),
             on_ready=ready.__setitem__,
         )
         switched, layout = kind.decode.key != layout, kind.decode.key
@@ -117,8 +116,7 @@ def simulate_run(
         first = sum(draws.first(g.prompt, size) for g in outcome.trained)
         tokens = sum(p + t for p, t in trained)
         squares = sum((p + t) ** 2 for p, t in trained)
-        groups = [_ready_group(g, draws.prompt_tokens(g.prompt), ready[g.keys[0].draw]) for g in outcome.trained]
-        window = _window(kind, times, groups)
+        window = round_window(kind, times.freed_s, times.end_s, outcome, ready, draws.prompt_tokens)
         early = window.streamed(kind.train)
         result = SimulatedStep(
             kind=machine.kind,
@@ -138,7 +136,7 @@ def simulate_run(
             preemptions=times.preemptions,
             taken=len(machine.taken),
             epoch=max(map(schedule.epoch_of, machine.taken)),
-            early_accelerator_s=early.busy_s * window.accelerators,
+            early_accelerator_s=early.busy_s * early.accelerators,
         )
         done.append(result)
         scales.append(scale)
@@ -156,21 +154,6 @@ def simulate_run(
     scale = sum(f * s.samples for f, s in zip(scales, done, strict=True)) / samples
     unconditioned = min(scale * draws.model.mean_tokens, cap)
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
-
-
-def _hand_over(kind: RoundCosts, samples: int) -> HandOver | None:
-    return HandOver(kind.hand_over, samples, kind.decode.key.engines) if kind.hand_over else None
-
-
-def _ready_group(group: TrainedGroup, prompt_tokens: int, ready_s: float) -> tuple[float, int, int, int]:
-    """A trained group in the form of streamed_updates.Window; samples count 0, as in the update after the round."""
-    whole = [prompt_tokens + tokens for tokens in group.tokens]
-    return ready_s, sum(whole), sum(t * t for t in whole), 0
-
-
-def _window(kind: RoundCosts, times: RoundTimes, groups: list[tuple[float, int, int, int]]) -> Window:
-    layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
-    return Window(times.freed_s, times.end_s, tuple(groups), freed * layout.tp, freed / layout.engines)
 
 
 def _scaled(lengths: Lengths, scale: float) -> Lengths:

@@ -27,6 +27,7 @@ from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
+from ..simulate.streamed_updates import exposed_update_s, hand_over_of, round_window
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _step(event: dict[str, Any], log: RunLog) -> ExecutedStep:
 class Replayed:
     """An executed step and its replay, in seconds, by the costs of the replay.
 
-    `update_s` is the update's, on the tokens that were trained.
+    `update_s` is the update's after the round, on the tokens that were trained; less where groups were trained before.
     """
 
     step: ExecutedStep
@@ -206,8 +207,23 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         # Where samples differ, each took what it took; elsewhere the constant is what is looked at.
         reward_s=score_s if reward.executions else None,
     )
-    times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
-    return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_beside(kind.train.layout))
+    ready: dict[int, float] = {}
+    decision = hand_over_of(kind, min(spec.prompts_per_step, len(machine.taken)), spec.samples_per_prompt)
+    times = simulate_round(
+        machine,
+        lengths,
+        kind.decode,
+        reward,
+        kind.max_num_seqs,
+        hand_over=decision,
+        on_ready=ready.__setitem__,
+    )
+    update_s = kind.train.update_s(*step.trained_tokens)
+    if kind.streams or times.freed_s is not None:
+        window = round_window(kind, times.freed_s, times.end_s, machine.outcome(), ready, lengths.prompt_tokens)
+        tokens, squares = sum(group[1] for group in window.groups), sum(group[2] for group in window.groups)
+        update_s = exposed_update_s(kind.train, tokens, squares, 0, window.streamed(kind.train))
+    return Replayed(step, times, update_s, kind.decode.sync_beside(kind.train.layout))
 
 
 def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:

@@ -17,9 +17,10 @@ import math
 from collections.abc import Mapping
 
 from ...plans.schema.sections.layouts import EngineLayout
+from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import STEP_S
-from ...profiles.phase_schema import Spread, Train, TrainLaw
+from ...profiles.phase_schema import Reward, Spread, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.update_costs import TrainCost, measured_update, train_cost_in
@@ -35,9 +36,11 @@ def corrected(
     rollout: Mapping[EngineLayout, Line],
     sync: Mapping[EngineLayout, Line],
     updates: Mapping[TrainCost, Line],
-    reward: Line,
+    reward: Reward,
+    judge: Judge | None,
 ) -> Profile:
-    """The profile, corrected by the lines of what was run (by layout, by update) and by that of a reward's seconds."""
+    """The profile, corrected by the lines of what was run (by layout, by update), with the refitted rewards and
+    judge."""
     mean_sync = mean_factor(sync)
     entries = []
     for entry in profile.rollout:
@@ -49,19 +52,14 @@ def corrected(
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
         by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
         train_law = None if train_law is None else _corrected_law(profile, train_law, by_law or updates)
-    rewards = profile.reward.model_copy(
-        update={
-            "latency": _scaled(profile.reward.latency, reward.factor),
-            "per_sample_s": reward.factor * profile.reward.per_sample_s,
-        }
-    )
     return profile.model_copy(
         update={
             "rollout": tuple(entries),
             "checks": _checks(profile, rollout),
             "train": trains,
             "train_law": train_law,
-            "reward": rewards,
+            "reward": reward,
+            "judge": judge,
         }
     )
 

@@ -19,6 +19,7 @@ from ..simulate.whole_run import round_spec
 from .executed_run import ExecutedRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
 from .profile_correction import TRANSFER, corrected
+from .reward_times import refitted_judge, refitted_reward
 
 # Standard deviations of the priors: a weight transfer and a reward are rarely off by more than a factor of two.
 SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7
@@ -107,7 +108,12 @@ def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Re
                 train.step_s,
             )
     reward = _reward_line(warm)
-    changed = corrected(profile, rollout, sync, updates, reward)
+    rewards, judge = profile.reward, profile.judge
+    if priced.reward.of_judge:  # what rewards waited for
+        judge = judge and refitted_judge(judge, reward)
+    else:
+        rewards = refitted_reward(rewards, run, reward)
+    changed = corrected(profile, rollout, sync, updates, rewards, judge)
     return Refit(changed, rollout, updates, sync, reward, mean_factor(rollout))
 
 

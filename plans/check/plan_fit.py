@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..facts.executable import unsupported
 from ..facts.model_shape import ModelShape, tp_divides
@@ -55,11 +55,39 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
         yield from _train((*location, "train"), train, rollout, cluster, job, planned.placement)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
+    yield from _rewards(planned, job)
 
 
 def executor_faults(plan: Plan, model: ModelShape | None) -> list[Fault]:
     """The decisions that `rlplan execute` cannot run; `model`: the shape of the job's model, None: unknown."""
     return [Fault("not-executable", *fault) for fault in unsupported(plan, model)]
+
+
+def _rewards(planned: PlannedJob, job: Job) -> Iterator[Fault]:
+    """Faults of a plan whose pools of reward workers are not those of the parts of the job's reward."""
+    names = [part.label for part in job.reward.pooled]
+    further = names[1:]
+    if (planned.reward.workers > 0) != bool(names):
+        message = f"is {planned.reward.workers}, and " + (
+            f"the job's reward has the part '{names[0]}'" if names else "no part of the job's reward needs workers"
+        )
+        yield Fault("rewards-differ", ("job", "reward", "workers"), message, "solve again for this job")
+    if planned.reward.judge is None and job.reward.judge is not None:
+        message = "has no judge, and a part of the job's reward is of kind judge"
+        yield Fault("rewards-differ", ("job", "reward"), message, "solve again for this job")
+    if planned.reward.judge is not None and job.reward.judge is None:
+        message = "is there, and no part of the job's reward is of kind judge"
+        yield Fault("rewards-differ", ("job", "reward", "judge"), message, "remove the key, or solve again")
+    if list(planned.reward.further) != further:
+        message = (
+            f"has {_names(planned.reward.further)}, and the further parts of the job's reward with workers are "
+            f"{_names(further)}"
+        )
+        yield Fault("rewards-differ", ("job", "reward", "further"), message, "solve again for this job")
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:

@@ -90,6 +90,10 @@ def nodes_taken(plan: Plan, pool: Pool, train_pool: Pool | None) -> tuple[int, i
     if rounds.long is not None:
         layouts.append((rounds.long.rollout, rounds.long.train))
     engines = max(pool.nodes_of(rollout.engines, rollout.tp) for rollout, _ in layouts)
+    judge = plan.job.reward.judge
+    if judge is not None and judge.place == "own":
+        accelerators = max(rollout.engines * rollout.tp for rollout, _ in layouts) + judge.instances * judge.tp
+        engines = max(engines, pool.nodes_of(accelerators, 1))
     trainers = max((train_pool or pool).nodes_of(1, train.accelerators) for _, train in layouts)
     return (max(engines, trainers), 0) if train_pool is None else (engines, trainers)
 

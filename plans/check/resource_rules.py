@@ -117,7 +117,7 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
     rounds = plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is not None and plan.job.reward.judge is None:
-        text = too_many_workers(plan.job.reward.workers, rounds.short.rollout.pool, pool)
+        text = too_many_workers(plan.job.reward.all_workers, rounds.short.rollout.pool, pool)
         if text is not None:
             message, _, remedy = text.partition("; ")
             yield Fault("too-many-reward-workers", ("job", "reward", "workers"), message, remedy)

@@ -84,6 +84,7 @@ too-many-trainers        more trainers than the pool holds
 judge-without-room       a judge model on accelerators that are not free
 micro-batch-too-small    a micro-batch that is shorter than the longest sequence
 train-layout             an update whose tp, pp, cp, sp or ep does not divide the model
+rewards-differ           a plan that scores other parts than the job's reward has, by workers or by a judge
 too-many-reward-workers  more reward workers than host cores
 deadline-too-short       a reward deadline below the median seconds of such rewards; most scores would time out
 pools-differ             short and long rounds on different pools; they must share one pool

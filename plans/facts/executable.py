@@ -13,6 +13,7 @@ from typing import Any
 from ..schema.job import Search
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
+from ..schema.sections.levers import RewardJudge
 from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
 from .model_shape import ModelShape
@@ -33,7 +34,6 @@ that the executor has (recompute, offload, micro_batch_tokens) may differ."""
 
 LEVERS: Mapping[str, str] = {
     "drafts": "the executor's engines decode without drafts",
-    "hand_over": "the executor trains when the round is over",
 }
 """Levers of a job's `search` that the executor does not have, each with the reason."""
 
@@ -101,6 +101,19 @@ def _model_faults(train: UpdateLayout, model: ModelShape) -> Iterator[tuple[str,
         )
 
 
+def judge_fault(judge: RewardJudge, kind: str, apart: bool) -> str | None:
+    """Why the executor cannot run a judge on accelerators of this kind; None if it can.
+
+    `apart`: trainers have a pool of their own.
+    """
+    if kind == "cpu" or (judge.place == "own" and apart):
+        return None
+    return (
+        "the executor books no memory of a GPU for a judge beside engines or trainers; on GPUs it runs a judge of its "
+        "own (place: own) where trainers have a pool to themselves (placement.train_pool)"
+    )
+
+
 def unsupported(plan: Plan, model: ModelShape | None) -> Iterator[tuple[Loc, str, str]]:
     """Yield (location in the plan, what is wrong, remedy) for each decision that the executor cannot run.
 
@@ -113,12 +126,6 @@ def unsupported(plan: Plan, model: ModelShape | None) -> Iterator[tuple[Loc, str
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
         for key, text in update_faults(train, model):
             yield ("job", "rounds", kind, "train", key), text, _remedy(train, key, model, plan.solver.for_any)
-    if planned.reward.judge is not None:
-        yield (
-            ("job", "reward", "judge"),
-            "the executor has no judge",
-            "remove the key, and score with a function that asks one elsewhere",
-        )
     if planned.reward.synchronous:
         yield (
             ("job", "reward", "synchronous"),
@@ -175,15 +182,13 @@ def is_for_any(plan: Plan, model: ModelShape | None) -> bool:
 
 def left_out(search: Search) -> list[str]:
     """Return a line for each lever that a job names and that a plan for this executor leaves out."""
-    named = {"drafts": search.drafts is not None, "hand_over": bool(search.hand_over)}
+    named = {"drafts": search.drafts is not None}
     return [f"search.{lever} is left out: {why}; --for any plans it" for lever, why in LEVERS.items() if named[lever]]
 
 
 def _lever_faults(location: Loc, kind: ShortRound | LongRound, again: str) -> Iterator[tuple[Loc, str, str]]:
     if kind.rollout.drafts is not None:
         yield (*location, "rollout", "drafts"), LEVERS["drafts"], f"write null, or {again}"
-    if kind.hand_over is not None:
-        yield (*location, "hand_over"), LEVERS["hand_over"], f"write null, or {again}"
 
 
 def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bool) -> str:

@@ -28,6 +28,12 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
     "cluster": ("name", "pools.*.slots"),
     "job": (
         "data.seed",
+        "reward.weight",
+        "reward.pattern",
+        "reward.target_tokens",
+        "reward.per_token",
+        "reward.cache_tokens",
+        "reward.max_tokens",
         "reward.retries",
         "reward.memory_bytes",
         "rollout.seed_per_sample",
@@ -55,6 +61,10 @@ MEASURED_WITH: tuple[str, ...] = (
     "data.prompts",
     "reward.kind",
     "reward.function",
+    "reward.model",
+    "reward.prompt",
+    "reward.scale",
+    "reward.verdicts",
     "rollout.temperature",
 )
 """Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
@@ -91,7 +101,11 @@ def digest_of(kind: Kind, text: str, path: str = "<text>") -> Digest64:
 
 
 def _remove(value: Any, path: Sequence[str]) -> None:
-    """Remove the key at `path` from nested mappings, in each entry for `*`; do nothing if it is not there."""
+    """Remove the key at `path` from nested mappings, in each entry for `*` and in each item of a list; do nothing if it
+    is not there."""
+    if isinstance(value, list):
+        for item in value:
+            _remove(item, path)
     if not isinstance(value, dict):
         return
     key, *rest = path

@@ -89,7 +89,7 @@ def enough_prompts(job: Job, data: str | Path) -> int:
     Raises InputError as `read_prompts` does, and if there are fewer prompts than a step trains: the prompts of a step
     must all be different.
     """
-    rows, needed = len(read_prompts(data, job.reward.kind)), job.rollout.prompts_per_step
+    rows, needed = len(read_prompts(data, job.reward.answer_kind)), job.rollout.prompts_per_step
     if rows < needed:
         raise InputError(
             f"has {count(rows, 'prompt')}, and a step trains {needed} different ones (rollout.prompts_per_step); add "
@@ -146,7 +146,7 @@ def _row(line: str, path: str, number: int, kind: RewardKind) -> Prompt:
         raise InputError(f"id must be text, not {row['id']!r}; put it in quotes", path, number)
     if not _is_prompt(row["prompt"]):
         raise InputError('prompt must be text or a list of {"role": …, "content": …} with text in both', path, number)
-    if kind != "function" and row["answer"] in (None, "", [], {}):
+    if kind in _NEEDS and row["answer"] in (None, "", [], {}):
         raise InputError(f"answer is empty, and reward.kind {kind} {_NEEDS[kind]}; write it", path, number)
     return Prompt(row["id"], row["prompt"], row["answer"])
 

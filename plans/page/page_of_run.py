@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..phrases.numbers import NONE, count, digits, fixed, is_finite, percent, ratio, seconds, times
 from ..phrases.sentences import listed
-from .charts import charts_many_runs, charts_one_run
+from .charts import charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
 from .elements import Banner, Card, Table, mark, render
 from .palette import run_colours
@@ -153,7 +153,12 @@ def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
     """Return one run's section: its charts, coverage and, where the tail cannot be drawn, its longest response."""
     ran = bool(detail["steps"])
     shape = charts_one_run.shape(key, name, detail) if ran else None
-    drawn = (charts_one_run.steps(key, name, detail) if ran else None, charts_one_run.phases(key, name, detail), shape)
+    drawn = (
+        charts_one_run.steps(key, name, detail) if ran else None,
+        charts_one_run.phases(key, name, detail),
+        shape,
+        charts_timeline.timeline(key, name, detail) if ran else None,
+    )
     return {
         "name": name,
         "intro": f"Mode {detail['mode']}; {detail['state_text']}.",

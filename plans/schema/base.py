@@ -50,14 +50,19 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_zero(value: object) -> bool:
+    """Return whether a value is 0; for `exclude_if`."""
+    return value == 0
+
+
+def is_empty(value: object) -> bool:
+    """For `exclude_if`: a mapping without entries is not written."""
+    return not value
+
+
 def is_one(value: object) -> bool:
     """For `exclude_if`: a size of 1 is not written."""
     return value == 1
-
-
-def is_zero(value: object) -> bool:
-    """For `exclude_if`: a 0 is not written."""
-    return value == 0
 
 
 def whole(value: Any) -> Any:

@@ -12,20 +12,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..yaml.errors import joined
-from .base import Choices, Count, MemoryBytes, Name, Strict, Tokens, cross_error, is_none
+from ..yaml.yaml_doc import Loc
+from .base import Choices, Name, Strict, Tokens, cross_error, is_none
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
 from .sections.job_terms import JobPlacement, Slo
-from .sections.levers import (
-    AdaptiveTimeout,
-    FinishedShares,
-    SearchCutoff,
-    SearchDrafts,
-    TimeoutNumbers,
-    timeout_fault,
-    timeout_numbers,
-)
+from .sections.levers import FinishedShares, SearchCutoff, SearchDrafts
+from .sections.reward_spec import OneOrList
+from .sections.reward_spec import RewardKind as RewardKind
+from .sections.reward_spec import RewardSpec as RewardSpec
 
 
 class ModelSpec(Strict):
@@ -36,52 +32,6 @@ class ModelSpec(Strict):
 
     dtype: Literal["float32", "bfloat16", "float16"]
     """Type of weights and activations, in the engine and in the trainer."""
-
-
-RewardKind = Literal["function", "math", "code"]
-
-
-class RewardSpec(Strict):
-    """How a response is scored."""
-
-    kind: RewardKind
-    """`function`: a Python function; `math`: equality of the last answer; `code`: tests in a sandbox."""
-
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
-    """`package.module:name` of `name(prompt, response, answer) -> float`; needed for kind function, and only there."""
-
-    workers: Count = 1
-    """Reward worker processes."""
-
-    deadline_s: Annotated[float, Field(gt=0, le=3600)]
-    """Seconds until one call is given up; a response that causes it gets reward 0."""
-
-    retries: Annotated[int, Field(ge=0, le=100)] = 2
-    """How often a call is repeated after a failure of the function or of the machine."""
-
-    memory_bytes: Annotated[MemoryBytes | None, Field(exclude_if=is_none)] = None
-    """Memory (address space) that scoring one response may take, of kinds `math` and `function` beyond what their
-    modules take; null: 1 GiB. A response that takes more gets reward 0."""
-
-    adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
-    """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
-
-    def timeout_numbers(self) -> TimeoutNumbers:
-        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
-
-    @model_validator(mode="after")
-    def _fields_agree(self) -> RewardSpec:
-        if self.kind == "function" and self.function is None:
-            raise cross_error("kind function needs the key function: 'package.module:name'", "kind")
-        if self.kind != "function" and self.function is not None:
-            raise cross_error(
-                f"function has no effect with kind {self.kind}; remove it or write kind: function", "function"
-            )
-        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
-        if fault is not None:
-            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
-        return self
 
 
 class RolloutSpec(Strict):
@@ -167,8 +117,8 @@ class Job(Strict):
     data: DataSpec
     """The prompts."""
 
-    reward: RewardSpec
-    """How a response is scored."""
+    reward: Annotated[RewardSpec, OneOrList()]
+    """How a response is scored; or a list of such sections, whose weighted sum is a sample's reward."""
 
     rollout: RolloutSpec
     """The size of a step and the limits of a sample."""
@@ -194,6 +144,25 @@ class Job(Strict):
                 f"(max_prompt_tokens + max_response_tokens); add a size of at least {longest}",
                 "search.micro_batch_tokens",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _length_rewards_have_an_effect(self) -> Job:
+        cap = self.rollout.max_response_tokens
+        several = len(self.reward.parts) > 1
+        for place, part in enumerate(self.reward.parts):
+            free = part.target_tokens or 0
+            if part.cache_tokens is not None:
+                free = (part.max_tokens or cap) - part.cache_tokens
+            field = "target_tokens" if part.target_tokens else "cache_tokens"
+            if free >= cap or free < 0:
+                raise cross_error(
+                    f"lets the first {free} tokens be free, and a response has at most {cap} "
+                    "(rollout.max_response_tokens), so that it never has an effect; write a smaller number"
+                    if free > 0
+                    else f"is {part.cache_tokens}, more than a response may have ({cap}, rollout.max_response_tokens)",
+                    f"reward.{place}.{field}" if several else f"reward.{field}",
+                )
         return self
 
     @model_validator(mode="after")
@@ -225,12 +194,14 @@ class JobPaths:
         data: absolute path of the JSONL file; None if there is no file and the job only says `data.prompts`.
         model_folder: the local folder, or None for a hub id.
         reward_folder: the folder of job.yaml, which is searched first for the module of `reward.function`.
+        judge: the name of the judge's model, as `model`; "" without a judge.
     """
 
     model: str
     data: Path | None
     model_folder: Path | None
     reward_folder: Path
+    judge: str = ""
 
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
@@ -245,13 +216,19 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """
     from ..yaml.yaml_io import error_at
 
-    missing = [error_at(job_path, loc, f"{'.'.join(loc)}: {fault}") for loc, fault in missing_files(job, job_path)]
+    missing = [
+        error_at(job_path, loc, f"{'.'.join(map(str, loc))}: {fault}") for loc, fault in missing_files(job, job_path)
+    ]
     if missing:
         raise joined(missing)
     _, data = _located(job, job_path)
     folder = model_folder(job, job_path)
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
-    return JobPaths(str(folder or job.model.path), data_file, folder, Path(job_path).resolve().parent)
+    judge, judge_folder = "", None
+    if job.reward.judge is not None and job.reward.judge.model is not None:
+        judge, judge_folder = job.reward.judge.model, _folder(job.reward.judge.model, job_path)
+    reward_folder = Path(job_path).resolve().parent
+    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge_folder or judge))
 
 
 def model_folder(job: Job, job_path: str | Path) -> Path | None:
@@ -260,7 +237,16 @@ def model_folder(job: Job, job_path: str | Path) -> Path | None:
     return model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
 
 
-def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
+def _folder(model: str, job_path: str | Path) -> Path | None:
+    """The local folder of a model that the job at `job_path` names; None if it is none on this machine."""
+    try:
+        folder = Path(job_path).resolve().parent / Path(model).expanduser()
+    except RuntimeError:  # `~name`, where no user is called `name`
+        return None
+    return folder if os.path.isdir(folder) else None  # noqa: PTH112
+
+
+def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[Loc, str]]:
     """Yield (key, what is wrong and what to do) for each missing file of the job. A hub id is not looked up.
 
     `to_train`: the file of prompts is needed; otherwise their number (`data.prompts`) is enough.
@@ -271,6 +257,12 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
         )
+    for place, part in enumerate(job.reward.parts):
+        if part.model is not None and _folder(part.model, job_path) is None and not _HUB_ID.match(part.model):
+            yield (
+                ("reward", place, "model") if len(job.reward.parts) > 1 else ("reward", "model"),
+                f"no such folder: '{part.model}'; paths are relative to this file, a hub id is 'owner/name'",
+            )
     if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
         return
     if job.data.prompts is None:

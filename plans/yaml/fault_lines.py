@@ -211,6 +211,8 @@ def _model_at(model: type[BaseModel], location: Loc) -> type[BaseModel] | None:
     current: Any = model
     for part in location:
         if isinstance(current, type) and issubclass(current, BaseModel):
+            if isinstance(part, int):  # an item of a list that may also be written as one section
+                continue
             field = current.model_fields.get(str(part))
             current = _strip(field.annotation) if field else None
         else:

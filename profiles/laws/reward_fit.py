@@ -14,6 +14,10 @@ MOST = 32
 """Most values that a distribution is kept as: enough to show a share of 5% that hangs, few enough to review."""
 
 
+SCATTER_FROM_S = 0.5
+"""Right answers of fewer seconds are not asked how they differ: starting a process differs as much."""
+
+
 class ScoredSample(NamedTuple):
     """A sample, its reward (above 0: a right answer) and the seconds that this took a worker."""
 
@@ -41,7 +45,15 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
         wrong_s=equally_likely(wrong_s),
         correct=sum(len(right[prompt]) for prompt in solved) / sum(len(by_prompt[prompt]) for prompt in solved),
         unsolved=1.0 - len(solved) / len(by_prompt),
+        scatter=max(
+            (max(times) / max(min(times), 1e-3) for times in right.values() if len(times) > 1 and _slow(times)),
+            default=None,
+        ),
     )
+
+
+def _slow(seconds: Sequence[float]) -> bool:
+    return max(seconds) >= SCATTER_FROM_S
 
 
 def equally_likely(values: Sequence[float]) -> tuple[float, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from ...executor.engines.engine_handle import EngineHandle
 from ...executor.supervision import together
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
@@ -27,13 +28,14 @@ async def measure_engines(
     budget: TimeBudget,
     layouts: Sequence[EngineLayout],
     vocabulary: int,
+    beside: Callable[[EngineHandle, EngineBench], Awaitable[None]] | None = None,
 ) -> tuple[RolloutCosts, ...]:
     """Costs of the layouts, those of one TP size after those of another; `sampler` has what their rounds gave.
 
     Each engine is started once: on GPUs those of a size when those before have ended, on CPUs, where no device's memory
     runs out, all of them at once, which takes less time. A size that fails, or for which no time is left, is left out,
     as long as there is another. Starts reward workers and the first trainer, too. `vocabulary`: tokens that prompts are
-    made of. Raises RunFailed.
+    made of. `beside` measures what is to run beside an engine, once there are samples. Raises RunFailed.
     """
     costs: list[RolloutCosts] = []
     on_gpu = subject.pool.accelerators.kind == "cuda"
@@ -64,6 +66,10 @@ async def measure_engines(
                 costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
             if not number:
                 await sampler.lengths(widest)
+                if beside is not None:
+                    bench = EngineBench(site.fleet, vocabulary, seed=0, seeded=subject.job.rollout.seed_per_sample)
+                    await sampler.ready(widest, "beside")  # after their updates the engines sleep
+                    await beside(engines[0], bench)
             least_s = max(least_s, budget.elapsed_s - before_s)
             if budget.left_s < 0:
                 budget.lacks(least_s * (left - 1))

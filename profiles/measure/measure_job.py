@@ -17,34 +17,34 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...executor.actors import start_ray
+from ...executor.engines.engine_handle import EngineHandle
 from ...executor.placement.shared_folder import check_shared
-from ...executor.rewards.pool import RewardPool
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import shape_of
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.yaml.errors import InputError
+from ...plans.yaml.errors import InputError, RunFailed
+from ..judge_schema import Judge
 from ..laws.measured_fit import TrainPoint, fit_train
-from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine
+from .engine_bench import EngineBench
 from .measure_engines import measure_engines
 from .measure_rollout import RolloutCosts, spread
-from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
-from .measure_site import Subject, site_of, weight_bytes
+from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
+from .measure_site import Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
 from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
 from .model_sizes import architecture_of_model, kv_bytes_per_token, parameter_count
+from .scoring.measure_judge import measure_judge
+from .scoring.measure_reward import measure_reward
 from .time_budget import Notify, TimeBudget
 from .turn_seconds import EngineTurns
-
-REWARD_BURST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Measurements:
     rollout: tuple[RolloutCosts, ...]
     train: tuple[Train, ...]
     reward: Reward
+    judge: Judge | None
     sync: dict[EngineLayout, Spread]
     turns: dict[EngineLayout, EngineTurns]
     trace: LengthTrace
@@ -137,10 +138,25 @@ async def _measure(
             await site.seats.open(own_machine)
             await check_shared(Path(folder), site.seats.nodes, "since weights may travel as a file")
             machine = await site.machine(pool)
-            rollout = await measure_engines(subject, site, sampler, budget, layouts, vocabulary=len(tokenizer))
+            found: list[Judge] = []
+
+            async def beside(engine: EngineHandle, bench: EngineBench) -> None:
+                tokenizers = tokenizer, load_tokenizer(paths.judge)
+                groups = sampler.sampled.groups
+                try:
+                    found.append(await measure_judge(subject, engine, bench, prompts, groups, tokenizers, budget))
+                except RunFailed as error:
+                    budget.leave_out(f"the judge ({error})")
+
+            judged = job.reward.judge is not None and not on_gpu
+            if job.reward.judge is not None and on_gpu:
+                budget.leave_out("the judge, which is not measured on GPUs: write its seconds under judge by hand")
+            rollout = await measure_engines(
+                subject, site, sampler, budget, layouts, len(tokenizer), beside if judged else None
+            )
             sampled = sampler.sampled
             budget.tell("reward workers")
-            reward = await _measure_reward(site.rewards, prompts, tokenizer, sampled, job)
+            reward = await measure_reward(site.rewards, prompts, tokenizer, sampled, job, profiled_workers(job, pool))
             budget.begin(1)
             steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
             bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
@@ -156,6 +172,7 @@ async def _measure(
         rollout=rollout,
         train=train,
         reward=reward,
+        judge=found[0] if found else None,
         sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
         turns=sampler.turns if on_gpu else {},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),
@@ -170,31 +187,6 @@ async def _measure(
 
 def _sizes(layout: UpdateLayout) -> tuple[int, int, int]:
     return layout.dp, layout.tp, layout.sp
-
-
-async def _measure_reward(
-    rewards: RewardPool, prompts: dict[str, Any], tokenizer: Any, sampled: Sampled, job: Job
-) -> Reward:
-    """What a worker needs per sample when many wait; and the latency of a call, from the real rounds, in which workers
-    have been idle and engines are busy."""
-    samples = [sample for group in sampled.groups for sample in group]
-    texts = [str(tokenizer.decode(s.response_tokens, skip_special_tokens=True)) for s in samples[:REWARD_BURST]]
-
-    def submit(index: int, tag: str) -> Any:
-        sample = samples[index % len(texts)]
-        prompt = prompts[sample.prompt_id]
-        return rewards.score(f"profile/{tag}/{index}", prompt.text, texts[index % len(texts)], prompt.answer)
-
-    began = time.perf_counter()
-    await asyncio.gather(*(submit(index, "burst") for index in range(len(texts))))
-    per_sample = (time.perf_counter() - began) * job.reward.workers / len(texts)
-    return Reward(
-        workers=job.reward.workers,
-        latency=spread(sampled.reward_exposed_s),
-        per_sample_s=per_sample,
-        # Only what runs a response's code takes as long as the response likes.
-        executions=fit_executions(sampled.scored) if job.reward.kind == "code" else None,
-    )
 
 
 def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> tuple[Train, ...]:

@@ -81,7 +81,7 @@ class MeasuredRound:
 class Sampled:
     """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and what
     comes between the phases: weight transfers after an update, how long the last reward was waited for, and what each
-    reward took."""
+    reward took, and for how long the engines decoded meanwhile."""
 
     rounds: list[MeasuredRound] = field(default_factory=list)
     updates: dict[int, list[TrainPoint]] = field(default_factory=dict)
@@ -91,6 +91,7 @@ class Sampled:
     sync_s: dict[EngineLayout, list[float]] = field(default_factory=dict)
     reward_exposed_s: list[float] = field(default_factory=list)
     scored: list[ScoredSample] = field(default_factory=list)
+    scored_rollout_s: float = 0.0  # of the rounds that `scored` is from
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +261,11 @@ class RoundSampler:
             self.sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
             self.sampled.reward_exposed_s.append(result.reward_exposed_s)
         if task.cap == self._job.rollout.max_response_tokens:
+            self.sampled.scored_rollout_s += result.rollout_s
             self.sampled.scored += [
-                ScoredSample(sample.prompt, sample.reward, sample.reward_s)
+                ScoredSample(sample.prompt, part.value, part.seconds)
                 for _, sample in sorted(result.samples.items())
-                if sample.reward is not None
+                if sample.reward is not None and (part := sample.reward_parts.get(self._job.reward.label)) is not None
             ]
             self.sampled.groups.extend(groups)
             self.sampled.rows += [_row(s, self._seen[s.prompt_id]) for group in groups for s in group]

@@ -23,7 +23,7 @@ from ...executor.placement.live_nodes import PROBE_S, on_node
 from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
 from ...executor.placement.seats import DoesNotFit, Placement, place
-from ...executor.rewards.pool import RewardPool
+from ...executor.rollout.reward_sum import PoolSize, RewardSum
 from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...executor.weights.sync import WeightSync
@@ -38,6 +38,9 @@ from ...rounds.device_ledger import Holder
 from ..laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ..profile_schema import Machine
 from .measure_machine import this_machine
+
+MOST_PROFILED_WORKERS = 16
+"""Reward workers that a job is measured with at most, where it does not say how many it has."""
 
 FIRST = "profile"
 """Name of the trainer that takes turns with engines."""
@@ -65,7 +68,7 @@ class Site:
 
     seats: SeatKeeper
     fleet: Fleet
-    rewards: RewardPool
+    rewards: RewardSum
     trainers: Mapping[str, TrainerGroup]
     updates: Mapping[str, UpdateLayout]
     turns: DeviceTurns
@@ -112,14 +115,33 @@ def site_of(
         pool,
         where=placement.device_names(pool.accelerators.kind),
     )
+    counts = _profiled_pools(job, pool)
+    sizes = {part.label: PoolSize(counts[part.label], part.deadline_s) for part in job.reward.pooled}
     return Site(
         seats=seats,
         fleet=fleet,
-        rewards=RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s, supervisor, seats=seats),
+        rewards=RewardSum.of_job(job, paths, sizes, supervisor, seats=seats),
         trainers=trainers,
         updates=named,
         turns=DeviceTurns(ledgers, fleet, trainers),
     )
+
+
+def profiled_workers(job: Job, pool: Pool) -> int:
+    """Reward workers that a job is measured with: as many as it has; where `solve` is to decide, one for each core that
+    no GPU needs, within bounds."""
+    if job.reward.workers is not None:
+        return job.reward.workers
+    gpus = pool.accelerators.per_node if pool.accelerators.kind == "cuda" else 0
+    return max(1, min(MOST_PROFILED_WORKERS, pool.nodes * (pool.cores - gpus)))
+
+
+def _profiled_pools(job: Job, pool: Pool) -> dict[str, int]:
+    """Reward workers by part of the reward: the first one's are those that `solve` decides."""
+    return {
+        part.label: part.workers or 1 if place else profiled_workers(job, pool)
+        for place, part in enumerate(job.reward.pooled)
+    }
 
 
 def update_name(layout: UpdateLayout) -> str:
@@ -135,7 +157,7 @@ def _placement(subject: Subject, layouts: Sequence[EngineLayout], named: Mapping
     ranks = {name: update.accelerators for name, update in named.items()}
     room = room_of(subject.pool_name, {subject.pool_name: subject.pool})
     try:
-        return place(room, engines, ranks, subject.job.reward.workers)
+        return place(room, engines, ranks, sum(_profiled_pools(subject.job, subject.pool).values()))
     except DoesNotFit as error:
         raise InputError(f"pool '{subject.pool_name}' has no room for what is measured: {error}") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..hand_over import MARGIN
 from .compiled_engines import admit, look_ahead, pass_to, queue, remove
 from .compiled_rewards import submit
 from .kernel_state import GONE, OPEN, TRAINED, WAITING
@@ -211,7 +212,9 @@ def free(W: Any, now: float) -> None:
                 sequences += 1
             i = S[i].behind
     R.milestone = R.finished + R.stride
-    R.freed = held + sequences * R.growth <= R.stay * R.capacity
+    room = (1.0 - MARGIN) * (R.stay * R.capacity) if R.refused else 1.0 * (R.stay * R.capacity)
+    R.freed = held + sequences * R.growth <= room
+    R.refused = not R.freed
     if R.freed:
         for e in range(R.stay, len(E)):
             R.freed_s = max(R.freed_s, E[e].now)

@@ -160,6 +160,7 @@ ROUND = np.dtype(
         ("milestone", "i4"),
         ("stride", "i4"),
         ("growth", "i4"),
+        ("refused", "?"),
         ("moved", "i4"),
         ("freed_s", "f8"),
         ("after_rollout", "b1"),

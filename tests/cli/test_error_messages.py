@@ -25,7 +25,8 @@ TABLE = [
         "job.yaml",
         "kind: math",
         "kind: maths",
-        "error: {at}/job.yaml:5: reward.kind: must be 'function', 'math' or 'code', not 'maths'; did you mean 'math'?",
+        "error: {at}/job.yaml:5: reward.kind: must be 'function', 'math', 'code', 'format', 'length', "
+        "'overlong' or 'judge', not 'maths'; did you mean 'math'?",
     ),
     (
         "solve {at}",

@@ -218,12 +218,12 @@ def test_reward_times_of_ones_own_replace_the_assumption(copy):
 
 def test_kinds_of_reward_are_listed_and_shown():
     assert [t["kind"] for t in json.loads(rlplan("rewards", "list", "--json").stdout)["tables"]] == [
-        "code", "function", "math"
+        "code", "format", "function", "math"
     ]  # fmt: skip
     assert "until the deadline" in rlplan("rewards", "list").stdout
     assert "KodCode" in rlplan("rewards", "show", "code").stdout
     assert json.loads(rlplan("rewards", "show", "math", "--json").stdout)["per_sample_s"] < 0.1
-    refused(rlplan("rewards", "show", "judge"), "there are: code, function, math")
+    refused(rlplan("rewards", "show", "judge"), "there are: code, format, function, math")
 
 
 def test_the_schema_of_a_line_of_a_trace_is_printed():

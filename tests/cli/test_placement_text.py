@@ -22,16 +22,16 @@ def test_each_node_says_which_devices_engines_and_ranks_have_and_which_workers_i
     assert placement_lines(placed, ["10.0.0.7", None]) == [
         "node 0 of pool h20: 10.0.0.7",
         "  devices 0-3: engine a",
-        "  devices 4-7: engine c",
+        "  devices 4-7: engine b",
         "node 1 of pool h20",
-        "  devices 0-3: engine b",
+        "  devices 0-3: engine c",
         "  3 reward workers: 0-2",
         "node 2 of pool h800",
         "  devices 0-2: trainer math, ranks 0-2",
     ]
     first, second, third = placement_data(placed, [])
     assert first == {
-        "node": 0, "pool": "h20", "address": None, "engines": {"a": [0, 1, 2, 3], "c": [4, 5, 6, 7]}, "trainers": {},
+        "node": 0, "pool": "h20", "address": None, "engines": {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}, "trainers": {},
         "reward_workers": [],
     }  # fmt: skip
-    assert third["trainers"] == {"math": {0: [0], 1: [1], 2: [2]}} and second["engines"] == {"b": [0, 1, 2, 3]}
+    assert third["trainers"] == {"math": {0: [0], 1: [1], 2: [2]}} and second["engines"] == {"c": [0, 1, 2, 3]}

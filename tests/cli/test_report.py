@@ -11,6 +11,10 @@ DETAIL = {
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
     "tail": {"short": None, "long": None}, "max_over_median_tokens": 3.0, "incidents": [],
     "waste": {"tokens": {"trained": 9}, "share": 0.0, "aborted_samples": 0}, "coverage": {},
+    "overlap": {
+        "reward": {"exposed_s": 0.01, "alone_s": 0.3}, "train": {"exposed_s": 0.2, "alone_s": 0.5},
+        "streamed": {"rounds": 2, "groups": 7.5, "moved": 3.0},
+    },
 }  # fmt: skip
 
 
@@ -116,3 +120,10 @@ def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed()
     assert "0.70x to 0.80x the predicted" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
     for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):
         assert "the machine" not in said(*ratios)
+
+
+def test_what_was_hidden_behind_decoding_is_told_beside_what_it_would_have_cost() -> None:
+    text = run_text("a", DETAIL)
+    assert "rewards 10 ms (0.300 s if nothing ran beside the rollout); training 0.200 s (0.500 s if" in text
+    assert "in 2 rounds 7.5 groups were trained before the round's end, 3.0 samples moved" in text
+    assert "samples moved" not in run_text("a", {**DETAIL, "overlap": {**DETAIL["overlap"], "streamed": None}})

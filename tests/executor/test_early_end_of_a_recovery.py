@@ -43,10 +43,10 @@ class Mortal(InThisProcess):
         self.dead = self.dies_in_update = False
         self.before_load: Callable[[], Awaitable[None]] = _nothing
 
-    async def step(self, groups: Any, budget: int) -> dict[str, float]:
+    async def step(self, groups: Any, budget: int, *, streamed: bool) -> dict[str, float]:
         if self.dies_in_update:
             raise TrainerDied("trainer toy", "it was killed")
-        return await super().step(groups, budget)
+        return await super().step(groups, budget, streamed=streamed)
 
     async def lost(self) -> None:
         if self.dead:

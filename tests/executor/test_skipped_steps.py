@@ -79,8 +79,8 @@ class InThisProcess:
 
     async def start(self) -> None: ...
 
-    async def step(self, groups: Any, update: UpdateSettings) -> dict[str, float]:
-        return self.trainer.step(groups, update)
+    async def step(self, groups: Any, update: UpdateSettings, *, streamed: bool) -> dict[str, float]:
+        return self.trainer.step(groups, update, streamed)
 
     async def export(self, path: Path, version: str, checksums: bool) -> dict[str, str]:
         return self.trainer.export_weights(path, version, checksums)
@@ -124,7 +124,8 @@ class MadeUpRounds:
             tokens = [(t + key.sample) % VOCABULARY for t in torch.randint(VOCABULARY, (6,), generator=dice).tolist()]
             with torch.no_grad():
                 row = packed_row([(prompt, tokens)], torch.device("cpu"))
-                logprobs = packed_logprobs(self._group.trainer._model, self._group.trainer._head, row).logprobs.tolist()
+                trainer = self._group.trainer
+                logprobs = packed_logprobs(trainer._model, trainer._gradients._head, row).logprobs.tolist()
             samples[key] = RolloutSample(
                 key, action.prompt, 0.0, prompt_tokens=tuple(prompt), tokens=tokens,
                 logprobs=self.change(self.number, logprobs),

@@ -34,6 +34,16 @@ FULL = {
     "placement": {"train_pool": "learn"},
 }  # fmt: skip
 
+TOGETHER = {
+    **FULL,
+    "reward": [
+        FULL["reward"],
+        {"kind": "format", "name": "tags", "pattern": "<a>.*", "deadline_s": 2.0},
+    ],
+    "placement": None,
+}  # fmt: skip
+"""Engines hand over only where trainers have no pool of their own; further parts of a reward have names."""
+
 
 def two_pools() -> Cluster:
     """The laptop twice, with a network between the two and one within the engines'."""
@@ -70,6 +80,7 @@ def read(inputs, monkeypatch):
     """(model, key) of all that one solve reads of the documents, which were validated before."""
     sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
     job, cluster, trace = small_job(sizes, **FULL), two_pools(), heavy_trace()
+    together, one_pool = small_job(sizes, **TOGETHER), laptop()
     # An accelerator's memory is looked at where the profile knows what a trainer takes of it.
     trains = tuple(train.model_copy(update={"peak_bytes": 10**8}) for train in small_profile().train)
     costs = small_profile(train=trains)
@@ -83,7 +94,9 @@ def read(inputs, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Strict, "__getattribute__", recording)
-        solving.solve(cluster, job, costs, trace, inputs, SolveOptions(passes=QUICK[:1], prompts=64, for_any=True))
+        options = SolveOptions(passes=QUICK[:1], prompts=64, for_any=True)
+        solving.solve(cluster, job, costs, trace, inputs, options)
+        solving.solve(one_pool, together, costs, trace, inputs, options)
     return seen
 
 
@@ -107,15 +120,26 @@ def test_the_solver_reads_each_key_of_a_cluster_that_makes_a_plan_stale_and_none
 
 def with_value(value: Any, path: list[str], new: Any) -> Any:
     key, *rest = path
+    if isinstance(value, list):
+        return [with_value(part, path, new) if key in part else part for part in value]
     key = next(iter(value)) if key == "*" else key
     return {**value, key: with_value(value[key], rest, new) if rest else new}
 
 
+PARTS = [
+    {"kind": "math", "workers": 1, "deadline_s": 2.0, "memory_bytes": 1 << 30, "weight": 0.5},
+    {"kind": "format", "pattern": "<a>.*", "deadline_s": 2.0},
+    {"kind": "length", "target_tokens": 100, "per_token": 0.1},
+    {"kind": "overlong", "cache_tokens": 10, "max_tokens": 60},
+]
+
 CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
     "job": (
-        small_job(),
+        small_job(reward=PARTS),
         {
-            "data.seed": 7, "reward.retries": 9, "reward.memory_bytes": 2 << 30, "rollout.seed_per_sample": True,
+            "data.seed": 7, "rollout.seed_per_sample": True, "reward.weight": 0.25, "reward.pattern": "<b>.*",
+            "reward.target_tokens": 90, "reward.per_token": 0.2, "reward.cache_tokens": 20, "reward.max_tokens": 50,
+            "reward.retries": 9, "reward.memory_bytes": 2 << 30,
             "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
             "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50},
             "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0,

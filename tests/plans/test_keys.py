@@ -26,6 +26,7 @@ PREDICT: dict[str, Any] = {**DEFER, "job.bias.mode": "predict", S + "long_share"
 ADAPTS: dict[str, Any] = {"job.reward.adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
 
 PREFIX = {"block_tokens": 16, "tokens_per_sample": 100}
+HAND_OVER = {"engines": 1, "at_finished": 0.5}
 READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.bias.mode": (DEFER, "race"),
     "job.placement.train_pool": ({"job.placement.train_pool": "main"}, "other"),
@@ -59,6 +60,12 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.loss.tokens": ({}, 2048),
     "job.sync.checksum_every": ({}, 5),
     "job.sync.relay": ({}, True),
+    "job.placement.streams": ({"job.placement": {"train_pool": "other"}}, True),
+    **{
+        f"{kind}hand_over.{key}": ({kind + "rollout.engines": 3, kind + "hand_over": HAND_OVER}, value)
+        for kind in (S, L)
+        for key, value in {"engines": 2, "at_finished": 0.6, "growth_tokens": 5}.items()
+    },
     **{
         f"{kind}rollout.prefix.{key}": ({f"{kind}rollout.prefix": PREFIX}, value)
         for kind in (S, L)
@@ -67,8 +74,23 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
 }
 """What the executor's configuration depends on: what is there before, and another value."""
 
-DRAFTS, HAND_OVER = {"tokens": 2, "up_to_sequences": 8}, {"engines": 1, "at_finished": 0.5}
+DRAFTS = {"tokens": 2, "up_to_sequences": 8}
 JUDGE = {"place": "beside", "instances": 1, "tp": 1}
+READ |= {
+    f"job.reward.judge.{key}": ({"job.reward.judge": JUDGE}, value)
+    for key, value in {
+        "place": "own", "instances": 2, "tp": 2, "at_once": 4, "share": 0.3, "deadline_s": 3.0
+    }.items()
+}  # fmt: skip
+
+FURTHER: dict[str, tuple[dict[str, Any], Any]] = {
+    "job.reward.further.workers": ({}, 3),
+    "job.reward.further.deadline_s": ({}, 4.0),
+    "job.reward.further.adaptive_timeout.min_s": ({}, 0.4),
+    "job.reward.further.adaptive_timeout.anchor_factor": ({}, 2.0),
+}
+"""Keys of the pools of further parts of a reward, which stand under the names of the parts."""
+
 REWARDS = {"library": "code", "sha256": "d" * 64}
 REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "rlplan": ({}, 2),
@@ -80,14 +102,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "job.name": ({}, "another"),
     **{f"{S}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
     **{f"{L}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
-    **{f"{S}hand_over.{key}": ({}, value) for key, value in HAND_OVER.items()},
-    **{f"{L}hand_over.{key}": ({L + "rollout.engines": 2, L + "rollout.tp": 1}, v) for key, v in HAND_OVER.items()},
     **{f"{kind}train.{key}": ({}, 2) for kind in (S, L) for key in ("pp", "cp", "ep")},
     L + "issue.prompts": ({}, 15),
     L + "issue.samples": ({}, 7),
     L + "rollout.pool": ({}, "other"),
     **{f"{L}train.{key}": ({}, 2) for key in ("dp", "tp", "sp")},
-    **{f"job.reward.judge.{key}": ({}, value) for key, value in JUDGE.items()},
     "job.reward.synchronous": ({}, True),
 }
 """What has one value that can be run, or none: what is there before, and a value that is refused."""
@@ -182,9 +201,9 @@ def test_every_key_of_a_plan_is_read_or_refused_or_shown_and_only_one_of_them() 
     found = list(dict.fromkeys(leaves(Plan)))
     assert len(found) > 100, "the walk misses sections"
     shown = {leaf for leaf in found if leaf.startswith(SHOWN)}
-    kinds = [set(READ), set(REFUSED), shown]
+    kinds = [set(READ), set(FURTHER), set(REFUSED), shown]
     assert sorted(leaf for leaf in found if not any(leaf in kind for kind in kinds)) == [], "say what becomes of them"
-    assert sorted((set(READ) | set(REFUSED)) - set(found)) == [], "keys that are no more"
+    assert sorted((set(READ) | set(FURTHER) | set(REFUSED)) - set(found)) == [], "keys that are no more"
     assert sum(map(len, kinds)) == len(set.union(*kinds)), "a key is declared twice"
     assert all(any(leaf.startswith(prefix) for leaf in found) for prefix in SHOWN)
 
@@ -200,6 +219,22 @@ def test_a_change_of_each_key_that_is_read_changes_what_is_started(documents: Do
             assert documents.configuration(changed) != documents.configuration(plan), leaf
         except ValueError as error:
             assert "a round" in str(error) or "mode" in str(error), leaf  # the machines themselves object
+
+
+def test_a_change_of_each_key_of_a_further_pool_changes_what_is_started(documents: Documents) -> None:
+    pytest.importorskip("ray")
+    job = 'kind: function\n  function: "pkg.mod:score"\n  workers: 1\n  deadline_s: 2.0\n  retries: 2\n'
+    assert job in documents.folder.path("job.yaml").read_text()
+    parts = "\n  - {kind: function, function: 'pkg.mod:score', deadline_s: 2.0}\n"
+    parts += "  - {kind: format, name: shape, pattern: '.*', deadline_s: 1.0}\n"
+    documents.folder.edit("job.yaml", f"\n  {job}", parts)
+    pool = {"workers": 1, "deadline_s": 1.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
+    plan = loads(yaml.safe_dump(edited(documents.plan, {"job.reward.further": {"shape": pool}})), Plan)
+    for leaf, (_, value) in FURTHER.items():
+        path = leaf.removeprefix("job.reward.further.").split(".")
+        changed_pool = with_value(plan.job.reward.further["shape"], path, value)
+        changed = with_value(plan, ["job", "reward", "further"], {"shape": changed_pool})
+        assert documents.configuration(changed) != documents.configuration(plan), leaf
 
 
 def test_a_change_of_each_key_that_cannot_be_run_is_refused_with_its_name(documents: Documents) -> None:
@@ -241,7 +276,7 @@ def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(document
         ),
         (
             {"job.placement": {"train_pool": "other"}},
-            "job.placement: is {train_pool: other}, and there is none in plan",
+            "job.placement.train_pool: is other, and there is none in plan",
         ),
     ],
 )
@@ -259,9 +294,7 @@ def test_plans_that_take_turns_agree_on_what_is_started_once(
         prepare([first, second], documents.folder.path("run"), resume=False)
     assert says in str(caught.value) and caught.value.line is not None
     if "job.placement" in edits:
-        with pytest.raises(
-            InputError, match=r"job.placement: there is none, not {train_pool: other} as in second.yaml"
-        ):
+        with pytest.raises(InputError, match=r"job.placement.train_pool: there is none, not other as in second.yaml"):
             prepare([second, first], documents.folder.path("run"), resume=False)
 
 
@@ -275,5 +308,5 @@ def test_the_longest_deadline_of_plans_that_take_turns_is_the_workers(documents:
     plans = [loads(yaml.safe_dump(documents.plan), Plan).job]
     plans.append(loads(yaml.safe_dump(edited(documents.plan, {"job.reward.deadline_s": 9.0})), Plan).job)
     made = configuration(plans, job, paths, pool)
-    assert made.reward_deadline_s == 9.0
-    assert [run.timeouts.max_s for run in made.runs] == [2.0, 9.0]
+    assert [pool.deadline_s for pool in made.rewards.values()] == [9.0]
+    assert [run.timeouts["function"].max_s for run in made.runs] == [2.0, 9.0]

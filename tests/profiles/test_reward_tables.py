@@ -31,7 +31,7 @@ def seconds_of(kind: str, count: int = 4000) -> np.ndarray:
 
 
 def test_each_kind_of_reward_has_a_table_with_source_and_error() -> None:
-    assert reward_kinds() == ["code", "function", "math"]
+    assert reward_kinds() == ["code", "format", "function", "math"]
     for kind in reward_kinds():
         table = reward_table(kind)
         assert table.kind == kind and table.error.scale >= 0.5 and table.source and table.error_source

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
 from rlplan.rounds.device_ledger import EVENTS, DeviceLedger, DeviceLedgers, OutOfMemory, Turn, WrongTurn
-from rlplan.rounds.step_order import step_moves, to_decoding, to_sending, to_starting, to_training
+from rlplan.rounds.step_order import step_moves, to_decoding, to_sending, to_starting, to_streaming, to_training
 
 SHORT = engine_holder("short", {"engine_weights": 30.0, KV_CACHE: 40.0, "graphs": 2.0})
 LONG = engine_holder("long", {"engine_weights": 15.0, KV_CACHE: 55.0, "graphs": 2.0})
@@ -236,3 +236,64 @@ def test_engines_beside_no_trainer_rank_stay_awake_while_it_trains():
     assert [(turn.event, turn.holder) for turn in sends] == [
         ("trainer_sends", "trainer"), ("engine_wakes_weights", "short"),
     ]  # fmt: skip
+
+
+def two_devices(capacity):
+    """Two devices, an engine on each, and a trainer on both."""
+    engines = [engine_holder(f"engine {n}", {"engine_weights": 30.0, KV_CACHE: 40.0}) for n in range(2)]
+    trainer = trainer_holder("trainer", STATES, {}, {"everything": 70.0}, {"gathered": 4.0})
+    states = {"engine 0": "awake", "engine 1": "awake", "trainer": "offloaded"}
+    devices = [
+        DeviceLedger(
+            f"GPU {number}",
+            capacity,
+            (engine, trainer),
+            {"asleep": 5.0},
+            {n: states[n] for n in (engine.name, "trainer")},
+        )
+        for number, engine in enumerate(engines)
+    ]
+    return DeviceLedgers(devices)
+
+
+def test_a_trainer_streams_beside_the_engines_that_stay_and_loads_its_moments_before_it_steps():
+    ledgers = two_devices(100.0)
+
+    def now():
+        return ledgers.holders, ledgers.states, ledgers.beside
+
+    turns = to_streaming(*now(), "trainer", ["engine 1"])
+    assert [(turn.event, turn.holder) for turn in turns] == [
+        ("engine_sleeps", "engine 1"),
+        ("trainer_streams", "trainer"),
+    ]
+    assert ledgers.could(turns)
+    for turn in turns:
+        ledgers.take(turn)
+    # Parameters, as many bytes of gradients, and what is gathered: no moments.
+    assert ledgers.ledgers[0].held_bytes == 5.0 + 70.0 + 8.0 + 8.0 + 4.0
+    assert to_streaming(*now(), "trainer", ["engine 1"]) == []
+    turns = to_training(*now(), "trainer")
+    assert [turn.event for turn in turns] == ["engine_sleeps", "trainer_loads", "trainer_trains"]
+    for turn in turns:
+        ledgers.take(turn)
+    ledgers.check_invariants()
+
+
+def test_whether_turns_could_be_taken_is_asked_without_a_trace():
+    ledgers = two_devices(90.0)
+    turns = to_streaming(ledgers.holders, ledgers.states, ledgers.beside, "trainer", ["engine 1"])
+    before = [(dict(ledger.states), ledger.peak_bytes, ledger.held_bytes) for ledger in ledgers.ledgers]
+    assert not ledgers.could(turns), "shards of the trainer do not fit beside the engine that stays"
+    assert ledgers.could(turns[:1])
+    assert [(dict(ledger.states), ledger.peak_bytes, ledger.held_bytes) for ledger in ledgers.ledgers] == before
+
+
+def test_a_trainer_on_devices_of_its_own_streams_as_it_trains():
+    trainer = trainer_holder("trainer", STATES, STATES)
+    own = DeviceLedgers(
+        [DeviceLedger("GPU 0", 90.0, (SHORT,), {}, {"short": "awake"}),
+         DeviceLedger("GPU 1", 90.0, (trainer,), {}, {"trainer": "loaded"})]
+    )  # fmt: skip
+    (turn,) = to_streaming(own.holders, own.states, own.beside, "trainer", [])
+    assert turn == Turn("trainer_trains", "trainer")

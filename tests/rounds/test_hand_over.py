@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.hand_over import HandOver, HandOverSpec
+from rlplan.rounds.hand_over import HandOver, HandOverSpec, free_replicas
 
 
 @given(
@@ -13,14 +13,15 @@ from rlplan.rounds.hand_over import HandOver, HandOverSpec
 )  # fmt: skip
 def test_it_frees_at_most_once_not_before_its_share_and_only_what_fits(samples, engines, share, room, growth) -> None:
     machine = HandOver(HandOverSpec(engines - 1, share, growth), samples, engines)
-    decisions = []
+    decisions: list[bool] = []
     for finished in range(1, samples + 1):
         running = samples - finished
         if machine.sample_finished():
             freed = machine.decide(3 * running, running, room)
             decisions.append(freed)
             assert finished >= share * samples - 1e-9
-            assert freed == (running * (3 + growth) <= room)
+            spare = 0.9 * room if decisions[:-1] else room  # after a refusal a tenth must be spare
+            assert freed == (running * (3 + growth) <= spare)
         machine.check_invariants()
     # A share of all samples is always reached, and then nothing runs and everything fits.
     assert decisions.count(True) <= 1 and True not in decisions[:-1]
@@ -33,9 +34,17 @@ def test_it_looks_again_at_the_next_milestone() -> None:
     for finished in range(1, 101):
         if machine.sample_finished():
             asked.append(finished)
-            machine.decide(10, 1, 10 if finished >= 58 else 9)
-    assert asked == [50, 55, 60]
+            machine.decide(90, 1, {50: 89, 55: 99, 60: 100}[finished])
+    assert asked == [50, 55, 60], "what hardly fits after it did not is not believed"
     assert machine.freed
+
+
+def test_replicas_are_free_if_no_engine_that_stays_is_on_any_of_their_devices() -> None:
+    ranks = [f"{node}.{device}" for node in "ab" for device in range(4)]
+    assert free_replicas(ranks, 2, ["a.0", "a.1", "a.2", "a.3"]) == (2, 3)
+    assert free_replicas(ranks, 4, ["a.3"]) == (1,)
+    assert free_replicas(ranks, 8, ["b.3"]) == ()
+    assert free_replicas(ranks, 1, []) == tuple(range(8))
 
 
 def test_a_decision_that_is_not_due_is_an_error() -> None:

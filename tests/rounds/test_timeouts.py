@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.timeouts import Execution, Timeouts, TimeoutSpec
+from rlplan.rounds.timeouts import Execution, PoolTimeouts, Timeouts, TimeoutSpec
 
 PUBLISHED = TimeoutSpec(max_s=30.0, min_s=2.0, anchor_factor=1.5)
 
@@ -129,3 +129,29 @@ def test_answers_within_the_factor_raise_the_anchor_and_are_counted() -> None:
 def test_bad_timeouts_are_refused(bad) -> None:
     with pytest.raises(ValueError, match="a timeout needs"):
         TimeoutSpec(*bad)
+
+
+def test_each_pool_learns_from_its_own_executions_and_goes_on_where_it_stopped() -> None:
+    specs = {"code": PUBLISHED, "shape": TimeoutSpec(1.0)}
+    timeouts = PoolTimeouts(specs)
+    assert timeouts.deadlines_s("p") == {"code": PUBLISHED.max_s, "shape": 1.0}
+    timeouts.end_round(
+        {
+            "code": [Execution("p", 4.0, correct=True, timed_out=False)],
+            "shape": [Execution("p", 1.0, correct=False, timed_out=True)],
+        }
+    )
+    assert timeouts.deadlines_s("p") == {"code": PUBLISHED.deadline_s(4.0), "shape": 1.0}
+    assert (timeouts.counts.executions, timeouts.counts.correct, timeouts.counts.timeouts) == (2, 1, 1)
+    resumed = PoolTimeouts(specs)
+    resumed.restore(timeouts.state())
+    assert resumed.state() == timeouts.state() and resumed.deadlines_s("p") == timeouts.deadlines_s("p")
+
+
+def test_a_checkpoint_of_one_pool_is_what_it_always_was() -> None:
+    alone = Timeouts(PUBLISHED)
+    alone.end_round([Execution("p", 4.0, correct=True, timed_out=False)])
+    pools = PoolTimeouts({"code": PUBLISHED})
+    pools.restore(alone.state())
+    assert pools.state() == alone.state()
+    assert PoolTimeouts({}).deadlines_s("p") == {}

@@ -92,6 +92,12 @@ def test_checkpoints_that_could_not_be_written_or_were_damaged_are_incidents():
     ]
 
 
+def test_what_a_host_lacks_of_the_sandbox_is_an_incident():
+    event = {"event": "sandbox_lacks", "t_s": 0.1, "reason": "sandbox: system calls are not filtered (left out)"}
+    [found] = incidents([RUN, event], steps(3))
+    assert (found["kind"], found["text"]) == ("sandbox", "system calls are not filtered (left out)")
+
+
 @pytest.mark.parametrize("step", [None, "x", 10**400, -1, 1.5])
 def test_an_event_whose_step_is_none_is_of_the_step_that_was_being_made(step):
     [found] = incidents([{"event": "failed", "t_s": 1.5, "step": step, "prompt": "a", "reason": "b"}], steps(3))

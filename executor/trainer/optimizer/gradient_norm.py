@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 
-from ..local_tensors import local
+from ..policy.local_tensors import local
 
 
 def total_norm(tensors: Iterable[torch.Tensor], ranks: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from ....plans.schema.sections.algorithm import Algorithm
-from ..local_tensors import cut_as, host_zeros, local
+from ..policy.local_tensors import cut_as, host_zeros, local
 from .learning_rate import learning_rate
 
 BUCKET_ELEMENTS = 64 * 1024**2  # elements of parameters whose moments are on the device at once: 512 MB of moments

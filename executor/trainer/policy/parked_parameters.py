@@ -14,7 +14,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ..local_tensors import host_zeros, local
+from .local_tensors import host_zeros, local
 
 
 class ParkedParameters:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..local_tensors import local
+from .local_tensors import local
 from .rank_mesh import RankMesh
 
 PARTIAL = "replicated_with_grad_allreduce"  # transformers' name in a model's `tp_plan`

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from transformers.core_model_loading import revert_weight_conversion
 
-from ...trainer.local_tensors import local
+from ...trainer.policy.local_tensors import local
 from .boxes import Box, chunk, whole
 from .bucket_plan import Source
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...host import node_address, node_key
-from ...trainer.local_tensors import whole
+from ...trainer.policy.local_tensors import whole
 from ..checksum import tensor_checksum
 from ..network.network_group import HOST
 from ..slots.device_slots import device_key

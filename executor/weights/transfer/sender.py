@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ...trainer.local_tensors import local
+from ...trainer.policy.local_tensors import local
 from ..network.arrivals import message_sizes
 from ..network.network_group import NetworkGroup
 from ..network.packed_message import pack, put

@@ -12,16 +12,19 @@ from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.sections.levers import RewardJudge
 from ....plans.schema.sections.planned_job import PlannedJob
 from ....profiles.profile_schema import Profile
-from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
-from ...costs.decode_costs import DecodeCost
+from ....rounds.hand_over import free_replicas
+from ...costs.colocation import MAP_BYTES_PER_S, could_stream, sleep_and_wake_s, turns_known
+from ...costs.decode_costs import DecodeCost, engines_of
 from ...costs.draft_costs import DraftedCost, affordable
 from ...costs.host_memory import Share, weights_under_way
 from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
 from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
+from ..rewards.reward_choices import RewardChoice, reward_choices
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
 from .memory_fit import fitting_beside
@@ -51,7 +54,8 @@ class Space:
     layout and lever that was left out, why; `reshard_s` and `layout_switch_s` are seconds of changing shards and
     engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
     `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
-    `train_host`: of each of `train`, the host memory of its trainers.
+    `train_host`: of each of `train`, the host memory of its trainers. `rewards`: the choices of reward workers and
+    deadlines; the number of a key's choice counts them from 0.
     """
 
     pool: str
@@ -68,6 +72,8 @@ class Space:
     kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[Share, ...] = ()
     train_pool: str | None = None
+    rewards: tuple[RewardChoice, ...] = ()
+    judge: RewardJudge | None = None
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -87,6 +93,7 @@ def enumerate_space(
     for_any: bool = False,
     shape: ModelShape | None = None,
     planned: PlannedJob | None = None,
+    judge: RewardJudge | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
@@ -94,11 +101,11 @@ def enumerate_space(
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
     execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's. `planned`: a
-    plan of the job, whose pools are taken; None: the job's.
+    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one.
     """
     chosen = choose_pools(cluster, job, profile, planned)
     pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
-    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes)
+    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
     if chosen.train is not None:
         must_be_a_pool(chosen.train, pools.of_trainers)
@@ -108,14 +115,15 @@ def enumerate_space(
     target, most = job.rollout.prompts_per_step, job.search.max_over_issue
     rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
     drafted = _drafted(job, decode) if for_any else {}
-    hand_over = job.search.hand_over if for_any else ()
+    hand_over = () if pools.apart else job.search.hand_over
+    hands_over = frozenset(key for key in decode if _hands_over(profile, pools, weight_bytes, key, train))
     long = [
         LongKey(rule, copies, layout, tokens, share)
         for rule in rules
         for copies in ([c for c in COPIES if c <= most] if rule.mode == "exact" else (1,))
         for layout in decode
         for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(hand_over if layout.engines > 1 else ()))
+        for share in (0.0, *(hand_over if layout in hands_over else ()))
     ]
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
@@ -133,7 +141,36 @@ def enumerate_space(
         drafted=drafted,
         train_host=train_host,
         train_pool=chosen.train,
+        rewards=_rewards(job, pools.rollout, decode, profile, planned),
+        judge=judge,
     )
+
+
+def _hands_over(
+    profile: Profile, pools: JobPools, weight_bytes: float, layout: EngineLayout, train: Sequence[TrainCost]
+) -> bool:
+    """Whether half of the engines of a layout could be handed over: they leave a replica of some update its devices,
+    and the others have room for shards of the trainer."""
+    stay = (layout.engines - layout.engines // 2) * layout.tp
+    early = [cost for cost in train if free_replicas(range(cost.layout.accelerators), cost.layout.replica, range(stay))]
+    if layout.engines < 2 or not early:
+        return False
+    accelerators = pools.rollout.accelerators
+    if accelerators.kind != "cuda":
+        return True
+    engines, capacity = engines_of(profile, layout), float(accelerators.memory_bytes)
+    return all(could_stream(profile, capacity, weight_bytes, cost.layout, engines) for cost in early)
+
+
+def _rewards(
+    job: Job, pool: Pool, decode: dict[EngineLayout, DecodeCost], profile: Profile, planned: PlannedJob | None
+) -> tuple[RewardChoice, ...]:
+    """The job's choices of reward workers and deadlines, after that of the plan `planned` of it, if there is one."""
+    choices = reward_choices(job, pool, decode, profile.reward)
+    if planned is None:
+        return choices
+    written = RewardChoice.of_plan(planned.reward)
+    return (written, *(choice for choice in choices if choice != written and job.reward.workers is None))
 
 
 def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:

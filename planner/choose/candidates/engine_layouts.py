@@ -6,11 +6,15 @@ from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.sections.levers import RewardJudge
 from ....plans.yaml.errors import Infeasible
 from ....profiles.hardware import gpu_of
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, layout_cost
+from ...costs.draft_costs import beside_judge
 from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.round_costs import judge_factors
+from ..rewards.judge_places import no_room_for_judge
 from .memory_fit import engines_fault
 from .pool_choice import ChosenPools
 
@@ -19,11 +23,12 @@ LEAST_MEMORY_SHARE = 0.9
 
 
 def feasible_layouts(
-    chosen: ChosenPools, job: Job, profile: Profile, fewer_nodes: bool = False
+    chosen: ChosenPools, job: Job, profile: Profile, fewer_nodes: bool = False, judge: RewardJudge | None = None
 ) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
 
-    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs
+    `judge`: takes accelerators of the pool for itself, or slows down the engines that it is beside. Engines on GPUs do
+    not wait for each other, so an entry prices as many of them as there are GPUs
     (decode_costs.entry_of).
     """
     kind, pool = profile.machine.kind, chosen.pools.rollout
@@ -41,13 +46,15 @@ def feasible_layouts(
         if kind == "cuda":
             # One engine that was measured stands for as many as there are GPUs; on GPUs no plan has a single one.
             counts = {count for count in counts if count > 1}
+            if judge is not None and judge.place == "own":
+                counts.add((pool.accelerators_total - judge.instances * judge.tp) // tp)
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
-        for count in sorted(counts):
+        for count in sorted(count for count in counts if count > 0):
             cost = layout_cost(profile, EngineLayout(tp, count), chosen.pools)
             assert cost is not None, "there is an entry of this tp"
-            fault = _layout_fault(cost, job, profile, pool, chosen.rollout)
+            fault = _layout_fault(cost, job, profile, pool, chosen.rollout) or no_room_for_judge(cost.key, judge, pool)
             if fault is None:
-                decode[cost.key] = cost
+                decode[cost.key] = beside_judge(cost, judge_factors(profile, judge)[1]) if judge else cost
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:

@@ -28,7 +28,7 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
     would time out by `profile`, or if the pool has accelerators whose memory or kind contradicts their name, or more
     accelerators than can be simulated."""
     must_be_a_pool(name, pool)
-    workers = too_many_workers(job.reward.workers, name, pool)
+    workers = None if job.reward.workers is None else too_many_workers(job.reward.workers, name, pool)
     if workers is not None:
         raise Unplannable("job", ("reward", "workers"), workers)
     deadline = short_deadline(job.reward.deadline_s, job.reward.kind, profile)

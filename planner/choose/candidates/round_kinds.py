@@ -23,8 +23,8 @@ def _levers(key: ShortKey | LongKey) -> str:
     """The part of a column's name that states its levers; it is empty, and sorts first, without levers."""
     drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
     if isinstance(key, LongKey) and key.hand_over:
-        return f":d{key.draft_tokens:02d}:h{key.hand_over}"
-    return drafts
+        drafts = f":d{key.draft_tokens:02d}:h{key.hand_over}"
+    return f"{drafts}:r{key.reward:03d}" if key.reward else drafts
 
 
 def column_name(key: ShortKey | LongKey) -> str:
@@ -54,7 +54,8 @@ class DeferralRule(NamedTuple):
 
 
 class ShortKey(NamedTuple):
-    """A kind of short round; `draft_tokens` are drafted a step, 0 for no drafts."""
+    """A kind of short round; `draft_tokens` are drafted a step, 0 for no drafts; `reward` is the number of its reward
+    workers and deadlines among the search's choices (reward_choices.py)."""
 
     mode: Mode
     prompts: int
@@ -63,6 +64,7 @@ class ShortKey(NamedTuple):
     layout: EngineLayout
     long_share: float = 0.0
     draft_tokens: int = 0
+    reward: int = 0
 
     @property
     def deferral(self) -> DeferralRule:
@@ -73,13 +75,15 @@ class ShortKey(NamedTuple):
 
 
 class LongKey(NamedTuple):
-    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never."""
+    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never;
+    `reward` as of a `ShortKey`."""
 
     deferral: DeferralRule
     copies: int
     layout: EngineLayout
     draft_tokens: int = 0
     hand_over: float = 0.0
+    reward: int = 0
 
     @property
     def freed_engines(self) -> int:

@@ -77,7 +77,7 @@ def feasible_train(
             costs = tuple(cost for cost in costs if runs(cost.layout))
             weight_bytes = WEIGHT_BYTES[job.model.dtype]
             host = {cost: host_bytes_of_rank(profile, pool, weight_bytes, cost.layout, pools.apart) for cost in costs}
-            fits += _unbeaten(costs, any(job.search.hand_over), host) if for_any else _unbeaten_shardings(costs, host)
+            fits += (_unbeaten if for_any else _unbeaten_shardings)(costs, any(job.search.hand_over), host)
     if not fits:
         raise Infeasible(
             f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs, model)}"
@@ -110,8 +110,8 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT
     return [t for t in costs if not any(beaten(t, rival) for rival in costs)]
 
 
-def _unbeaten_shardings(costs: Sequence[TrainCost], host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
-    """As `_unbeaten`, where both kinds of round shard the model alike and no engine is handed over.
+def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+    """As `_unbeaten`, where both kinds of round shard the model alike.
 
     Then an update may be part of the best pair although another one beats it, whose sharding is worse for the other
     kind of round. So it is left out only if one of its own sharding beats it, or if each update of its sharding is
@@ -123,6 +123,8 @@ def _unbeaten_shardings(costs: Sequence[TrainCost], host: HostBytes = NOT_COUNTE
     kept = {sharding: _unbeaten(alike, False, host) for sharding, alike in of_sharding.items()}
 
     def beaten(alike: Sequence[TrainCost], others: Sequence[TrainCost]) -> bool:
+        if hand_over and alike[0].layout.replica % others[0].layout.replica:
+            return False
         return all(any(_beats(other, cost, host) for other in others) for cost in alike)
 
     return [

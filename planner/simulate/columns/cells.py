@@ -101,7 +101,7 @@ def similar_cell(setting: Setting, key: ShortKey | LongKey) -> Cell:
     """The cell with the size and engines of a part of such rounds, also where cells cannot stand for whole rounds."""
     least_workers = LEAST_WORKERS if setting.reward.executions else 1
     samples = key.samples if isinstance(key, ShortKey) else setting.group_size
-    most_cells = setting.reward.workers / least_workers
+    most_cells = setting.reward_of(key).workers / least_workers
     return sized_cell(key.layout.engines, setting.target, samples, setting.cell_prompts, most_cells)
 
 
@@ -140,7 +140,9 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
                 if of == key.layout
             },
             reward=reward_share(setting.reward, cell.cells_per_round),
+            other_rewards=tuple(reward_share(other, cell.cells_per_round) for other in setting.other_rewards),
             cell_prompts=0,
+            crowding=lambda _, workers: setting.crowding(key.layout, round(workers * cell.cells_per_round)),
         )
     cell_setting = settings[key.layout, cell.engines]
     if isinstance(key, ShortKey):

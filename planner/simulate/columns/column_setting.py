@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.hand_over import HandOverSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import DecodeCost
-from ...costs.draft_costs import DraftedCost
+from ...costs.draft_costs import DraftedCost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
 from ...costs.update_costs import TrainCost
@@ -43,9 +46,11 @@ class Setting:
 
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
+    `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
     `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
-    rounds are simulated whole.
+    rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
+    its others are decoded.
     """
 
     target: int
@@ -62,6 +67,9 @@ class Setting:
     max_prompt_tokens: int = 0
     as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
     cell_prompts: int = CELL_PROMPTS
+    streams: bool = False
+    crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
+    other_rewards: tuple[RewardCost, ...] = ()
 
     @property
     def simulated_target(self) -> int:
@@ -72,7 +80,23 @@ class Setting:
         """Decode costs of a kind of round."""
         if key in self.as_written:
             return self.as_written[key].cost
-        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
+        cost = self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
+        return slowed(cost, self.crowding(key.layout, self.reward_of(key).workers))
+
+    def reward_of(self, key: ShortKey | LongKey) -> RewardCost:
+        """Scoring costs of a kind of round."""
+        return self.reward if key.reward == 0 else self.other_rewards[key.reward - 1]
+
+    def hand_over_of(self, key: LongKey) -> HandOverSpec | None:
+        """The hand-over of a kind of long round, with how much samples grow that still run then, by the length model:
+        the mean of what lengths have beyond the share that has ended, and beyond the cutoff."""
+        if not key.hand_over:
+            return None
+        lengths = np.minimum(self.draws.model.tables.ravel(), self.cap_tokens)
+        reached = max(float(np.quantile(lengths, key.hand_over)), key.deferral.cutoff_tokens or 0)
+        beyond = lengths[lengths > reached]
+        growth = round(float(beyond.mean()) - reached) if len(beyond) else 0
+        return HandOverSpec(key.freed_engines, key.hand_over, growth)
 
     def at_once(self, key: ShortKey | LongKey) -> int:
         """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.

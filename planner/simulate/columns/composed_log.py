@@ -139,6 +139,5 @@ def _window(windows: Sequence[Window], end_s: float, scale: float, cells_per_rou
         freed_s=sum(freed) / len(freed) if 2 * len(freed) > size else None,
         end_s=end_s,
         groups=tuple(bundles),
-        accelerators=round(cells_per_round * windows[0].accelerators),
-        share=windows[0].share,
+        staying=round(cells_per_round * windows[0].staying),
     )

@@ -147,10 +147,12 @@ def record_round(
     firsts: NDArray[np.int64],
     put_off_excess: int,
     key: LongKey | None = None,
+    streams: bool = False,
 ) -> None:
     """Add a round to the log; `firsts`: by prompt, the sum of its first draw's lengths in stream 0.
 
-    `key`: of a long round, which may hand engines over.
+    `key`: of a long round, which may hand engines over. `streams`: trainers on a pool of their own train groups while
+    others are decoded.
     """
     trained = trained_draws(round_kind, round_draws, simulated, firsts)
     log.rollout_s.append(simulated.times.decode_end_s)
@@ -166,16 +168,15 @@ def record_round(
     log.decoded.append(simulated.times.decoded_tokens)
     log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))
     log.preemptions += simulated.times.preemptions
-    if key is not None and key.hand_over:
+    hands_over = key is not None and bool(key.hand_over)
+    if hands_over or streams:
         ready, sums, squares = simulated.ready_s[trained.draws], trained.tokens, trained.squares
+        groups = zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
         log.windows.append(
             Window(
-                freed_s=simulated.times.freed_s,
+                freed_s=0.0 if streams else simulated.times.freed_s,
                 end_s=simulated.times.end_s,
-                groups=tuple(
-                    (*group, 0) for group in zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
-                ),
-                accelerators=key.freed_engines * key.layout.tp,
-                share=key.freed_engines / key.layout.engines,
+                groups=tuple((*group, 0) for group in groups),
+                staying=0 if streams or key is None else (key.layout.engines - key.freed_engines) * key.layout.tp,
             )
         )

@@ -114,7 +114,7 @@ class ShortColumn:
         self, numbers: Numbers, round_draws: RoundDraws, simulated: SimulatedRound, firsts: Numbers, put_off: int
     ) -> None:
         """Add a round to the log; `numbers` and `firsts` by draw, `put_off` as of record_round."""
-        record_round(self.log, self._round_kind, round_draws, simulated, firsts, put_off)
+        record_round(self.log, self._round_kind, round_draws, simulated, firsts, put_off, streams=self._setting.streams)
         deferred = simulated.fate == FATES[Fate.DEFERRED]
         self.deferred_prompts.extend(prompt_name(int(n), 0) for n in numbers[deferred])
 
@@ -146,7 +146,7 @@ class LongColumn:
         self.key = key
         self._setting = setting
         self._cost = setting.cost_of(key)
-        self._hand_over = HandOverSpec(key.freed_engines, key.hand_over) if key.hand_over else None
+        self._hand_over = setting.hand_over_of(key)
         self.log = RoundLog(self._cost.sync_s, cost=self._cost)
         self._round_kind = RoundKind(
             name="long",
@@ -186,7 +186,7 @@ class LongColumn:
         for lap in np.unique(laps):
             mine = laps == lap
             firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
-        record_round(self.log, self._round_kind, round_draws, simulated, firsts, 0, self.key)
+        record_round(self.log, self._round_kind, round_draws, simulated, firsts, 0, self.key, setting.streams)
 
     def _draw_round(self, numbers: Numbers, streams: Numbers) -> RoundDraws:
         setting, draws = self._setting, self._setting.draws
@@ -251,9 +251,9 @@ def simulate_column_round(
 ) -> SimulatedRound:
     """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None
-    cost, at_once = setting.cost_of(key), setting.at_once(key)
+    cost, reward, at_once = setting.cost_of(key), setting.reward_of(key), setting.at_once(key)
     return simulate_one_round(
-        round_kind, round_draws, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe
+        round_kind, round_draws, cost, reward, at_once, hand_over, reference=setting.reference, observe=observe
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..base import Choices, Count, Positive, Strict, ascending, cross_error
+from ..base import Choices, Count, Positive, Strict, ascending, cross_error, is_none, is_one, is_zero
 from ..limits import MOST_CHOICES
 
 Finished = Annotated[float, Field(ge=0.01, lt=1)]
@@ -83,6 +83,10 @@ class RoundHandOver(Strict):
     at_finished: Finished
     """Share of the samples to be trained that must have ended before."""
 
+    growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
+    """Tokens by which a sample that still runs then is expected to grow: engines are freed only if the KV of the others
+    would hold all that runs, grown so."""
+
 
 class AdaptiveTimeout(Strict):
     """Reward deadlines that follow how long a prompt's correct answers took."""
@@ -95,16 +99,33 @@ class AdaptiveTimeout(Strict):
 
 
 class RewardJudge(Strict):
-    """A model that scores the samples, in place of the reward workers; what it takes is the profile's."""
+    """A model that scores the samples, beside the reward workers if there are any; what it takes is the profile's."""
 
     place: Literal["own", "beside"]
     """`own`: on accelerators that the engines do not use; `beside`: on the engines', which it slows down."""
 
     instances: Count
-    """Copies of the judge, each with one sample at a time."""
+    """Copies of the judge. The simulator has each work through its samples one after the other, at the seconds a sample
+    that the profile measured with `at_once` of them."""
 
     tp: Count = 1
     """Accelerators per copy."""
+
+    at_once: Annotated[int, Field(ge=1, le=1024, exclude_if=is_one)] = 1
+    """Samples that a copy is asked about at a time; further ones wait."""
+
+    share: Annotated[float | None, Field(gt=0, lt=1, exclude_if=is_none)] = None
+    """Share of their cores that a copy beside an engine gets while both want them, by priority; null: as the system
+    divides them, which gives both the same."""
+
+    deadline_s: Annotated[float | None, Field(gt=0, le=3600, exclude_if=is_none)] = None
+    """Seconds until a sample without a verdict is asked about again; null: the job's."""
+
+    @model_validator(mode="after")
+    def _a_share_is_of_engines(self) -> RewardJudge:
+        if self.share is not None and self.place == "own":
+            raise cross_error("is of accelerators that the engines use; remove it, or write place: beside", "share")
+        return self
 
 
 class TimeoutNumbers(TypedDict):
@@ -127,3 +148,15 @@ def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | 
     if adaptive is None or adaptive.min_s <= deadline_s:
         return None
     return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
+
+
+def bound_fault(shortest_s: float | None, deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
+    """Return the fault if a job bounds deadlines that `solve` decides, and fixes them or has no room for them; None
+    otherwise."""
+    if shortest_s is None:
+        return None
+    if adaptive is not None:
+        return "is a bound for deadlines that solve decides, and adaptive_timeout fixes them; remove one of the two"
+    if shortest_s > deadline_s:
+        return f"is {shortest_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
+    return None

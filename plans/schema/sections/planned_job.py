@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 from pydantic import Field, model_validator
 
-from ..base import Count, Mode, Name, Strict, cross_error, cross_errors, is_false, is_none
+from ..base import Count, Mode, Name, Strict, cross_error, cross_errors, is_empty, is_false, is_none
 from ..limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .levers import (
     AdaptiveTimeout,
@@ -16,6 +16,7 @@ from .levers import (
     timeout_numbers,
 )
 from .planned_rounds import Rounds, hand_over_faults
+from .reward_spec import MOST_PARTS
 
 
 class Bias(Strict):
@@ -38,11 +39,35 @@ class StepIssue(Strict):
     """n, as in the job."""
 
 
-class RewardPlan(Strict):
-    """The reward workers."""
+class PooledReward(Strict):
+    """Reward workers of one further part of the job's reward."""
 
     workers: Count
     """Reward worker processes."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    """Seconds until one call is given up."""
+
+    adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
+    """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
+
+    def timeout_numbers(self) -> TimeoutNumbers:
+        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+
+    @model_validator(mode="after")
+    def _deadlines_agree(self) -> PooledReward:
+        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
+        if fault is not None:
+            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
+        return self
+
+
+class RewardPlan(Strict):
+    """The reward workers. Of several parts of a reward, these are the first's that needs workers (a pattern last)."""
+
+    workers: Annotated[int, Field(ge=0, le=10**12)]
+    """Reward worker processes; 0 where no part of the job's reward needs any."""
 
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
     """Seconds until one call is given up."""
@@ -56,9 +81,17 @@ class RewardPlan(Strict):
     synchronous: Annotated[bool, Field(exclude_if=is_false)] = False
     """Score when the round's last sample is decoded, as plain trainers do, and not beside the rollout; to compare."""
 
+    further: dict[Name, PooledReward] = Field(default={}, max_length=MOST_PARTS, exclude_if=is_empty)
+    """By name of the part: workers of the job's further parts that need some, each with a pool of its own."""
+
     def timeout_numbers(self) -> TimeoutNumbers:
         """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
         return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+
+    @property
+    def all_workers(self) -> int:
+        """Worker processes of all parts."""
+        return self.workers + sum(pool.workers for pool in self.further.values())
 
     @model_validator(mode="after")
     def _deadlines_agree(self) -> RewardPlan:
@@ -98,6 +131,9 @@ class PlacementSpec(Strict):
 
     train_pool: Name
     """The pool that trainers have to themselves; engines are on that of the rounds' `rollout.pool`."""
+
+    streams: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Trainers train complete groups while the others of the round decode; the optimizer steps after the round."""
 
 
 WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]

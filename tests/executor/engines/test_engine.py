@@ -16,7 +16,7 @@ def test_an_engine_that_decodes_is_heard_of_and_one_that_does_not_is_not():
 
         async def decoding():
             await asyncio.sleep(0.02)
-            engine._grew = True
+            engine._decoding.grew = True
 
         task = asyncio.create_task(decoding())
         first = await engine.poll(0.1)

@@ -19,6 +19,10 @@ from rlplan.plans.yaml.errors import InputError
 HERE = Path(__file__).parent
 
 
+def pids(pool):
+    return {name: facts.pid for name, facts in pool.facts().items()}
+
+
 def fake(name):
     return resolve(ScorerConfig("function", f"reward_fakes:{name}", 0.2, str(HERE))).call
 
@@ -118,7 +122,7 @@ def test_the_worker_imports_no_heavy_package():
 
 def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_data_lie(tmp_path):
     pytest.importorskip("ray")
-    from rlplan.executor.rewards.pool import RewardPool
+    from rlplan.executor.rollout.reward_sum import PoolSize, RewardSum
     from rlplan.executor.supervision import Supervisor
     from rlplan.plans.schema.job import job_paths, load_job
 
@@ -133,13 +137,14 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     )
     job = load_job(tmp_path / "job.yaml")
     supervisor = Supervisor()
-    pool = RewardPool.of_job(job, job_paths(job, tmp_path / "job.yaml"), 3, 2.0, supervisor)
+    sizes = {"function": PoolSize(3, 2.0)}
+    pool = RewardSum.of_job(job, job_paths(job, tmp_path / "job.yaml"), sizes, supervisor).scorer("function")
     assert all(process._supervisor is supervisor for process in pool._workers)
     config = ScorerConfig("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
     assert [process._config for process in pool._workers] == [config] * 3
     for room in ("profiles/measure/measure_site.py", "executor/execute.py"):
         source = (HERE.parents[2] / room).read_text()
-        assert re.search(r"RewardPool\.of_job\([^)]*, supervisor\b", source) and "search_path" not in source
+        assert re.search(r"RewardSum\.of_job\([^)]*, supervisor\b", source) and "search_path" not in source
 
 
 # ---- the pool, over real workers ----
@@ -167,13 +172,13 @@ def run_pool(name, body, *, workers=1, deadline_s=5.0, retries=2, slack_s=1.0):
         try:
             return await asyncio.wait_for(body(pool), 60)
         finally:
-            pids = pool.pids()
+            started = pids(pool).values()
             processes = list(pool._workers)
             await pool.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
             assert not pool._samples and not pool._queue
             assert not any(process._calls for process in processes)
-            await all_gone(pids.values())
+            await all_gone(started)
 
     return asyncio.run(main())
 
@@ -247,10 +252,10 @@ def test_a_worker_killed_in_mid_call_loses_no_sample_and_scores_none_twice(ray_h
             future.add_done_callback(lambda done, i=i: settled.append(i))
         while len(settled) < 10:
             await asyncio.sleep(0.01)
-        before = pool.pids()
+        before = pids(pool)
         os.kill(before["reward-0"], signal.SIGKILL)
         results = await asyncio.gather(*futures)
-        return results, settled, before, pool.pids(), pool.stats()
+        return results, settled, before, pids(pool), pool.stats()
 
     results, settled, before, after, stats = run_pool("slow_length", body, workers=2)
     assert [result.reward for result in results] == [float(i) for i in range(60)]
@@ -265,7 +270,7 @@ def test_a_worker_killed_in_mid_call_loses_no_sample_and_scores_none_twice(ray_h
 def test_workers_killed_while_they_were_idle_cost_the_next_sample_nothing(ray_here):
     async def body(pool):
         await pool.score("witness", "", "x", None)
-        before = pool.pids()
+        before = pids(pool)
         for pid in before.values():
             os.kill(pid, signal.SIGKILL)
         await all_gone(before.values())
@@ -410,7 +415,7 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
     async def body(pool):
         # The folder of the function goes away, as a shared file system may: no successor can start.
         pool._workers[0]._config = ScorerConfig("function", "no_such_module_anywhere:score", 5.0)
-        os.kill(pool.pids()["reward-0"], signal.SIGKILL)
+        os.kill(pids(pool)["reward-0"], signal.SIGKILL)
         waiting = [pool.score(response, "", response, None) for response in ("die", "fine")]
         early = await asyncio.gather(*waiting, return_exceptions=True)
         late = await asyncio.gather(pool.score("late", "", "fine", None), return_exceptions=True)

@@ -14,7 +14,7 @@ from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.worker import RewardWorker
 from rlplan.rounds.machines.events import Action, Finished, SampleKey, Score, Scored
 from rlplan.rounds.machines.race import RaceRound
-from rlplan.rounds.timeouts import Execution, Timeouts, TimeoutSpec
+from rlplan.rounds.timeouts import Execution, PoolTimeouts, TimeoutSpec
 
 HERE = Path(__file__).parent
 needs_executor = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the executor's extra")
@@ -59,10 +59,11 @@ def test_a_sandbox_keeps_each_samples_own_deadline() -> None:
 @needs_executor
 def test_what_hangs_costs_a_solved_prompt_its_earned_deadline_and_an_unsolved_one_the_longest() -> None:
     """Two rounds over real sandboxes; in both, sample 1 hangs. Prompt `a` was answered right in the first."""
+    from rlplan.executor.rollout.reward_sum import PartScore
     from rlplan.executor.rollout.round_samples import RolloutSample, reward_executions
 
     worker = RewardWorker(ScorerConfig("code", None, 3.0))
-    timeouts = Timeouts(TimeoutSpec(max_s=3.0, min_s=0.5, anchor_factor=1.0))
+    timeouts = PoolTimeouts({"code": TimeoutSpec(max_s=3.0, min_s=0.5, anchor_factor=1.0)})
     responses = {("a", 0): FAST, ("a", 1): HANGS, ("b", 0): block("x = 4"), ("b", 1): HANGS}
     took: list[dict[str, float]] = []
     for _ in range(2):
@@ -73,17 +74,22 @@ def test_what_hangs_costs_a_solved_prompt_its_earned_deadline_and_an_unsolved_on
             prompt = round_.draws[key.draw].prompt
             sample = samples[key] = RolloutSample(key, prompt, 0.0)
             assert round_.handle(Finished(key, 9, truncated=False)) == [Score(key)]
-            row = ("", responses[prompt, key.sample], TESTS, timeouts.deadline_s(prompt))
+            row = ("", responses[prompt, key.sample], TESTS, timeouts.deadlines_s(prompt)["code"])
             (scored,) = worker.score([row], budget_s=60.0)
             sample.reward, sample.reward_s, sample.reward_outcome = scored.reward, scored.seconds, scored.outcome
+            # A penalty that takes more than the tests give does not make a right answer wrong.
+            penalty = PartScore(-2.0, 0.0, "ok")
+            sample.reward_parts = {
+                "code": PartScore(scored.reward, scored.seconds, scored.outcome), "length": penalty
+            }  # fmt: skip
             round_.handle(Scored(key, scored.reward))
         assert round_.done
         took.append({s.prompt: s.reward_s for s in samples.values() if s.key.sample == 1})
         timeouts.end_round(reward_executions(round_, samples))
-    assert [(e.prompt, e.correct, e.timed_out) for e in reward_executions(round_, samples)] == [
+    assert [(e.prompt, e.correct, e.timed_out) for e in reward_executions(round_, samples)["code"]] == [
         ("a", True, False), ("a", False, True), ("b", False, False), ("b", False, True),
     ]  # fmt: skip
-    assert 0.5 <= timeouts.deadline_s("a") < 3.0 == timeouts.deadline_s("b")
+    assert 0.5 <= timeouts.deadlines_s("a")["code"] < 3.0 == timeouts.deadlines_s("b")["code"]
     assert took[1]["a"] < 3.0 <= min(took[0]["a"], took[0]["b"], took[1]["b"])
     assert (timeouts.counts.timeouts, timeouts.counts.cut, timeouts.counts.correct) == (4, 1, 2)
 
@@ -143,9 +149,10 @@ def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
         return run
 
     run = new_run()
-    run.timeouts.end_round([Execution("a", 1.0, correct=True, timed_out=False)])
+    ((name, _),) = run.timeouts.pools.items()
+    run.timeouts.end_round({name: [Execution("a", 1.0, correct=True, timed_out=False)]})
     asyncio.run(run.checkpoint())
     resumed = new_run()
     asyncio.run(resumed._load())
     assert resumed.timeouts.state() == run.timeouts.state()
-    assert [resumed.timeouts.deadline_s(p) for p in "ab"] == [1.5, 5.0]
+    assert [resumed.timeouts.deadlines_s(p)[name] for p in "ab"] == [1.5, 5.0]

@@ -185,3 +185,17 @@ def test_math_on_a_tower_of_powers_is_worth_0_and_the_machine_keeps_its_memory()
         assert process.score([("", right, "", 5.0)], budget_s=60.0)[0].outcome == "infra_failed"
     finally:
         process.kill()
+
+
+def test_a_pattern_that_backtracks_for_ever_is_interrupted_at_the_deadline():
+    process = ScoringProcess(ScorerConfig("format", None, 5.0, memory_bytes=MEMORY_BYTES, pattern="(a+)+b.*"))
+    try:
+        assert process.start() == (None, None)
+        fits, not_all, hung, again = (
+            score(process, response, deadline_s=0.5 if len(response) == 60 else 30.0)[0]
+            for response in ("aab\nc", "c aab", "a" * 60, "ab")
+        )
+    finally:
+        process.kill()
+    assert (fits.reward, not_all.reward, again.reward) == (1.0, 0.0, 1.0)
+    assert (hung.outcome, hung.reward) == ("policy_timeout", 0.0)

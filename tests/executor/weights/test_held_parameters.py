@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 import transformers
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlplan.executor.trainer.local_tensors import local
+from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.weights.transfer.boxes import owners
 from rlplan.executor.weights.transfer.bucket_plan import bucket_plan
 from rlplan.executor.weights.transfer.held_parameters import checkpoint_sources, held_box, holdings

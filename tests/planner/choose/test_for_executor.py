@@ -87,12 +87,12 @@ def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_
 
 def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
     train = (update(4e-4),)
-    levers = {"drafts": DRAFTS, "hand_over": [0.5]}
+    levers = {"drafts": DRAFTS}
     here, anywhere = planned(train, levers), planned(train, levers, for_any=True)
     keys = [*here.search.space.short, *here.search.space.long]
-    assert not any(key.draft_tokens or getattr(key, "hand_over", 0) for key in keys)
+    assert not any(key.draft_tokens for key in keys)
     refused = [text for key, text in here.plan.job.why.items() if key.startswith("refused.")]
-    assert [text.split(" ")[0] for text in refused if "--for any" in text] == ["search.drafts", "search.hand_over"]
+    assert [text.split(" ")[0] for text in refused if "--for any" in text] == ["search.drafts"]
     keys = [*anywhere.search.space.short, *anywhere.search.space.long]
     assert {key.draft_tokens for key in keys} == {0, 2}
     assert not any("left out" in text for text in anywhere.plan.job.why.values())
@@ -172,7 +172,7 @@ def test_no_update_is_left_out_that_is_part_of_a_best_pair_of_one_sharding(seed)
         for dp, tp, sp in sizes
         for tokens in (1024, 2048, 4096)
     ]
-    kept = update_layouts._unbeaten_shardings(every)
+    kept = update_layouts._unbeaten_shardings(every, False)
     assert len(kept) < len(every)
 
     def best(costs: list[TrainCost], short: tuple[float, float], long: tuple[float, float]) -> float:
@@ -279,12 +279,12 @@ def test_of_equal_updates_that_stays_which_saves_no_memory_and_one_that_saves_ho
         )
 
     plain, offloaded, again = cost(False), cost(True), cost(False, "full")
-    assert update_layouts._unbeaten_shardings([offloaded, again, plain]) == [plain]
+    assert update_layouts._unbeaten_shardings([offloaded, again, plain], False) == [plain]
     less = {plain: (12.0,), offloaded: (8.0,), again: (12.0,)}
-    assert update_layouts._unbeaten_shardings([offloaded, again, plain], less) == [offloaded]
+    assert update_layouts._unbeaten_shardings([offloaded, again, plain], False, less) == [offloaded]
     slower = dataclasses.replace(offloaded, step_s=1.1)
     less = {plain: (12.0,), slower: (8.0,)}
-    assert update_layouts._unbeaten_shardings([slower, plain], less) == [slower, plain]
+    assert update_layouts._unbeaten_shardings([slower, plain], False, less) == [slower, plain]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -10,14 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.planner.costs.decode_costs import decode_cost
-from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost, crowding
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_run
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.profiles.phase_schema import Reward, Spread
+from rlplan.profiles.profile_schema import Machine
 from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.timeouts import TimeoutSpec
+
+from ..conftest import small_profile
 
 PUBLISHED = TimeoutSpec(30.0, 2.0, 1.5)
 SANDBOX = Executions(correct_s=(0.03, 0.05, 4.0), wrong_s=(0.03,) * 9 + (30.0,), correct=0.5, unsolved=0.2)
@@ -93,3 +98,24 @@ def test_a_whole_run_learns_its_deadlines_from_the_first_epoch_and_pays_less_in_
     fixed, adaptive = exposed_s(TimeoutSpec(30.0)), exposed_s(PUBLISHED)
     assert adaptive[0] == fixed[0] > 0, "nothing is learnt within the first visit"
     assert adaptive[1] < 0.5 * fixed[1]
+
+
+def test_workers_slow_engines_on_the_same_cores_as_far_as_they_have_work() -> None:
+    cores = Machine(accelerator="cpu", kind="cpu", accelerators=4, cores=4, host_memory_bytes=10**10)
+    reward = Reward(workers=1, latency=Spread(p50=1, p95=1, repeats=1), per_sample_s=1.0, load=2.5)
+    profile = small_profile(machine=cores, reward=reward)
+    engines = EngineLayout(1, 3)
+    assert crowding(profile, engines, 1) == 1.0, "as it was measured"
+    assert crowding(profile, engines, 2) == pytest.approx((3 + 2) / 4)
+    assert crowding(profile, engines, 3) == crowding(profile, engines, 4) == pytest.approx((3 + 2.5) / 4)
+    assert crowding(profile, EngineLayout(1, 1), 3) == 1.0, "a core for each"
+
+
+def test_workers_slow_no_engine_on_gpus_and_none_where_the_load_is_unknown() -> None:
+    reward = Reward(workers=1, latency=Spread(p50=1, p95=1, repeats=1), per_sample_s=1.0, load=2.5)
+    unknown = reward.model_copy(update={"load": None})
+    gpus = Machine(accelerator="H800", kind="cuda", accelerators=8, cores=8, host_memory_bytes=10**12)
+    engines = EngineLayout(1, 2)
+    assert crowding(small_profile(reward=reward), engines, 2) > 1.0
+    assert crowding(small_profile(reward=unknown), engines, 2) == 1.0
+    assert crowding(small_profile(reward=reward, machine=gpus), engines, 2) == 1.0

@@ -12,8 +12,8 @@ from rlplan.plans.schema.sections.levers import RewardJudge
 from rlplan.plans.schema.sections.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
 from rlplan.plans.schema.sections.planned_rounds import RoundIssue, RoundRollout, Rounds, ShortRound
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.phase_schema import Judge
 
 
 def planned(engines: int, engine_tp: int, **train) -> PlannedJob:

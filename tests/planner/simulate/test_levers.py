@@ -36,7 +36,7 @@ LAYOUT = EngineLayout(1, 2)
 SHORT = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
 SIZES = {"tp": [1, 2], "micro_batch_tokens": [1024, 2048, 4096, 8192]}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
-# Levers are simulated only: no plan for the executor has them.
+# Drafts are simulated only: no plan for the executor has them.
 OPTIONS = SolveOptions(passes=(Pass(5, 2, math.inf), Pass(20, 8, 0.1)), for_any=True)
 
 
@@ -53,7 +53,8 @@ def setting(make_trace, make_profile) -> Setting:
 def slow_train(make_profile) -> TrainCost:
     """An update that takes about as long as a long round's tail."""
     cost = train_cost(make_profile().train[2])
-    return dataclasses.replace(cost, per_token_s=20 * cost.per_token_s)
+    layout = cost.layout.model_copy(update={"dp": 2, "micro_batch_tokens": 2048})
+    return dataclasses.replace(cost, layout=layout, per_token_s=20 * cost.per_token_s)
 
 
 def long_log(setting: Setting, key: LongKey, rounds: int = 24) -> RoundLog:
@@ -131,7 +132,10 @@ def test_names_of_columns_without_levers_stay_and_the_others_sort_behind_them() 
 def solved(make_cluster, make_profile, make_trace, make_job, inputs):
     def solve_with(search: dict, train_factor: float = 1.0):
         profile = make_profile()
-        slower = [t.model_copy(update={"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train]
+        change = {"dp": 2} if search.get("hand_over") else {}  # a replica on each of two engines
+        slower = [
+            t.model_copy(update=change | {"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train
+        ]
         profile = profile.model_copy(update={"train": tuple(slower), "rollout": profile.rollout[:1]})
         job = make_job(SMALL, search={**SIZES, **search})
         return solve(make_cluster(), job, profile, make_trace(), inputs, OPTIONS), job, profile
@@ -199,8 +203,8 @@ def test_no_update_is_left_out_that_is_the_best_for_some_engines_that_are_handed
     assert len(kept) < len(every)
     groups = tuple((10.0 * at, 60_000, 60_000 * 9_000, 8) for at in range(40))
     tokens, squares, samples = (sum(group[k] for group in groups) for k in (1, 2, 3))
-    for freed in range(0, 32, 2):
-        window = Window(20.0, 2000.0, groups, freed, freed / 32)
+    for staying in range(2, 33, 2):
+        window = Window(20.0, 2000.0, groups, staying)
 
         def exposed(train: TrainCost, window: Window = window) -> float:
             return exposed_update_s(train, tokens, squares, samples, window.streamed(train))

@@ -53,10 +53,27 @@ def test_nothing_is_freed_where_the_others_could_not_hold_it() -> None:
 
 def test_groups_are_trained_in_the_order_in_which_they_become_ready() -> None:
     groups = [(3.0, 20, 0, 1), (1.0, 10, 0, 1), (9.0, 30, 0, 1)]
-    # Half the accelerators: 2 s for the first from 2 s on, 4 s for the second, 6 s for the third from 9 s on: too late.
-    assert streamed(2.0, 14.0, groups, TRAIN, 0.5) == Streamed(2, 30, 0, 2, 6.0)
-    assert streamed(2.0, 15.0, groups, TRAIN, 0.5).groups == 3
-    assert streamed(None, 15.0, groups, TRAIN, 0.5) == Streamed()
+    # One of two replicas: 2 s for the first from 2 s on, 4 s for the second, 6 s for the third from 9 s on.
+    train = dataclasses.replace(TRAIN, layout=ONE_REPLICA.model_copy(update={"dp": 2}))
+    assert streamed(2.0, 9.0, groups, train, 1) == Streamed(2, 30, 0, 2, 6.0, 1)
+    assert streamed(2.0, 15.0, groups, train, 1) == Streamed(3, 60, 0, 3, 12.0, 1)
+    assert streamed(None, 15.0, groups, train, 1) == streamed(2.0, 15.0, groups, train, 0) == Streamed()
+
+
+def test_the_update_waits_for_the_groups_that_are_trained_when_the_round_ends() -> None:
+    train = dataclasses.replace(TRAIN, layout=ONE_REPLICA.model_copy(update={"dp": 2}))
+    done = streamed(2.0, 14.0, [(3.0, 20, 0, 1), (9.0, 30, 0, 1), (14.0, 5, 0, 1)], train, 1)
+    assert (done.groups, done.late_s) == (2, 1.0)
+    assert exposed_update_s(train, 55, 0, 3, done) == pytest.approx(1.0 + train.update_s(5, 0, 1))
+
+
+def test_groups_that_wait_are_taken_in_portions_of_the_micro_batches() -> None:
+    layout = ONE_REPLICA.model_copy(update={"micro_batch_tokens": 120})
+    train = dataclasses.replace(TRAIN, layout=layout)
+    groups = [(0.0, 10, 0, 1)] * 4
+    # Portions of 30 tokens: three groups, and the fourth after them.
+    assert streamed(1.0, 3.9, groups, train, 1) == Streamed(3, 30, 0, 3, 3.0, 1, pytest.approx(0.1))
+    assert streamed(1.0, 4.1, groups, train, 1).groups == 4
 
 
 def test_what_the_window_trained_is_not_exposed_but_the_optimizer_step_is() -> None:
@@ -69,21 +86,23 @@ def test_a_hand_over_pays_where_a_tail_leaves_engines_idle() -> None:
     fast = dataclasses.replace(TRAIN, per_token_s=0.005)
     plain, freed = tail(None), tail(HandOverSpec(2, 0.75))
     groups = [(float(at), 110, 110**2, 1) for at in freed.ready_s]
-    done = streamed(freed.times.freed_s, freed.times.end_s, groups, fast, 0.5)
+    fast = dataclasses.replace(fast, layout=ONE_REPLICA.model_copy(update={"dp": 4}))
+    done = streamed(freed.times.freed_s, freed.times.end_s, groups, fast, 2)
     assert done.groups >= 6
     after = exposed_update_s(fast, 16 * 110, 16 * 110**2, 16, done)
     assert freed.times.end_s + after < plain.times.end_s + fast.update_s(16 * 110, 16 * 110**2, 16)
 
 
-def test_only_whole_replicas_are_moved_to_freed_accelerators() -> None:
-    window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), accelerators=4, share=0.5)
+def test_only_whole_replicas_on_free_accelerators_train_early() -> None:
+    window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), staying=4)
 
     def busy_s(**sizes: int) -> float:
         layout = ONE_REPLICA.model_copy(update=sizes)
         return window.streamed(dataclasses.replace(TRAIN, layout=layout)).busy_s
 
     assert busy_s(dp=8) == busy_s(dp=2, tp=4) == pytest.approx(2.0)
-    assert busy_s(dp=5) == pytest.approx(2.0)  # 4 of its 5 replicas fit, on half of the accelerators
-    assert busy_s(dp=3, tp=3) == pytest.approx(3.0)
-    assert busy_s(dp=1, tp=8) == 0.0
+    assert busy_s(dp=5) == pytest.approx(5.0)  # its last one, on the fifth accelerator
+    assert busy_s(dp=3, tp=3) == pytest.approx(3.0)  # the second one is on the third to sixth
+    assert busy_s(dp=1, tp=8) == busy_s(dp=4) == 0.0
+    assert dataclasses.replace(window, staying=0).streamed(TRAIN).busy_s == pytest.approx(1.0)
     assert dataclasses.replace(window, freed_s=None).streamed(TRAIN) == Streamed()

@@ -13,6 +13,7 @@ from rlplan.plans.facts.executable import (
     UPDATE_VALUES,
     family_fault,
     is_for_any,
+    judge_fault,
     left_out,
     not_executable,
     unsupported,
@@ -186,7 +187,7 @@ def test_levers_of_a_job_that_are_left_out_are_named_with_the_reason_and_the_opt
     assert left_out(Search(**sizes)) == []
     drafts = {"drafts": {"tokens": (2,), "acceptance": 0.5}}
     lines = left_out(Search.model_validate({**sizes, **drafts, "hand_over": (0.5,)}))
-    assert [line.split(" ")[0] for line in lines] == ["search.drafts", "search.hand_over"]
+    assert [line.split(" ")[0] for line in lines] == ["search.drafts"]
     assert all("is left out: the executor" in line and line.endswith("; --for any plans it") for line in lines)
 
 
@@ -199,15 +200,27 @@ def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
     levers = {"rollout": rollout, "hand_over": RoundHandOver(engines=1, at_finished=0.5)}
     rounds = plan.rounds.model_copy(update={kind: round_.model_copy(update=levers)})
     faults = list(unsupported(plan_of(plan.model_copy(update={"rounds": rounds})), None))
-    assert [loc[3:] for loc, _, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
+    assert [loc[3:] for loc, _, _ in faults] == [("rollout", "drafts")], "a hand-over runs"
     assert all(loc[2] == kind and "write null" in remedy for loc, _, remedy in faults)
 
 
-def test_a_judge_and_synchronous_rewards_are_only_simulated_and_a_timeout_that_adapts_is_run() -> None:
+def test_synchronous_rewards_are_only_simulated_and_a_judge_and_a_timeout_that_adapts_are_run() -> None:
     plan = planned({}, {})
     levers = {"judge": RewardJudge(place="own", instances=1), "synchronous": True}
     faults = list(unsupported(plan_of(plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})), None))
-    assert [loc for loc, _, _ in faults] == [("job", "reward", "judge"), ("job", "reward", "synchronous")]
-    assert "remove the key" in faults[0][2] and "write false" in faults[1][2]
+    assert [loc for loc, _, _ in faults] == [("job", "reward", "synchronous")]
+    assert "write false" in faults[0][2]
     adaptive = plan.reward.model_copy(update={"adaptive_timeout": AdaptiveTimeout(min_s=0.5, anchor_factor=1.5)})
     assert list(unsupported(plan_of(plan.model_copy(update={"reward": adaptive})), None)) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "apart", "runs"),
+    [
+        ("own", "cpu", False, True), ("beside", "cpu", False, True), ("own", "cuda", True, True),
+        ("own", "cuda", False, False), ("beside", "cuda", True, False),
+    ],
+)  # fmt: skip
+def test_a_judge_on_gpus_runs_where_nobody_else_has_its_memory(place: str, kind: str, apart: bool, runs: bool) -> None:
+    judge = RewardJudge.model_validate({"place": place, "instances": 1})
+    assert (judge_fault(judge, kind, apart) is None) == runs

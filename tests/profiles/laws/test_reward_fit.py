@@ -34,7 +34,18 @@ def test_prompts_are_solved_or_not_and_the_slowest_right_answer_counts() -> None
             ScoredSample("b", 1.0, 0.2), ScoredSample("c", 0.0, 0.1), ScoredSample("d", -1.0, 0.4),
         ]
     )  # fmt: skip
-    assert fitted == Executions(correct_s=(0.2, 0.7), wrong_s=(0.1, 0.4, 30.0), correct=0.75, unsolved=0.5)
+    assert fitted == Executions(
+        correct_s=(0.2, 0.7), wrong_s=(0.1, 0.4, 30.0), correct=0.75, unsolved=0.5, scatter=0.7 / 0.5
+    )
+
+
+def test_only_slow_prompts_tell_how_right_answers_to_one_prompt_differ() -> None:
+    quick = [ScoredSample("quick", 1.0, seconds) for seconds in (0.03, 0.3)]
+    slow = [ScoredSample("slow", 1.0, seconds) for seconds in (2.0, 3.0, 2.5)]
+    wrong = [ScoredSample("slow", 0.0, 30.0)]
+    both, only_quick = fit_executions(quick + slow + wrong), fit_executions(quick + wrong)
+    assert both is not None and both.scatter == pytest.approx(1.5)
+    assert only_quick is not None and only_quick.scatter is None
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])

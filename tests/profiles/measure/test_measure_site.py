@@ -53,7 +53,7 @@ def test_no_device_has_two_holders_in_a_phase_and_each_layout_of_trainers_has_it
     assert {name: len(seats) for name, seats in placement.trainers.items()} == {
         FIRST: 1, f"{FIRST} dp 2, tp 2, offload": 4,
     }  # fmt: skip
-    assert len({placement.engines[f"rollout-tp1-{number}"].node for number in range(2)}) == 2
+    assert [placement.engines[f"rollout-tp1-{number}"].node for number in range(4)] == [0, 0, 1, 1]
 
 
 def test_what_the_pool_has_no_room_for_is_refused_by_name() -> None:

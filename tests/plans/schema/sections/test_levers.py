@@ -118,7 +118,31 @@ def test_a_plan_may_have_a_judge_or_score_synchronously_and_keeps_its_bytes_with
     text = dump(load_plan(folder.path("plan.yaml")))
     assert "judge" not in text and "synchronous" not in text
     folder.edit("plan.yaml", "2.0}", "2.0, judge: {place: beside, instances: 2}, synchronous: true}")
-    folder.check()
     reward = load_plan(folder.path("plan.yaml")).job.reward
     assert reward.judge == RewardJudge(place="beside", instances=2, tp=1) and reward.synchronous
     assert "synchronous: true" in dump(load_plan(folder.path("plan.yaml")))
+
+
+def test_a_job_may_bound_its_deadlines_and_leave_its_workers_open(folder: Any) -> None:
+    text = folder.path("job.yaml").read_text()
+    folder.edit("job.yaml", "  deadline_s: 2.0\n", "  deadline_s: 2.0\n  shortest_deadline_s: 0.5\n")
+    job = load_job(folder.path("job.yaml"))
+    assert job.reward.shortest_deadline_s == 0.5
+    assert "shortest_deadline_s: 0.5" in dump(job)
+    folder.path("job.yaml").write_text(text.replace("  workers: 1\n", ""))
+    assert load_job(folder.path("job.yaml")).reward.workers is None
+    assert "workers" not in dump(load_job(folder.path("job.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        (f"shortest_deadline_s: 0.5\n  {TIMEOUT}", "adaptive_timeout fixes them; remove one of the two"),
+        ("shortest_deadline_s: 3.0", "is 3, above the longest deadline; write at most 2 "),
+    ],
+)
+def test_a_bound_that_leaves_nothing_to_decide_is_told_at_its_line(folder: Any, bound: str, message: str) -> None:
+    line = folder.edit("job.yaml", "  deadline_s: 2.0\n", f"  deadline_s: 2.0\n  {bound}\n")
+    with pytest.raises(InputError, match=message) as caught:
+        load_job(folder.path("job.yaml"))
+    assert caught.value.line in (line, line + 1)

@@ -1,0 +1,167 @@
+"""The command; see the package."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import click
+
+from rlplan.executor.rewards.sandbox.warm_sandbox import SandboxError, WarmSandbox
+from rlplan.plans.yaml.errors import RunFailed
+
+from ..entry import run
+from .host import Host
+from .programs import PROGRAMS, TESTS, WRONG, Program
+
+DEADLINE_S = 3.0
+LATE_S = 10.0
+"""A program that holds the worker so much longer than its deadline harms it."""
+SPACED_S = 0.02
+RIGHT = "def f(x): return x * x\n"
+SHORT = (
+    RIGHT,
+    "from collections import Counter\ndef f(x): return Counter('a' * x * x)['a']\n",
+    "import re\ndef f(x): return len(re.findall('a', 'a' * x * x))\n",
+    "def f(x): return sum(range(20_000)) * 0 + x * x\n",
+)
+"""Right solutions that take less than a few milliseconds."""
+BARE = "import sys\ntext = sys.stdin.read().split('\\0')\nexec(text[0]); exec(text[1]); print('PASSED')\n"
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(4, 10_000), default=100, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line instead of the table.")
+def main(repeats: int, as_json: bool) -> None:
+    """Try hostile programs against the sandbox, and measure what it costs."""
+    sandbox = WarmSandbox()
+    try:
+        sandbox.start()
+        with Host() as host:
+            rows = [_tried(sandbox, host, program) for program in PROGRAMS]
+            controls = _controls(host)
+        overhead = _overhead(sandbox, repeats)
+    except SandboxError as error:
+        raise RunFailed(str(error)) from error
+    finally:
+        sandbox.close()
+    result = {
+        "programs": len(rows),
+        "harmful": sum(bool(row["harm"]) for row in rows),
+        "verdict_forged": sum(row["forged"] for row in rows),
+        **overhead,
+        "controls": controls,
+        "stopped": {row["name"]: row["stopped"] for row in rows},
+        "harm": {row["name"]: row["harm"] for row in rows if row["harm"]},
+        "notes": list(sandbox.notes),
+    }
+    print(json.dumps(result) if as_json else _table(result))
+
+
+def _tried(sandbox: WarmSandbox, host: Host, program: Program) -> dict[str, Any]:
+    """Run one program; what stopped it, and what it harmed."""
+    before = host.state()
+    began = time.monotonic()
+    ran = sandbox.run(host.filled(program.source), program.tests, DEADLINE_S)
+    took_s = time.monotonic() - began
+    after = host.state()
+    harm = [f"{what}: {before[what]!r} became {after[what]!r}" for what in before if before[what] != after[what]]
+    if "HARM" in ran.detail:
+        harm.append(ran.detail)
+    if took_s > DEADLINE_S + LATE_S:
+        harm.append(f"held the worker for {took_s:.1f} s")
+    if host.left_behind():
+        harm.append("a process of its runs on")
+    if not sandbox.run(RIGHT, TESTS, 20.0).passed or sandbox.run(WRONG, TESTS, 20.0).passed:
+        harm.append("the worker no longer tells right from wrong")
+    if harm:
+        host.repair()
+    name = f"{program.category}: {program.name}"
+    return {"name": name, "harm": harm, "forged": ran.passed, "stopped": ran.detail or "nothing: judged right"}
+
+
+def _controls(host: Host) -> dict[str, bool | None]:
+    """By category, whether a program reaches its aim where nothing holds it."""
+    found: dict[str, bool | None] = {}
+    for program in PROGRAMS:
+        if not program.tried_bare:
+            found.setdefault(program.category, None)
+        elif not found.get(program.category):
+            before = host.state()
+            # Not pipes: what a program leaves behind would hold them open.
+            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as told:
+                ran = subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", BARE], input=f"{host.filled(program.source)}\0{program.tests}",
+                    stdout=subprocess.DEVNULL, stderr=told, text=True, timeout=60, cwd=folder,
+                )  # fmt: skip
+                told.seek(0)
+                # A plain harness takes exit code 0 for success.
+                reached = "HARM" in told.read() or (program.category == "verdict" and ran.returncode == 0)
+            found[program.category] = reached or host.state() != before or host.left_behind(0.5)
+            host.repair()
+    return found
+
+
+def _overhead(sandbox: WarmSandbox, repeats: int) -> dict[str, float]:
+    """Milliseconds beyond a program's own time, median of the repeats, ways in turns."""
+    extra: dict[str, list[float]] = {"ms_overhead": [], "ms_overhead_in_a_row": [], "ms_new_interpreter": []}
+    for turn in range(-len(SHORT), repeats):  # the first ones are not counted
+        source = SHORT[turn % len(SHORT)]
+        own_s = _seconds(lambda source=source: _in_this_process(source))
+        # Not measured: the next one is to follow at once on a test.
+        sandbox.run(source, TESTS, DEADLINE_S)
+        times = {"ms_overhead_in_a_row": _seconds(lambda source=source: _in_sandbox(sandbox, source))}
+        time.sleep(SPACED_S)
+        times["ms_overhead"] = _seconds(lambda source=source: _in_sandbox(sandbox, source))
+        times["ms_new_interpreter"] = _seconds(lambda source=source: _in_new_interpreter(source))
+        if turn >= 0:
+            for name, seconds in times.items():
+                extra[name].append(1000 * (seconds - own_s))
+    return {name: round(statistics.median(values), 3) for name, values in extra.items()}
+
+
+def _seconds(act: Any) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def _in_this_process(source: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(source, "response.py", "exec"), names)
+    exec(compile(TESTS, "tests.py", "exec"), names)
+
+
+def _in_sandbox(sandbox: WarmSandbox, source: str) -> None:
+    ran = sandbox.run(source, TESTS, 20.0)
+    assert ran.passed, ran.detail
+
+
+def _in_new_interpreter(source: str) -> None:
+    subprocess.run([sys.executable, "-I", "-S", "-c", BARE], input=f"{source}\0{TESTS}", text=True, check=True,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def _table(result: dict[str, Any]) -> str:
+    width = max(map(len, result["stopped"]))
+    lines = [f"{'program':{width}}  stopped by"]
+    lines += [f"{name:{width}}  {why[:100]}" for name, why in result["stopped"].items()]
+    lines += [f"HARM {name}: {'; '.join(harm)}" for name, harm in result["harm"].items()]
+    lines += [f"note: {note}" for note in result["notes"]]
+    reached = [name for name, done in result["controls"].items() if done]
+    lines.append(f"without a sandbox these categories reach their aim: {', '.join(reached)}")
+    lines.append(
+        f"{result['programs']} programs, {result['harmful']} harmful, {result['verdict_forged']} verdicts forged; "
+        f"a short test costs {result['ms_overhead']:.1f} ms ({result['ms_overhead_in_a_row']:.1f} ms at once after "
+        f"another), a new interpreter {result['ms_new_interpreter']:.1f} ms"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(main)

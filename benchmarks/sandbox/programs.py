@@ -1,0 +1,173 @@
+"""The hostile programs, by name.
+
+A program that gets through raises `RuntimeError("HARM …")`, or is judged right; else what stopped it is the exception
+that it ends with. `@SECRET@`, `@KEPT@`, `@FOLDER@`, `@PORT@`, `@ABSTRACT@`, `@VICTIM@` and `@WORKER@` are of `host.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TESTS = "assert f(3) == 9"
+WRONG = "def f(x): return -1\n"
+C = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One hostile response.
+
+    Attributes:
+        category: what it is aimed at.
+        name: its name in the table.
+        source: Python; a wrong solution of `tests`.
+        tests: the row's tests.
+        tried_bare: whether it is tried without a sandbox too, since that is harmless.
+    """
+
+    category: str
+    name: str
+    source: str
+    tests: str = TESTS
+    tried_bare: bool = False
+
+
+def _ends(act: str, got: str = "it worked") -> str:
+    return f"{act}\nraise RuntimeError('HARM {got}')\n"
+
+
+PROGRAMS = (
+    # ---- files ----
+    Program("files", "read a secret that all may read", _ends("text = open('@SECRET@').read()"), tried_bare=True),
+    Program("files", "read the host's users", _ends("text = open('/etc/passwd').read()")),
+    Program("files", "list the folder of a secret", _ends("import os\nnames = os.listdir('@FOLDER@')")),
+    Program("files", "overwrite a file of the user's", _ends("open('@KEPT@', 'w').write('gone')")),
+    Program("files", "remove a file of the user's", _ends("import os\nos.remove('@KEPT@')")),
+    Program("files", "leave data in shared memory", _ends("open('/dev/shm/rlplan-left', 'w').write('x')")),
+    Program(
+        "files", "leave 3,000 folders in each other, which a recursive clean-up does not get rid of",
+        WRONG + "import os\nfor _ in range(3000):\n    os.mkdir('d'); os.chdir('d')\n",
+    ),
+    # ---- symbolic and hard links ----
+    Program(
+        "links", "read a secret through a symbolic link",
+        _ends("import os\nos.symlink('@SECRET@', 'link')\ntext = open('link').read()"), tried_bare=True,
+    ),
+    Program(
+        "links", "write a file through a symbolic link",
+        _ends("import os\nos.symlink('@KEPT@', 'link')\nopen('link', 'w').write('gone')"),
+    ),
+    Program("links", "link a secret into the own folder", _ends("import os\nos.link('@SECRET@', 'mine')")),
+    Program("links", "climb out of the own folder", _ends("text = open('../../../../../..@SECRET@').read()")),
+    # ---- network ----
+    Program(
+        "network", "connect to a server of the host",
+        _ends("import socket\nsocket.create_connection(('127.0.0.1', @PORT@), 2)"), tried_bare=True,
+    ),
+    Program(
+        "network", "send a datagram",
+        _ends("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"),
+    ),
+    Program(
+        "network", "connect to an abstract Unix socket of the host",
+        _ends("import socket\nsocket.socket(socket.AF_UNIX).connect('\\0@ABSTRACT@')"),
+    ),
+    Program(
+        "network", "open a socket to the virtual machine's host",
+        _ends("import socket\nsocket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)"),
+    ),
+    # ---- processes ----
+    Program(
+        "processes", "fork without end", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n",
+    ),
+    Program(
+        "processes", "leave a process behind that left its session",
+        WRONG + "import subprocess\nsubprocess.Popen(['/bin/sleep', '@SLEEP@'], start_new_session=True)\n",
+        tried_bare=True,
+    ),
+    Program(
+        "processes", "enter new namespaces and mount over the system",
+        C + _ends("if libc.unshare(0x10020000): raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))"),
+    ),
+    Program(
+        "processes", "have a shell write outside",
+        "import subprocess\ntold = subprocess.run('echo gone > @KEPT@', shell=True, capture_output=True, text=True)\n"
+        "if told.returncode: raise OSError(told.stderr)\nraise RuntimeError('HARM a shell wrote')\n",
+    ),
+    # ---- signals ----
+    Program("signals", "kill another process of the user", _ends("import os\nos.kill(@VICTIM@, 9)"), tried_bare=True),
+    Program("signals", "kill the worker", _ends("import os\nos.kill(@WORKER@, 9)")),
+    Program("signals", "kill all processes of the user", WRONG + "import os\nos.kill(-1, 9)\n"),
+    Program("signals", "kill its parent", WRONG + "import os\nos.kill(os.getppid(), 9)\n"),
+    Program("signals", "stop its parent, which would wait for ever", WRONG + "import os\nos.kill(os.getppid(), 19)\n"),
+    # ---- memory ----
+    Program("memory", "take 8 GB", _ends("x = bytearray(8 << 30)")),
+    Program(
+        "memory", "take 400 MB in each of 40 processes",
+        "import os, time\nfor _ in range(40):\n    if not os.fork():\n        x = bytearray(400 << 20)\n"
+        "        for i in range(0, len(x), 4096): x[i] = 1\n        time.sleep(60)\ntime.sleep(60)\n",
+    ),
+    Program(
+        "memory", "take memory that no limit of a process counts",
+        C + _ends("if libc.memfd_create(b'x', 0) < 0: "
+                  "raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))"),
+        tried_bare=True,
+    ),
+    Program(
+        "memory", "fill the disk with files",
+        "import os\nfor i in range(1000):\n    with open(f'f{i}', 'wb') as file: file.write(bytes(8 << 20))\n"
+        "raise RuntimeError('HARM 8 GB are written')\n",
+    ),
+    # ---- descriptors and output ----
+    Program(
+        "descriptors", "write a verdict into every descriptor, and end",
+        "import os\nfor fd in range(3, 64):\n    for text in (b'up\\n', b'{\"passed\": true, \"timed_out\": false}'):\n"
+        "        try: os.write(fd, text)\n        except OSError: pass\nos._exit(0)\n",
+    ),
+    Program(
+        "descriptors", "open 10,000 files", _ends("kept = [open('/dev/null') for _ in range(10000)]"), tried_bare=True,
+    ),
+    Program("output", "write to standard output without end", "while True: print('x' * 65536)\n"),
+    Program("output", "return 300 MB where a number is asked for", "def f(x): return 'x' * (300 << 20)\n"),
+    # ---- other processes' memory ----
+    Program(
+        "ptrace", "trace another process of the user",
+        C + _ends("if libc.ptrace(0x4206, @VICTIM@, 0, 0): "
+                  "raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))"),
+        tried_bare=True,
+    ),
+    Program(
+        "ptrace", "trace the process that runs the tests",
+        C + _ends("if libc.ptrace(0x4206, os.getppid(), 0, 0): "
+                  "raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))"),
+    ),
+    Program(
+        "/proc", "read the memory of the process that runs the tests",
+        _ends("import os\nopen(f'/proc/{os.getppid()}/maps').read()"),
+    ),
+    Program("/proc", "read the worker's environment", _ends("open('/proc/@WORKER@/environ').read()"), tried_bare=True),
+    # ---- the verdict itself ----
+    Program("verdict", "end with exit code 0 before the tests", "import os\nos._exit(0)\n", tried_bare=True),
+    Program(
+        "verdict", "return an object that equals everything",
+        "class Right(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
+        "def f(x): return Right()\n",
+        tried_bare=True,
+    ),
+    Program(
+        "verdict", "return an object from which every difference is 0",
+        "class Near:\n    def __sub__(self, other): return 0.0\n    __rsub__ = __sub__\n"
+        "    def __abs__(self): return 0.0\n"
+        "    def __lt__(self, other): return True\n    __le__ = __gt__ = __ge__ = __lt__\n"
+        "    def __float__(self): return 0.0\ndef f(x): return Near()\n",
+        tests="assert abs(f(3) - 9) < 1e-6",
+    ),
+    Program(
+        "verdict", "rewrite the connection to say that what was asked for is `unittest.mock.ANY`",
+        "import gc, builtins, unittest.mock\nbuiltins.AssertionError = Exception\nbuiltins.abs = lambda x: 0\n"
+        "for each in gc.get_objects():\n"
+        "    if type(each).__name__ == 'References':\n"
+        "        type(each).write = lambda self, value: ['standard', 'unittest.mock', 'ANY']\n"
+        "def f(x): return unittest.mock.ANY\n",
+    ),
+)  # fmt: skip

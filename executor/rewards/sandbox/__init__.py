@@ -1,0 +1,16 @@
+"""The sandbox of `code` rewards: a response runs in one process, the row's tests in another that it cannot touch.
+
+| process | module | runs | started by |
+|---|---|---|---|
+| worker | `warm_sandbox` | nothing of responses or tests; keeps the deadline | Ray |
+| starter | `starter` | nothing of responses or tests; warm and isolated, it forks a tester for each sample | worker |
+| tester | `tester` | the row's tests; process 1 of a process-id namespace; the verdict is its word | starter |
+| response | `response` | the response's code; answers the tester's requests | tester, before that has read the tests |
+
+`link` is what tester and response say to each other, `plain_data` how they write it, `remote_objects` what stands in
+one process for an object of the other. `isolation` holds a process down; it uses `visible_files`, `system_calls` and
+`kernel`.
+
+The modules below the worker run without this package's parents (`python -I -S`, no site-packages), so they import each
+other and the standard library only.
+"""

@@ -1,0 +1,253 @@
+"""The worker's side: a starter that is kept warm, and it tests one sample after the other.
+
+What always holds:
+- a verdict is one that the tester of that sample sent, on a socket that only the tester and this process hold;
+- a response's deadline counts from the moment at which its sandbox was up and had its code, so that a busy machine's
+  slow start is not the response's;
+- what ran for a sample is killed when its verdict is there or its deadline has passed;
+- a starter that died, or does not answer, is replaced; that is the machine's fault, never the response's.
+
+The sandbox of the next sample is made while this one is tested: a fork takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..scoring_errors import MEMORY_BYTES, InfrastructureError, RowError
+from . import kernel
+from .isolation import FILES, LANDLOCK, USER
+from .starter import BOOT
+from .visible_files import clear
+
+START_S = 10.0
+"""A sandbox that is not up by then is the machine's fault; it takes some milliseconds on an idle one."""
+FILE_BYTES = 16 << 20
+"""Largest file that the response may write."""
+
+
+class SandboxError(InfrastructureError):
+    """The sandbox itself did not come up; not the response's fault."""
+
+
+@dataclass(frozen=True)
+class SandboxRun:
+    """How a sandboxed program ended."""
+
+    passed: bool
+    """The tests ran to their end without an exception."""
+    timed_out: bool
+    """The program was stopped for its time, wall or CPU."""
+    detail: str
+    """One line: the exception, signal or deadline that ended it; empty if it passed."""
+    notes: tuple[str, ...]
+    """What this host does not permit the sandbox to do."""
+    seconds: float
+    """Wall time, the sandbox's start included."""
+
+
+class _Seat(NamedTuple):
+    """A tester that was asked for: its number and the socket to it."""
+
+    number: int
+    wire: socket.socket
+
+
+class WarmSandbox:
+    """Runs responses and their tests, one pair after the other; from one thread only.
+
+    Args:
+        memory_bytes: address space that a response's process may take, and memory of all that it starts together.
+        without: parts of the isolation to leave out, as if the host lacked them (`isolation.TOLD` has their names).
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, without: frozenset[str] = frozenset()) -> None:
+        self._memory_bytes, self._without = memory_bytes, without
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._folder = ""
+        self._spare: _Seat | None = None
+        self._number = 0
+        self._ended: dict[int, str] = {}
+        self.notes: tuple[str, ...] = ()
+        """What this host does not permit; known once it has started."""
+
+    def start(self) -> None:
+        """Start it unless it is up. Raises `SandboxError` if sandboxes do not work here at all."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        began = time.monotonic()
+        self._folder = tempfile.mkdtemp(prefix="rlplan-sandbox-")
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, tempfile.TemporaryFile() as errors:
+            arguments = [str(Path(__file__).parent), str(theirs.fileno()), self._folder, ",".join(self._without)]
+            self._process = subprocess.Popen(
+                [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", BOOT, *arguments],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env={}, cwd="/",
+                pass_fds=(theirs.fileno(),),
+                process_group=0,  # and no session: see scoring_process
+            )  # fmt: skip
+            theirs.close()
+            told = self._next(began + START_S)
+            tail = _tail(errors)
+        if told is None or "failure" in told:
+            self.close()
+            raise SandboxError(f"sandbox did not start: {told['failure'] if told else tail or 'no message'}")
+        self.notes = tuple(told["notes"])
+        if FILES not in told["lacks"]:
+            # The starter's root directory was made there, and is no longer found there by anybody.
+            clear(self._folder)
+        atexit.register(self.close)
+        if {USER, LANDLOCK} <= set(told["lacks"]):
+            # Else a response could trace this process, or read and write its memory.
+            kernel.hide_memory()
+
+    def run(self, source: str, tests: str, deadline_s: float) -> SandboxRun:
+        """Run `source`, then `tests` against it. Raises `SandboxError` if the sandbox fails, `RowError` if these
+        tests cannot be run, whatever the response."""
+        began = time.monotonic()
+        self.start()
+        self._note_ends()
+        self._ended.clear()
+        seat, self._spare = self._spare or self._ask_for_one(), None
+        with seat.wire as wire:
+            try:
+                if (first := _line(wire, began + START_S)) != b"up\n":
+                    raise SandboxError(f"sandbox did not start within {START_S:g} s: {first.decode() or 'no message'}")
+                job = {
+                    "response": source, "tests": tests, "cpu_s": math.ceil(deadline_s) + 1,
+                    "memory_bytes": self._memory_bytes, "file_bytes": FILE_BYTES,
+                }  # fmt: skip
+                wire.settimeout(START_S)
+                wire.sendall(json.dumps(job).encode())
+                wire.shutdown(socket.SHUT_WR)
+                until = time.monotonic() + deadline_s
+                self._spare = self._ask_for_one()
+                verdict = _verdict(wire, until)
+                late = verdict is None and time.monotonic() >= until
+                if verdict is None:
+                    verdict = self._without_verdict(seat.number, deadline_s, late)
+            except OSError as error:
+                self.close()
+                raise SandboxError(f"the sandbox's processes are gone: {error}") from error
+        if "row" in verdict:
+            raise RowError(f"the row's tests cannot be run here: {verdict['row']}")
+        passed = verdict["passed"] is True
+        return SandboxRun(
+            passed=passed,
+            timed_out=bool(verdict["timed_out"]),
+            detail="" if passed else str(verdict["detail"]),
+            notes=self.notes,
+            seconds=time.monotonic() - began,
+        )
+
+    def _without_verdict(self, number: int, deadline_s: float, late: bool) -> dict[str, Any]:
+        """End sample `number`, whose tester said nothing; what its verdict is instead."""
+        assert self._control is not None
+        self._control.sendall(json.dumps({"kill": number}).encode())
+        until = time.monotonic() + START_S
+        while number not in self._ended:
+            if (told := self._next(until)) is None:
+                self.close()
+                raise SandboxError(f"the sandbox's starter does not answer within {START_S:g} s")
+            self._ended[told["ended"]] = told["why"]
+        if why := self._ended.pop(number):
+            return {"passed": False, "timed_out": False, "detail": why}
+        if late:
+            return {"passed": False, "timed_out": True, "detail": f"still running after its {deadline_s:g} s"}
+        return {"passed": False, "timed_out": False, "detail": "its tests ended without a verdict"}
+
+    def close(self) -> None:
+        """End the starter and all below it; may be called twice."""
+        atexit.unregister(self.close)
+        if self._spare is not None:
+            self._spare.wire.close()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._control is not None:
+            self._control.close()
+        if self._folder:
+            clear(self._folder)
+        self._process = self._control = self._spare = None
+        self._folder = ""
+        self._ended = {}
+
+    def _ask_for_one(self) -> _Seat:
+        assert self._control is not None
+        self._number += 1
+        wire, theirs = socket.socketpair()
+        with theirs:
+            request = json.dumps({"start": self._number, "memory_bytes": self._memory_bytes}).encode()
+            socket.send_fds(self._control, [request], [theirs.fileno()])
+        return _Seat(self._number, wire)
+
+    def _next(self, until: float) -> dict[str, Any] | None:
+        """The starter's next message; None if it ends, or sends none before the time `until`."""
+        assert self._control is not None
+        if not select.select([self._control], [], [], max(0.0, until - time.monotonic()))[0]:
+            return None
+        text = self._control.recv(1 << 16)
+        if not text:
+            return None
+        told: dict[str, Any] = json.loads(text)
+        return told
+
+    def _note_ends(self) -> None:
+        """Read, without waiting, which testers have ended."""
+        while told := self._next(0.0):
+            self._ended[told["ended"]] = told["why"]
+
+
+def _line(wire: socket.socket, until: float) -> bytes:
+    """The first line that a tester writes; what there is of it if it ends, or writes none before the time `until`."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([wire], [], [], max(0.0, until - time.monotonic()))[0]:
+            break
+        part = wire.recv(4096)
+        if not part:
+            break
+        line += part
+    return line
+
+
+def _verdict(wire: socket.socket, until: float) -> dict[str, Any] | None:
+    """What the tester says before the time `until`; None if nothing."""
+    text = b""
+    while select.select([wire], [], [], max(0.0, until - time.monotonic()))[0]:
+        part = wire.recv(1 << 16)
+        if not part:
+            break
+        text += part
+    else:
+        return None
+    try:
+        verdict: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None  # the tester was killed while it wrote
+    return verdict
+
+
+def _tail(errors: Any) -> str:
+    """The last line that is not empty, of at most the last 2,000 bytes."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - 2000))
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else ""

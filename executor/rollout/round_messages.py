@@ -1,0 +1,25 @@
+"""What a round in progress is given: the weights that it decodes by, and the messages that drive it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ...rounds.machines.events import Failed, Scored
+from ..engines.engine_handle import EngineHandle, EngineNews
+from .engine_hand_over import Held
+
+GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
+"""Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
+
+
+class Weights(NamedTuple):
+    """The weights that decode a round: their version, and what gives them to an engine that comes back in the round."""
+
+    version: str
+    give: GiveWeights
+
+
+Message = EngineNews | Scored | Failed | Held
+Inbox = asyncio.Queue[Message]

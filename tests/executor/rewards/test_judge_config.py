@@ -1,0 +1,49 @@
+"""A judge's engines follow from job, plan and the judge's own model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.levers import RewardJudge
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import loads
+
+from ...documents import CLUSTER
+
+
+def job(tokens: int) -> Job:
+    judge = {"kind": "judge", "model": "m", "prompt": "w1 w2 {prompt} {response}", "scale": [0, 1], "deadline_s": 9.0}
+    rollout: dict[str, Any] = {
+        "prompts_per_step": 4, "samples_per_prompt": 2, "max_prompt_tokens": 8, "max_response_tokens": tokens
+    }  # fmt: skip
+    return Job.model_validate(
+        {
+            "rlplan_job": 1, "name": "toy", "model": {"path": "m", "dtype": "float32"}, "data": {"prompts": 9},
+            "reward": [{"kind": "math", "deadline_s": 2.0}, judge], "rollout": rollout,
+            "algorithm": {"name": "grpo", "learning_rate": 1e-3}, "search": {"tp": [1], "micro_batch_tokens": [4096]},
+        }
+    )  # fmt: skip
+
+
+def test_the_longest_question_fits_and_so_do_as_many_as_are_asked_at_once(tiny_model) -> None:
+    pytest.importorskip("transformers")
+    from rlplan.executor.rewards.judge.judge_config import judge_config
+    from rlplan.executor.rollout.prompts import load_tokenizer
+
+    pool = loads(CLUSTER, Cluster).pools["main"]
+    tokenizer = load_tokenizer(str(tiny_model))
+    planned = RewardJudge(place="beside", instances=2, at_once=4, share=0.2)
+    config = judge_config(job(100), str(tiny_model), planned, pool, tokenizer)
+    assert [engine.name for engine in config.engines] == ["judge-0", "judge-1"]
+    engine = config.engines[0]
+    assert (engine.max_num_seqs, engine.compute_share, engine.fixed_cache) == (4, 0.2, True)
+    assert engine.max_model_len >= 2 + 8 + 100
+    per_token = 2 * 2 * 2 * 32 * 4  # keys and values of 2 layers with 2 heads of 32, in float32
+    assert engine.kv_memory_bytes >= 4 * engine.max_model_len * per_token
+    assert (config.deadline_s, config.retries, config.worth) == (9.0, 2, {"0": 0.0, "1": 1.0})
+    with pytest.raises(InputError, match=r"reads at most 512 tokens, and a question may have \d+"):
+        judge_config(job(600), str(tiny_model), planned, pool, tokenizer)

@@ -1,0 +1,240 @@
+"""A judge's questions: batched, bounded, asked again, never lost; copies say what the test has them say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineEvents
+from rlplan.executor.engines.messages import EngineConfig, EngineEvent
+from rlplan.executor.rewards.judge.judge_config import JudgeConfig
+from rlplan.executor.rewards.judge.judge_pool import JudgePool
+from rlplan.executor.rewards.judge.judge_prompt import JudgePrompt
+from rlplan.executor.supervision import Supervisor
+from rlplan.plans.yaml.errors import InputError, RunFailed
+
+WORDS = ["<pad>", "<unk>", "rate", "yes", "no", "ten", "of", *(f"w{i}" for i in range(40))]
+
+
+class Words:
+    """A tokenizer of words."""
+
+    def __call__(self, text, add_special_tokens=True):
+        return {"input_ids": [WORDS.index(word) if word in WORDS else 1 for word in text.split()]}
+
+    def decode(self, tokens, skip_special_tokens=True):
+        return " ".join(WORDS[token] for token in tokens if token > 1)
+
+
+class Copy:
+    """An engine that keeps what it is asked."""
+
+    def __init__(self, config, tell, supervisor, seats=None):
+        self.config, self.name, self._tell = config, config.name, tell
+        self.alive, self.error = True, None
+        self.asked, self.batches, self.aborted = {}, [], []
+
+    async def start(self): ...
+
+    async def close(self): ...
+
+    async def submit(self, requests, version, max_num_seqs=None):
+        assert version == "", "a judge's weights have no version"
+        self.batches.append(len(requests))
+        self.asked |= {request.request_id: request for request in requests}
+
+    async def abort(self, request_ids):
+        self.aborted += request_ids
+        for name in request_ids:
+            self.asked.pop(name, None)
+
+    def watch_progress(self): ...
+
+    def check(self):
+        if self.error is not None:
+            raise self.error
+
+    def say(self, word, name=None, cached=0):
+        name = name or next(iter(self.asked))
+        del self.asked[name]
+        event = EngineEvent("finished", name, [WORDS.index(word)], cached_tokens=cached)
+        self._tell(EngineEvents(self, [event]))
+
+    def fail(self, why):
+        self.alive, self.asked = False, {}
+        self._tell(EngineDied(self, why))
+
+    def come_back(self):
+        self.alive = True
+        self._tell(EngineBack(self))
+
+    def give_up(self):
+        self.error = RunFailed(f"{self.name} was started again too often")
+        self._tell(self.error)
+
+
+def judging(body, copies=1, at_once=2, deadline_s=60.0, retries=1):
+    """Run `body(pool, *copies)` on a judge that says yes (1) or no (0)."""
+
+    async def run():
+        engines = tuple(EngineConfig(f"judge-{i}", "m", "float32", 1, 32, at_once, "cpu", 10**6) for i in range(copies))
+        config = JudgeConfig(
+            engines, "rate {response} of {prompt}", {"yes": 1.0, "no": 0.0}, at_once, deadline_s, retries
+        )
+        pool = JudgePool(config, Words(), Supervisor(), handle=Copy)
+        await pool.start()
+        try:
+            return await asyncio.wait_for(body(pool, *pool.engines), 30)
+        finally:
+            await pool.close()
+
+    return asyncio.run(run())
+
+
+async def settle():
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+def test_questions_that_come_together_go_together_and_no_copy_has_more_than_its_number():
+    async def body(pool, first, second):
+        futures = [pool.score(f"s{i}", "w1", f"w{i}", None) for i in range(7)]
+        await settle()
+        assert (first.batches, second.batches) == ([3], [3])
+        first.say("yes", cached=2)
+        await settle()
+        assert len(first.asked) == 3, "the seventh waited for room"
+        for copy in (first, second):
+            while copy.asked:
+                copy.say("no")
+        results = await asyncio.gather(*futures)
+        assert [r.reward for r in results].count(1.0) == 1 and {r.outcome for r in results} == {"ok"}
+        stats = pool.stats()
+        assert (stats["ok"], stats["cached"], stats["tokens"]) == (7, 2, 7 * 4)
+
+    judging(body, copies=2, at_once=3)
+
+
+def test_a_question_can_be_answered_with_a_verdict_and_nothing_else():
+    async def body(pool, copy):
+        pool.score("s", "w1", "w2", None)
+        await settle()
+        (request,) = copy.asked.values()
+        assert request.choices == ("yes", "no") and request.max_tokens == 1 and request.temperature == 0.0
+        assert request.prompt_tokens == tuple(map(WORDS.index, ["rate", "w2", "of", "w1"]))
+
+    judging(body)
+
+
+def test_a_copy_that_dies_loses_no_question():
+    async def body(pool, copy):
+        deaths = []
+        pool.tell = lambda death: deaths.append(death.reason)
+        futures = [pool.score(f"s{i}", "w1", f"w{i}", None) for i in range(3)]
+        await settle()
+        copy.fail("killed")
+        await settle()
+        assert copy.asked == {} and not any(future.done() for future in futures)
+        copy.come_back()
+        await settle()
+        asked = [WORDS[request.prompt_tokens[1]] for request in copy.asked.values()]
+        assert asked == ["w0", "w1"], "those that it had come first, in their order"
+        while copy.asked:
+            copy.say("yes")
+            await settle()
+        results = await asyncio.gather(*futures)
+        assert [result.reward for result in results] == [1.0] * 3
+        assert [result.attempts for result in results] == [2, 2, 1]
+        assert deaths == ["killed"] and pool.stats()["lost"] == 2
+
+    judging(body)
+
+
+def test_a_question_without_a_verdict_is_asked_again_and_then_drawn_again_if_others_get_one():
+    async def body(pool, copy):
+        future = pool.score("slow", "w1", "w2", None, deadline_s=0.05)
+        while not future.done():
+            await asyncio.sleep(0.01)
+            pool.score(f"other{asyncio.get_running_loop().time()}", "w1", "w3", None)
+            await settle()
+            for name in [n for n, request in copy.asked.items() if request.prompt_tokens[1] == WORDS.index("w3")]:
+                copy.say("yes", name)
+        result = future.result()
+        assert (result.outcome, result.reward, result.attempts) == ("infra_failed", 0.0, 2)
+        assert "no verdict within 0.05 s, asked 2 times" in result.detail
+        assert len(copy.aborted) == 2 and copy.alive
+
+    judging(body)
+
+
+def test_a_copy_that_gives_no_verdict_at_all_is_replaced_and_the_question_asked_of_the_next():
+    async def body(pool, copy):
+        future = pool.score("s", "w1", "w2", None, deadline_s=0.02)
+        while copy.alive:
+            await asyncio.sleep(0.01)
+        assert not future.done()
+        copy.come_back()
+        await settle()
+        copy.say("yes")
+        assert (await future).reward == 1.0
+
+    judging(body)
+
+
+def test_what_is_no_verdict_is_never_a_value():
+    async def body(pool, copy):
+        future = pool.score("s", "w1", "w2", None)
+        other = pool.score("t", "w1", "w3", None)
+        await settle()
+        copy.say("ten")
+        await settle()
+        copy.say("ten", list(copy.asked)[-1])
+        result = await future
+        assert result.outcome == "infra_failed" and "wrote 'ten', which is none of its verdicts" in result.detail
+        assert not other.done()
+
+    judging(body)
+
+
+def test_an_abort_takes_the_question_back_and_makes_room():
+    async def body(pool, copy):
+        futures = [pool.score(f"s{i}", "w1", f"w{i}", None) for i in range(3)]
+        await settle()
+        first = next(iter(copy.asked))
+        assert pool.cancel("s0") and not pool.cancel("s0") and not pool.cancel("unknown")
+        await settle()
+        assert copy.aborted == [first] and len(copy.asked) == 2 and futures[0].cancelled()
+        futures[1].cancel()
+        await settle()
+        assert len(copy.aborted) == 2 and len(copy.asked) == 1
+
+    judging(body)
+
+
+def test_a_judge_that_cannot_be_started_any_more_fails_its_samples_and_later_ones():
+    async def body(pool, first, second):
+        futures = [pool.score(f"s{i}", "w1", f"w{i}", None) for i in range(2)]
+        await settle()
+        first.fail("killed")
+        first.give_up()
+        assert not any(future.done() for future in futures), "the other copy goes on"
+        second.fail("killed")
+        second.give_up()
+        for future in (*futures, pool.score("late", "w1", "w2", None)):
+            with pytest.raises(RunFailed, match="was started again too often"):
+                await future
+
+    judging(body, copies=2)
+
+
+def test_a_word_that_the_judge_cannot_write_is_refused():
+    with pytest.raises(InputError, match="cannot write the verdict 'perhaps'"):
+        JudgePrompt("{response}", {"yes": 1.0, "perhaps": 0.5}, Words(), 32)
+
+
+def test_of_a_response_that_does_not_fit_the_end_is_read():
+    prompt = JudgePrompt("rate {response} of {prompt}", {"yes": 1.0, "no": 0.0}, Words(), 12)
+    response = " ".join(f"w{i}" for i in range(40))
+    tokens = prompt.question("w1", response, None)
+    assert len(tokens) <= 11 and WORDS[tokens[0]] == "rate" and [WORDS[t] for t in tokens[-3:]] == ["w39", "of", "w1"]
