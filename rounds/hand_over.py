@@ -1,14 +1,15 @@
-"""When some rollout engines stop decoding and train what is finished (RollPacker, arXiv 2509.21009, section 4.4).
+"""When engines of a round stop decoding: some, which then train (RollPacker, arXiv 2509.21009, section 4.4), or all,
+whose devices fewer engines of a higher TP size take for the tail (PAT, arXiv 2605.23945).
 
-Engines are handed over once in a round: at a planned share of the samples to be trained, if what the other engines
-would then hold fits, else at the next milestone. The samples that still run on the freed engines go on elsewhere, their
-tokens kept and their KV recomputed; training on the freed ones has no optimizer step, so the round stays on-policy.
+Engines change once in a round: at a planned share of the samples to be trained, if what runs then fits into the engines
+that decode on, else at the next milestone. The samples of the engines that stop go on elsewhere, their tokens kept and
+their KV recomputed. All engines have the same weights, and no optimizer steps meanwhile: the round stays on-policy.
 
 Invariants:
 - the decision depends on counts and tokens only, never on the clock: the same samples give the same decision;
-- a round hands over at most once, and never all its engines;
-- nothing is freed unless each sample that runs, grown by `growth_tokens`, fits into the KV of the engines that stay,
-  with a margin if it did not fit before;
+- a round changes its engines at most once, and some engine always decodes on;
+- nothing is freed unless each sample that runs, grown by `growth_tokens`, fits into the KV of the engines that decode
+  on, with a margin if it did not fit before;
 - a trainer's replica trains early only if no engine that stays is on any of its devices (`free_replicas`).
 """
 
@@ -44,6 +45,36 @@ class HandOverSpec:
         if self.engines < 1 or not 0 < self.at_finished <= 1 or self.growth_tokens < 0:
             raise ValueError("a hand-over frees at least one engine, at a share within (0, 1], with no negative growth")
 
+    def stay(self, engines: int) -> int:
+        """How many of a round's engines decode on. Raises ValueError if none does."""
+        if self.engines >= engines:
+            raise ValueError(f"{self.engines} of {engines} engines cannot be freed: one must go on decoding")
+        return engines - self.engines
+
+
+@dataclass(frozen=True, slots=True)
+class TailSpec:
+    """Engines that decode the tail of a round in place of the round's engines, as a plan has them.
+
+    Attributes:
+        engines: how many.
+        tp: devices of each of them, more than an engine of the round has.
+        at_finished, growth_tokens: as in HandOverSpec.
+    """
+
+    engines: int
+    tp: int
+    at_finished: float
+    growth_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.engines < 1 or self.tp < 2 or not 0 < self.at_finished <= 1 or self.growth_tokens < 0:
+            raise ValueError("a tail has an engine of TP 2 or more, a share within (0, 1], and no negative growth")
+
+    def stay(self, engines: int) -> int:
+        """How many engines decode the tail; all `engines` of the round stop."""
+        return self.engines
+
 
 def free_replicas(ranks: Sequence[Hashable], replica: int, staying: Collection[Hashable]) -> tuple[int, ...]:
     """Numbers of the trainer's replicas that can train while the engines on the devices `staying` decode.
@@ -63,14 +94,14 @@ class HandOver:
     Args:
         samples: samples that the round is to train.
         engines: engines of the round.
+
+    `stay` is how many engines decode on: of the round's, or of the tail's in their place.
     """
 
-    def __init__(self, spec: HandOverSpec, samples: int, engines: int) -> None:
-        if spec.engines >= engines:
-            raise ValueError(f"{spec.engines} of {engines} engines cannot be freed: one must go on decoding")
+    def __init__(self, spec: HandOverSpec | TailSpec, samples: int, engines: int) -> None:
         self.spec = spec
         self.samples = samples
-        self.stay = engines - spec.engines
+        self.stay = spec.stay(engines)
         self.finished = 0
         self.freed = self.refused = False
         self.milestone = max(1, math.ceil(spec.at_finished * samples))
@@ -87,7 +118,7 @@ class HandOver:
         Args:
             held_tokens: tokens of all samples that run or wait, prompts included.
             sequences: how many these are.
-            capacity_tokens: KV tokens that one engine holds.
+            capacity_tokens: KV tokens that one engine holds that decodes on.
         """
         assert not self.freed and self.finished >= self.milestone, "no decision is due"
         self.milestone = self.finished + self.stride

@@ -45,6 +45,7 @@ wrong-length             a list with too few or too many items
 contradiction            two keys of one document that exclude each other
 mode-contradiction       rounds that do not fit the bias mode
 hand-over-contradiction  a hand-over that leaves no engine to go on decoding
+tail-contradiction       engines of a tail that are no larger than the round's, or have too few devices
 job-in-two-groups        a job that is in two groups
 units-of-wrong-pool      a phase on units that are not in its pool
 residency                more sleeping state on a node of a group than its host memory holds

@@ -56,7 +56,7 @@ def is_zero(value: object) -> bool:
 
 
 def is_empty(value: object) -> bool:
-    """For `exclude_if`: a mapping without entries is not written."""
+    """For `exclude_if`: a mapping or a list without entries is not written."""
     return not value
 
 

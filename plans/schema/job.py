@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from ..yaml.errors import joined
 from ..yaml.yaml_doc import Loc
-from .base import Choices, Name, Strict, Tokens, cross_error, is_none
+from .base import Choices, Name, Strict, Tokens, cross_error, is_empty, is_none
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
@@ -88,6 +88,10 @@ class Search(Strict):
 
     hand_over: FinishedShares = ()
     """Shares of finished samples at which half of a long round's engines may go to training; empty: never."""
+
+    tail: Annotated[FinishedShares, Field(exclude_if=is_empty)] = ()
+    """Shares of finished samples at which fewer engines of a higher size of `tp` may take over a long round's tail;
+    empty: never."""
 
     drafts: SearchDrafts | None = None
     """Speculative decoding; null: none is considered."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ..base import Choices, Count, Positive, Strict, ascending, cross_error, is_none, is_one, is_zero
 from ..limits import MOST_CHOICES
+from .layouts import EngineLayout
 
 Finished = Annotated[float, Field(ge=0.01, lt=1)]
 """A share of a round's samples; below a hundredth it would say nothing."""
@@ -86,6 +87,28 @@ class RoundHandOver(Strict):
     growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
     """Tokens by which a sample that still runs then is expected to grow: engines are freed only if the KV of the others
     would hold all that runs, grown so."""
+
+
+class RoundTail(Strict):
+    """Fewer engines of a higher TP size that decode the tail of a round, on devices of the round's engines."""
+
+    engines: Count
+    """Number of engines that decode the tail."""
+
+    tp: Annotated[int, Field(ge=2, le=10**9)]
+    """Accelerators of each of them, more than an engine of the round has."""
+
+    at_finished: Finished
+    """Share of the samples to be trained that must have ended before."""
+
+    growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
+    """Tokens by which a sample that still runs then is expected to grow: engines change only if the KV of those of the
+    tail would hold all that runs, grown so."""
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines' layout, as costs are looked up by it."""
+        return EngineLayout(self.tp, self.engines)
 
 
 class AdaptiveTimeout(Strict):

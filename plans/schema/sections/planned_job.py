@@ -15,7 +15,7 @@ from .levers import (
     timeout_fault,
     timeout_numbers,
 )
-from .planned_rounds import Rounds, hand_over_faults
+from .planned_rounds import Rounds, hand_over_faults, tail_faults
 from .reward_spec import MOST_PARTS
 
 
@@ -200,6 +200,7 @@ class PlannedJob(Strict):
     def _rounds_are_what_the_mode_needs(self) -> PlannedJob:
         faults = [(*fault, "mode-contradiction") for fault in mode_faults(self)]
         faults += [(*fault, "hand-over-contradiction") for fault in hand_over_faults(self.rounds)]
+        faults += [(*fault, "tail-contradiction") for fault in tail_faults(self.rounds)]
         if faults:
             raise cross_errors("PlannedJob", faults)
         return self

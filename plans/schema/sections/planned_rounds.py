@@ -14,6 +14,7 @@ from .levers import (
     RoundDrafts,
     RoundHandOver,
     RoundPrefix,
+    RoundTail,
 )
 
 
@@ -117,6 +118,9 @@ class LongRound(Strict):
     hand_over: RoundHandOver | None = None
     """Engines that train while the tail decodes; null for none."""
 
+    tail: Annotated[RoundTail | None, Field(exclude_if=is_none)] = None
+    """Engines of a higher TP size that decode the round's tail in place of its engines; null for none."""
+
 
 class Rounds(Strict):
     """The kinds of round."""
@@ -140,3 +144,33 @@ def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
         for name, kind in kinds
         if kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines
     ]
+
+
+def tail_faults(rounds: Rounds) -> list[tuple[str, str]]:
+    """Return what a tail's engines cannot be, as (message, dotted field below the job)."""
+    long = rounds.long
+    if long is None or long.tail is None:
+        return []
+    tail, rollout = long.tail, long.rollout
+    if long.hand_over is not None:
+        return [
+            (
+                "is beside rounds.long.hand_over, and engines change once in a round; write one of the two",
+                "rounds.long.tail",
+            )
+        ]
+    if tail.tp <= rollout.tp:
+        return [
+            (f"is not above TP {rollout.tp} of the round's engines; write more, or tail: null", "rounds.long.tail.tp")
+        ]
+    devices = rollout.engines * rollout.tp
+    if tail.engines * tail.tp > devices:
+        most = devices // tail.tp
+        remedy = f"write at most {most}" if most else "write tail: null"
+        return [
+            (
+                f"take {tail.engines * tail.tp} devices, and the round's engines have {devices}; {remedy}",
+                "rounds.long.tail.engines",
+            )
+        ]
+    return []

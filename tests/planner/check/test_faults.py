@@ -44,6 +44,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("contradiction", "laptop", {PLAN: {"inputs.job.path": "/job.yaml"}}, set()),
     ("mode-contradiction", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": None}}, set()),
     ("hand-over-contradiction", "laptop", {PLAN: {f"{LONG}.hand_over": {"engines": 2, "at_finished": 0.5}}}, set()),
+    ("tail-contradiction", "laptop", {PLAN: {f"{LONG}.tail": {"engines": 2, "tp": 2, "at_finished": 0.5}}}, set()),
     ("job-in-two-groups", "groups", {PLAN: {"groups": lambda g: {**g, "g9": g["g1"]}}}, set()),
     ("units-of-wrong-pool", "groups", {PLAN: {f"{MEMBER}.train.units": [0]}}, set()),
     ("residency", "groups", {PLAN: {"groups.g1.nodes.0.resident_bytes": 9e15}}, set()),
