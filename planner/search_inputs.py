@@ -29,7 +29,7 @@ from .choose.plan_limits import Limits, TrainPool
 from .choose.rewards.judge_places import judge_places
 from .choose.rewards.reward_choices import room_for_workers
 from .costs.reward_costs import crowding
-from .costs.round_costs import with_judge
+from .costs.round_costs import change_of, judge_factors, with_judge
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
 from .lengths.length_cautions import at_cap, extrapolated
@@ -85,6 +85,7 @@ def prepare(
     draws = Draws(model, options.seed, max(width, 2 * rollout.samples_per_prompt))
     space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
     rewards = [with_judge(choice.cost(profile.reward), profile, judge) for choice in space.rewards]
+    apart = space.pools.apart
     setting = Setting(
         target=rollout.prompts_per_step,
         group_size=rollout.samples_per_prompt,
@@ -97,8 +98,9 @@ def prepare(
         drafted=space.drafted,
         noise=partial(noise_of, profile),
         crowding=partial(crowding, profile),
+        change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart),
         max_prompt_tokens=rollout.max_prompt_tokens,
-        streams=space.pools.apart,
+        streams=apart,
     )
     limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)

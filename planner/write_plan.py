@@ -6,14 +6,14 @@ import math
 import time
 import warnings
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 from .. import __version__
 from ..plans.facts.digest import job_decisions, job_predictions
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
-from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
+from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix, RoundTail
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
 from ..plans.schema.sections.planned_job import (
     Bias,
@@ -26,13 +26,14 @@ from ..plans.schema.sections.planned_job import (
 )
 from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..profiles.reward_tables import RewardTable, reward_sha256
-from ..rounds.hand_over import HandOverSpec
+from ..rounds.hand_over import TailSpec
 from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
 from .choose.ways_between import relays
+from .costs.decode_costs import EngineChange
 from .lengths.loss_divisors import expected_loss
 from .solve_options import SolveOptions
 
@@ -139,15 +140,20 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
             issue=LongIssue(prompts=target, samples=size, copies=long.copies),
             rollout=_planned_rollout(search, long),
             train=search.space.train[cycle.long_train].layout,
-            hand_over=_planned_hand_over(search.setting.hand_over_of(long)),
+            **_planned_change(search.setting.change_of(long)),
         ),
     )
 
 
-def _planned_hand_over(spec: HandOverSpec | None) -> RoundHandOver | None:
-    if spec is None:
-        return None
-    return RoundHandOver(engines=spec.engines, at_finished=spec.at_finished, growth_tokens=spec.growth_tokens)
+def _planned_change(change: EngineChange | None) -> dict[str, Any]:
+    """The keys of a long round that state a change of its engines."""
+    if change is None:
+        return {}
+    spec = change.spec
+    when: dict[str, Any] = {"at_finished": spec.at_finished, "growth_tokens": spec.growth_tokens}
+    if isinstance(spec, TailSpec):
+        return {"tail": RoundTail(engines=spec.engines, tp=spec.tp, **when)}
+    return {"hand_over": RoundHandOver(engines=spec.engines, **when)}
 
 
 def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:

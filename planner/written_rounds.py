@@ -88,6 +88,7 @@ def search_with_plan(
     train, weight_bytes = list(space.train), WEIGHT_BYTES[job.model.dtype]
     updates = [_update_index(train, kind.train) for _, kind in keys]
     layouts = {key.layout: kind.decode for key, kind in keys}
+    layouts |= {kind.change.after.key: kind.change.after for _, kind in keys if kind.change and kind.change.is_tail}
     space = dataclasses.replace(
         space,
         short=tuple(sorted({*space.short, short, *plain})),
@@ -136,6 +137,13 @@ def _must_be_a_candidate(planned: PlannedJob, search: Search, model: LengthModel
             f"job.rounds.long.hand_over.engines: is {long.hand_over.engines}, and half of the engines are handed over; "
             f"write {long.rollout.engines // 2}"
         )
+    if long is not None and long.tail is not None:
+        most = long.rollout.engines * long.rollout.tp // long.tail.tp
+        if long.tail.engines != most:
+            raise InputError(
+                f"job.rounds.long.tail.engines: is {long.tail.engines}, and a tail takes all devices of the round's "
+                f"engines; write {most}"
+            )
     size = planned.issue.samples_per_prompt
     if short.cutoff_tokens is not None and not 0 < model.short_groups(short.cutoff_tokens, size) < 1:
         raise InputError(
@@ -164,6 +172,8 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
         layout=long.rollout.layout,
         draft_tokens=long.rollout.drafts.tokens if long.rollout.drafts else 0,
         hand_over=long.hand_over.at_finished if long.hand_over else 0.0,
+        tail=long.tail.at_finished if long.tail else 0.0,
+        tail_tp=long.tail.tp if long.tail else 0,
     )
 
 

@@ -64,6 +64,12 @@ class Column:
         return self.key.layout
 
     @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Its engines, and those of its tail where it has others."""
+        tail = self.key.tail_layout if isinstance(self.key, LongKey) else None
+        return (self.key.layout,) if tail is None else (self.key.layout, tail)
+
+    @property
     def reward(self) -> int:
         """The number of its choice of reward workers and deadlines."""
         return self.key.reward
@@ -129,7 +135,7 @@ class Cycle:
 
     def taken(self, limits: Limits) -> NodesTaken:
         """Nodes that the plan takes of each pool: the most that engines, trainers or host memory need."""
-        layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
+        layouts = [self.short.layout, *(self.long.layouts if self.long else ())]
         trains = [self.train, *([self.long_train] if self.long else [])]
         return limits.taken(layouts, trains)
 
@@ -175,7 +181,7 @@ class Cycle:
                     break
         if limits.slo and self.slow_share() > SLOW_SHARE + 1e-9:
             broken.append("slo")
-        layouts = {short.layout, long.layout} if long else {short.layout}
+        layouts = {short.layout, *(long.layouts if long else ())}
         trains = {self.train, self.long_train} if long else {self.train}
         if not limits.holds(layouts, trains):
             broken.append("memory")

@@ -104,12 +104,13 @@ class ProgramModel:
             self.problem += pulp.lpSum(put_off) == pulp.lpSum(taken), f"queue_{number:05d}"
 
     def _memory(self) -> None:
-        layouts = sorted({c.layout for c in [*self.short, *self.long]})
+        layouts = sorted({layout for c in [*self.short, *self.long] for layout in c.layouts})
         exists = {k: pulp.LpVariable(f"e_{n:05d}", cat=pulp.LpBinary) for n, k in enumerate(layouts)}
         for s, column in enumerate(self.short):
             self.problem += self.x[s] <= exists[column.layout], f"short_engines_{s:05d}"
         for i, column in enumerate(self.long):
-            self.problem += self.z[i] <= exists[column.layout], f"long_engines_{i:05d}"
+            for number, layout in enumerate(column.layouts):
+                self.problem += self.z[i] <= exists[layout], f"long_engines_{i:05d}_{number}"
         # In GB: coefficients of 1e10 beside 1 are what tolerances are lost on.
         limits, nodes = self.limits, self.limits.pool_nodes
         held = pulp.lpSum([limits.engines_on_node(k, nodes) / 1e9 * e for k, e in exists.items()])

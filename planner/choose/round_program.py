@@ -123,12 +123,12 @@ def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> l
     engines = {limits.nodes_of(c.layout) for c in [*short, *long]}
     trainers = {limits.train_nodes_of(m) for m in trains}
     states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
-    pairs = itertools.product({c.layout for c in short}, {c.layout for c in [*short, *long]}, states)
+    pairs = itertools.product({c.layout for c in short}, {c.layouts for c in [*short, *long]}, states)
     if limits.train_pool is None:
-        counts = engines | trainers | {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
+        counts = engines | trainers | {limits.nodes_for([s, *w], [m]) for s, w, m in pairs}
         choices = [NodesTaken(nodes) for nodes in sorted(counts)]
     else:
-        taken = [limits.taken([s, w], [m]) for s, w, m in pairs]
+        taken = [limits.taken([s, *w], [m]) for s, w, m in pairs]
         engines, trainers = engines | {t.rollout for t in taken}, trainers | {t.train for t in taken}
         choices = [NodesTaken(*each) for each in itertools.product(sorted(engines), sorted(trainers))]
     programs = []

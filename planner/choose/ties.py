@@ -104,7 +104,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     """The sort key of points 1 to 5 of the module's docstring, most important first; a smaller key is simpler."""
     kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
     trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
-    layouts = {kind.layout for kind in kinds}
+    layouts = {layout for kind in kinds for layout in kind.layouts}
     return (
         (len(layouts) - 1) + (len(set(trains)) - 1),
         *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "sp", "ep", "tp")),
@@ -115,9 +115,9 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
 
 
 def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
-    """Whether the executor can run the cycle (plans/facts/executable.py; some levers it cannot)."""
+    """Whether the executor can run the cycle (plans/facts/executable.py; drafts it cannot)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
-    levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
+    levers = any(key.draft_tokens for key in keys)
     alike = all(len({getattr(t.layout, size) for t in trains}) == 1 for size in SAME_IN_BOTH_KINDS)
     return not levers and alike and not any(any(update_faults(t.layout, None)) for t in trains)
 

@@ -11,6 +11,7 @@ from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balance import PrefixSharing
+from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s, train_physics
 from .host_memory import engine_share
 from .job_pools import JobPools, Travel
@@ -107,6 +108,36 @@ class DecodeCost:
     def prefix_s(self, tokens: float) -> float:
         """Seconds to prefill the first `tokens` tokens of a prompt: what `admit_s` leaves out of those cached."""
         return tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChange:
+    """A planned change of a round's engines before its end.
+
+    Attributes:
+        spec: which engines decode on, and when they begin.
+        after: costs of those that decode on.
+        takes_s: seconds from when nothing decodes on the engines that stop until others can decode in their place; 0
+            where engines of the round go on.
+    """
+
+    spec: HandOverSpec | TailSpec
+    after: DecodeCost
+    takes_s: float = 0.0
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether other engines take the place of all those of the round."""
+        return isinstance(self.spec, TailSpec)
+
+    def machine(self, samples: int, engines: int) -> HandOver:
+        """The decision of a round of so many samples that are to be trained, on so many engines."""
+        return HandOver(self.spec, samples, engines)
+
+    def numbers(self, engines: int) -> range:
+        """Numbers of the engines that decode on; those of a tail follow the round's `engines`."""
+        stay = self.spec.stay(engines)
+        return range(engines, engines + stay) if self.is_tail else range(stay)
 
 
 # vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).

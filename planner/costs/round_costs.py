@@ -8,7 +8,7 @@ from functools import partial
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
@@ -16,8 +16,9 @@ from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
-from ...rounds.hand_over import HandOverSpec
-from .decode_costs import DecodeCost, engines_of, layout_cost
+from ...rounds.hand_over import HandOverSpec, TailSpec
+from .colocation import sleep_and_wake_s
+from .decode_costs import DecodeCost, EngineChange, engines_of, layout_cost
 from .draft_costs import Drafts, beside_judge, drafted, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
@@ -30,14 +31,14 @@ from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 class RoundCosts:
     """Costs of one kind of round: its engines, with at most `max_num_seqs` sequences on each, and its update.
 
-    `hand_over`: engines that train while the tail decodes. `streams`: trainers on a pool of their own train complete
-    groups while others are decoded.
+    `change`: of the engines before the round's end. `streams`: trainers on a pool of their own train complete groups
+    while others are decoded.
     """
 
     decode: DecodeCost
     max_num_seqs: int
     train: TrainCost
-    hand_over: HandOverSpec | None = None
+    change: EngineChange | None = None
     streams: bool = False
 
 
@@ -124,8 +125,7 @@ def _kind(
 ) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = beside_judge(decode_of(profile, rollout, pools), slower)
-    decode = slowed(decode, crowding(profile, rollout.layout, workers))
+    decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers)
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(
@@ -133,14 +133,54 @@ def _kind(
                 "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
             )
         decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
-    freed = round_.hand_over
-    return RoundCosts(
-        decode,
-        rollout.max_num_seqs,
-        train_of(profile, round_.train, apart),
-        HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens) if freed else None,
-        streams,
-    )
+    spec = change_spec(round_)
+    change = None if spec is None else change_of(profile, slower, apart, decode, spec, workers)
+    return RoundCosts(decode, rollout.max_num_seqs, train_of(profile, round_.train, apart), change, streams)
+
+
+def change_spec(round_: ShortRound | LongRound) -> HandOverSpec | TailSpec | None:
+    """The change of a round's engines as the plan has it; None without one."""
+    freed, tail = round_.hand_over, round_.tail if isinstance(round_, LongRound) else None
+    if tail is not None:
+        return TailSpec(tail.engines, tail.tp, tail.at_finished, tail.growth_tokens)
+    return None if freed is None else HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens)
+
+
+def change_of(
+    profile: Profile, slower: float, apart: bool, cost: DecodeCost, spec: HandOverSpec | TailSpec, workers: int
+) -> EngineChange:
+    """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
+
+    Engines on a CPU share its cores, so the fewer that a hand-over leaves decode faster, where such a layout is
+    profiled. The engines of a tail get weights of their own, after those that stop are asleep; where trainers have a
+    pool of their own (`apart`) no other sleep and wake of the step brings the earlier engines back.
+    Raises InputError if the profile does not price the tail's engines.
+    """
+    if isinstance(spec, TailSpec):
+        layout = EngineLayout(spec.tp, spec.engines)
+        after = layout_cost(profile, layout)
+        if after is None:
+            raise InputError(
+                f"the profile has no layout of {count(spec.engines, 'engine')} with tp {spec.tp}, which decode the "
+                "tail of long rounds; profile again, or write tail: null"
+            )
+        turns_s = sleep_and_wake_s(profile, spec.tp)
+        takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
+        after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
+        return EngineChange(spec, _crowded(profile, after, slower, workers), takes_s)
+    fewer = None
+    if profile.machine.kind == "cpu" and type(cost) is DecodeCost:  # drafts were measured with no other layout
+        fewer = layout_cost(profile, EngineLayout(cost.key.tp, spec.stay(cost.key.engines)))
+    if fewer is None:
+        return EngineChange(spec, cost)
+    fewer = _crowded(profile, fewer, slower, workers)
+    rates = ("a", "b", "c", "curve", "finish_s", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
+    return EngineChange(spec, replace(cost, **{rate: getattr(fewer, rate) for rate in rates}))
+
+
+def _crowded(profile: Profile, cost: DecodeCost, slower: float, workers: int) -> DecodeCost:
+    """Costs beside a judge and reward workers."""
+    return slowed(beside_judge(cost, slower), crowding(profile, cost.key, workers))
 
 
 def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = None) -> DecodeCost:
@@ -190,7 +230,11 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
 def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
     """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
-    return [(engines_of(profile, kind.rollout.layout), kind.train) for kind in rounds]
+    pairs = [(kind.rollout.layout, kind.train) for kind in rounds]
+    long = planned.rounds.long
+    if long is not None and long.tail is not None:
+        pairs.append((long.tail.layout, long.train))
+    return [(engines_of(profile, layout), train) for layout, train in pairs]
 
 
 def table_of(

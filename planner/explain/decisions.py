@@ -21,6 +21,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
     """
     trains, drafted = search.space.train, bool(search.space.drafted)
     hands_over = any(key.hand_over for key in search.space.long)
+    has_tail = any(key.tail for key in search.space.long)
 
     def short(c: Cycle) -> ShortKey:
         return cast(ShortKey, c.short.key)
@@ -89,6 +90,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             "rounds.long.hand_over",
             of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
         ),
+        (
+            deferring and has_tail,
+            "rounds.long.tail",
+            of_long(lambda key: (key.tail, key.tail_tp), lambda key: f"long rounds {_tail(key)}"),
+        ),
         (deferring and mode == "exact", "rounds.long.issue.copies", of_long(lambda key: key.copies, _copies)),
         (
             len(search.space.rewards) > 1,
@@ -111,3 +117,9 @@ def _hand_over(key: LongKey) -> str:
     if not key.hand_over:
         return "keep all engines to their end"
     return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
+
+
+def _tail(key: LongKey) -> str:
+    if key.tail_layout is None:
+        return "decode their tail on the same engines"
+    return f"decode their tail, from {100 * key.tail:g}% of the samples on, on {key.tail_layout}"

@@ -14,12 +14,14 @@ from ...rounds.balance import shared_tokens
 from ...rounds.compiled import kernel_state
 from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
-from ...rounds.hand_over import HandOver, HandOverSpec
 from ...rounds.round_spec import RoundKind
-from ..costs.decode_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost, EngineChange
 from ..costs.reward_costs import RewardCost
 from .reference_round import RoundTimes, weight
 from .round_arrays import RanOut, RoundDraws, SimulatedRound
+
+AFTER = ("finish_s", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
+"""Costs that other engines have after a change, beside their decode steps and their capacity."""
 
 
 @lru_cache(maxsize=256)
@@ -36,7 +38,7 @@ def _round(
     decode: DecodeCost,
     reward: RewardCost,
     most: int,
-    hand_over: HandOverSpec | None,
+    change: EngineChange | None,
 ) -> Any:
     short = round_kind.name == "short"
     kind = kernel_state.RACE if not round_kind.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
@@ -68,18 +70,25 @@ def _round(
         "held": -1,
     }
     round_ = np.zeros(1, dtype=kernel_state.ROUND)
-    if hand_over is not None:
-        machine = HandOver(hand_over, target * round_kind.group_size, decode.key.engines)
-        fields |= {"stay": machine.stay, "milestone": machine.milestone, "stride": machine.stride}
-        fields |= {"growth": hand_over.growth_tokens}
+    if change is not None:
+        machine = change.machine(target * round_kind.group_size, decode.key.engines)
+        on, after = change.numbers(decode.key.engines), change.after
+        fields |= {"changes": True, "milestone": machine.milestone, "stride": machine.stride}
+        fields |= {"growth": change.spec.growth_tokens, "before": decode.key.engines, "first_on": on.start}
+        fields |= {"last_on": on.stop, "takes_s": change.takes_s}
+        fields |= {f"after_{name}": getattr(after, name) for name in AFTER}
+        fields["after_capacity"] = after.kv_capacity_tokens
     for name, value in fields.items():
         round_[name] = value
     return round_
 
 
-def _engines(decode: DecodeCost) -> Any:
-    engines = np.zeros(decode.key.engines, dtype=kernel_state.ENGINE)
+def _engines(decode: DecodeCost, change: EngineChange | None) -> Any:
+    tail = [] if change is None or not change.is_tail else change.numbers(decode.key.engines)
+    engines = np.zeros(decode.key.engines + len(tail), dtype=kernel_state.ENGINE)
     engines["now"] = decode.round_s
+    if change is not None and len(tail):
+        engines["now"][decode.key.engines :] = change.after.round_s
     engines["upcoming"] = np.inf
     engines["youngest"] = engines["first"] = engines["last"] = -1
     return engines
@@ -124,7 +133,7 @@ def run(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    hand_over: HandOverSpec | None,
+    change: EngineChange | None,
 ) -> SimulatedRound:
     """Run a round to its end. Raises RanOut, and AssertionError if no event is left and the round is not done."""
     rows, width = round_draws.lengths.shape
@@ -133,23 +142,25 @@ def run(
     drawn["natural"] = round_draws.lengths
     drawn["reward"] = round_draws.rewards
     drawn["reward_s"] = _reward_s(round_kind, round_draws, reward)
-    engines = _engines(decode)
+    engines = _engines(decode, change)
     world = World(
-        R=_round(round_kind, round_draws, decode, reward, most, hand_over),
+        R=_round(round_kind, round_draws, decode, reward, most, change),
         E=engines,
         S=np.empty(rows * round_kind.samples, dtype=kernel_state.SAMPLE),
         D=np.empty(rows, dtype=kernel_state.DRAW),
         P=_prompts(round_draws, decode),
-        # Each sample is put on an engine once, and once more if that is handed over.
-        X=np.empty((1 if hand_over is None else 2) * rows * round_kind.samples, dtype=kernel_state.PREFIX),
+        # Each sample is put on an engine once, and once more if engines change.
+        X=np.empty((1 if change is None else 2) * rows * round_kind.samples, dtype=kernel_state.PREFIX),
         T=tournament(len(engines)),
-        B=tournament(len(engines)),
+        B=tournament(len(engines), decode.key.engines),
         touched=np.empty(len(engines), dtype=np.int32),
         L=drawn,
         Q=np.empty(rows * round_kind.samples, dtype=kernel_state.REWARD),
         free=np.zeros(reward.workers),
         heaps=np.empty((len(engines), most), dtype=np.int32),
-        steps_s=_steps_s(decode, most),
+        # The kernel writes the later costs over the earlier ones where engines change.
+        steps_s=_steps_s(decode, most) if change is None else _steps_s(decode, most).copy(),
+        after_s=_steps_s(decode if change is None else change.after, most),
     )
     end_s = simulate(world, round_kind.prompts, round_kind.copies)
     [ended] = world.R

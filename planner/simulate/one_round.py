@@ -12,11 +12,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.hand_over import HandOver, HandOverSpec
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Draw, Round
 from ...rounds.round_spec import RoundKind
-from ..costs.decode_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost, EngineChange
 from ..costs.reward_costs import RewardCost
 from .reference_round import Lengths, Observe, simulate_round
 from .round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
@@ -28,7 +27,7 @@ def simulate_one_round(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    hand_over: HandOverSpec | None = None,
+    change: EngineChange | None = None,
     *,
     reference: bool = False,
     observe: Observe | None = None,
@@ -45,10 +44,10 @@ def simulate_one_round(
     assert (round_draws.offset is not None) == round_kind.redraws
     assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
     if reference or observe is not None:
-        return _reference(round_kind, round_draws, decode, reward, max_num_seqs, hand_over, observe)
+        return _reference(round_kind, round_draws, decode, reward, max_num_seqs, change, observe)
     from .compiled_round import run  # imports numba, which takes a second
 
-    return run(round_kind, round_draws, decode, reward, max_num_seqs, hand_over)
+    return run(round_kind, round_draws, decode, reward, max_num_seqs, change)
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------
@@ -75,7 +74,7 @@ def _reference(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    hand_over: HandOverSpec | None,
+    change: EngineChange | None,
     observe: Observe | None,
 ) -> SimulatedRound:
     machine = machine_of(round_kind, round_draws)
@@ -114,13 +113,11 @@ def _reference(
         ),
     )
     ready: dict[int, float] = {}
-    decision = None
-    if hand_over is not None:
-        target = round_kind.prompts if round_kind.redraws else min(round_kind.target, round_kind.prompts)
-        decision = HandOver(hand_over, target * round_kind.group_size, decode.key.engines)
+    target = round_kind.prompts if round_kind.redraws else min(round_kind.target, round_kind.prompts)
     times = simulate_round(
-        machine, lengths, decode, reward, max_num_seqs, observe, hand_over=decision, on_ready=ready.__setitem__
-    )
+        machine, lengths, decode, reward, max_num_seqs, observe, change=change,
+        samples_to_train=target * round_kind.group_size, on_ready=ready.__setitem__,
+    )  # fmt: skip
     outcome = machine.outcome()
     kept = np.zeros((len(machine.draws), round_kind.samples), dtype=np.bool_)
     for group in outcome.trained:

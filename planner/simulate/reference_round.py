@@ -12,6 +12,7 @@ What is modelled, and how simply:
 - a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later, or, where rewards
   come after the rollout, when no engine has anything left to decode;
 - at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
+  where a tail has engines of its own all engines do, and those of the tail begin `takes_s` later;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -25,10 +26,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...rounds.balance import Balancer
-from ...rounds.hand_over import HandOver
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.machines.round import Round
-from ..costs.decode_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost, EngineChange
 from ..costs.reward_costs import RewardCost
 from .reference_engine import FINISH, Engine, Sample
 
@@ -53,7 +53,8 @@ class Lengths:
 class RoundTimes:
     """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
 
-    `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    `freed_s` is when nothing decoded any more on the engines that stopped before the end, None if none did; `moved`
+    samples went on elsewhere then.
     `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
     """
 
@@ -129,17 +130,22 @@ def simulate_round(
     max_num_seqs: int,
     observe: Observe | None = None,
     *,
-    hand_over: HandOver | None = None,
+    change: EngineChange | None = None,
+    samples_to_train: int = 0,
     on_ready: Callable[[int, float], None] | None = None,
 ) -> RoundTimes:
     """Drive `machine` from its start until it is done. The weight transfer is not in it.
 
-    `hand_over` decides whether and when engines go to training; `on_ready` is told each draw that is ready to be
-    trained, and when.
+    `change`: of the engines, once a share of `samples_to_train` has ended; `on_ready` is told each draw that is ready
+    to be trained, and when.
     `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
     Raises AssertionError if the machine waits for something that cannot come.
     """
-    engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
+    first = decode.key.engines
+    engines = [Engine(decode, max_num_seqs) for _ in range(first)]
+    decision = change.machine(samples_to_train, first) if change is not None else None
+    if change is not None and change.is_tail:
+        engines += [Engine(change.after, max_num_seqs) for _ in change.numbers(first)]
     balancer = Balancer(len(engines), decode.sharing)
     rewards = RewardQueue(reward)
     samples: dict[SampleKey, Sample] = {}
@@ -148,7 +154,7 @@ def simulate_round(
     decode_end: float = 0
     freed: float | None = None
     moved = told = 0
-    alive = set(range(len(engines)))
+    alive = set(range(first))
     expected = weight(lengths.expected_tokens)
 
     def tell(place: int) -> None:
@@ -193,7 +199,7 @@ def simulate_round(
                 rewards.ask(key, now + engines[sample.engine].held_up, seconds)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
-                hands_over = (hand_over is not None and hand_over.sample_finished()) or hands_over
+                hands_over = (decision is not None and decision.sample_finished()) or hands_over
         if on_ready:
             for draw in machine.ready[told:]:
                 on_ready(draw, now)
@@ -210,17 +216,23 @@ def simulate_round(
             tell(place)
 
     def free(now: float) -> None:
-        """Hand the last engines over if their samples fit on the others."""
+        """Change the engines if the samples fit on those that decode on."""
         nonlocal freed, moved
-        assert hand_over is not None
+        assert change is not None and decision is not None
         for engine in engines:
             engine.pass_to(now)
         held = [engine.held() for engine in engines]
-        if hand_over.decide(sum(t for t, _ in held), sum(n for _, n in held), decode.kv_capacity_tokens):
-            alive.difference_update(range(hand_over.stay, len(engines)))
-            freed = max(engine.now for engine in engines[hand_over.stay :])
-            for engine in engines[hand_over.stay :]:
-                for sample in engine.give_up():
+        if decision.decide(sum(t for t, _ in held), sum(n for _, n in held), change.after.kv_capacity_tokens):
+            stopped = [number for number in range(first) if number not in change.numbers(first)]
+            freed = max(engines[number].now for number in stopped)
+            alive.clear()
+            alive.update(change.numbers(first))
+            for number in alive:
+                engines[number].cost = change.after
+                if change.is_tail:
+                    engines[number].now = max(engines[number].now, freed + change.takes_s)
+            for number in stopped:
+                for sample in engines[number].give_up():
                     balancer.release(sample.key)
                     tokens = sample.prompt_tokens
                     sample.engine = balancer.assign(sample.key, expected, alive, sample.prompt, tokens)

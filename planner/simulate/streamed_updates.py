@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...rounds.group_queue import GroupQueue
-from ...rounds.hand_over import HandOver, free_replicas
+from ...rounds.hand_over import free_replicas
 from ...rounds.machines.outcome import Outcome
 from ..costs.round_costs import RoundCosts
 from ..costs.update_costs import TrainCost
@@ -68,7 +68,7 @@ def round_window(
     """The window of a round that ended so. Its groups have no samples, as the update after the round.
 
     Args:
-        freed_s: when engines were handed over; None: they were not.
+        freed_s: when engines changed; None: they did not.
         ready_s: by number of a trained draw, when it was ready.
         prompt_tokens: of a prompt.
     """
@@ -78,13 +78,10 @@ def round_window(
         groups.append((ready_s[group.keys[0].draw], sum(whole), sum(tokens * tokens for tokens in whole), 0))
     if kind.streams:
         return Window(0.0, end_s, tuple(groups), 0)
-    layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
-    return Window(freed_s, end_s, tuple(groups), (layout.engines - freed) * layout.tp)
-
-
-def hand_over_of(kind: RoundCosts, groups: int, group_size: int) -> HandOver | None:
-    """The decision of a round that is to train so many groups; None: no engine is handed over."""
-    return HandOver(kind.hand_over, groups * group_size, kind.decode.key.engines) if kind.hand_over else None
+    layout, change = kind.decode.key, kind.change
+    if change is None or change.is_tail:  # the trainer's devices are never free before the end
+        return Window(None, end_s, tuple(groups), layout.engines * layout.tp)
+    return Window(freed_s, end_s, tuple(groups), change.spec.stay(layout.engines) * layout.tp)
 
 
 def streamed(

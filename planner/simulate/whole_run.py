@@ -33,7 +33,7 @@ from ..lengths.length_model import fit_lengths
 from .reference_round import Lengths, Observe, simulate_round
 from .run_draws import RunDraws, Scoring
 from .simulated_run import SimulatedRun, SimulatedStep
-from .streamed_updates import exposed_update_s, hand_over_of, round_window
+from .streamed_updates import exposed_update_s, round_window
 
 
 class Watch:
@@ -106,7 +106,8 @@ def simulate_run(
             reward,
             kind.max_num_seqs,
             observe,
-            hand_over=hand_over_of(kind, min(spec.prompts_per_step, len(machine.taken)), size),
+            change=kind.change,
+            samples_to_train=min(spec.prompts_per_step, len(machine.taken)) * size,
             on_ready=ready.__setitem__,
         )
         switched, layout = kind.decode.key != layout, kind.decode.key

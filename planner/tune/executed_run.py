@@ -27,7 +27,7 @@ from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
-from ..simulate.streamed_updates import exposed_update_s, hand_over_of, round_window
+from ..simulate.streamed_updates import exposed_update_s, round_window
 
 
 @dataclass(frozen=True)
@@ -208,14 +208,14 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         reward_s=score_s if reward.executions else None,
     )
     ready: dict[int, float] = {}
-    decision = hand_over_of(kind, min(spec.prompts_per_step, len(machine.taken)), spec.samples_per_prompt)
     times = simulate_round(
         machine,
         lengths,
         kind.decode,
         reward,
         kind.max_num_seqs,
-        hand_over=decision,
+        change=kind.change,
+        samples_to_train=min(spec.prompts_per_step, len(machine.taken)) * spec.samples_per_prompt,
         on_ready=ready.__setitem__,
     )
     update_s = kind.train.update_s(*step.trained_tokens)

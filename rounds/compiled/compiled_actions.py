@@ -14,7 +14,7 @@ from .compiled_engines import admit, look_ahead, pass_to, queue, remove
 from .compiled_rewards import submit
 from .kernel_state import GONE, OPEN, TRAINED, WAITING
 from .numba_options import compiled
-from .tournaments import leave_out, note_load
+from .tournaments import bring_in, leave_out, note_load
 
 
 @compiled
@@ -29,7 +29,7 @@ def assign(W: Any, i: int) -> int:
         x = P[prompt].holders
         while x >= 0:
             other = X[x].engine
-            alive = not R.freed or other < R.stay
+            alive = not R.freed or R.first_on <= other < R.last_on
             if alive and (E[other].load < best or (E[other].load == best and other < holder)):
                 best, holder = E[other].load, other
             x = X[x].other
@@ -124,7 +124,7 @@ def score(W: Any, i: int, now: float) -> None:
     """Ask for the reward of a finished sample."""
     R, E, S, D, L = W.R[0], W.E, W.S, W.D, W.L
     R.finished += 1
-    if R.stay > 0 and not R.freed and R.finished >= R.milestone:
+    if R.changes and not R.freed and R.finished >= R.milestone:
         R.decision_due = True
     if R.after_rollout:
         S[i].behind = -1
@@ -197,8 +197,29 @@ def _move(W: Any, i: int, e: int) -> None:
 
 
 @compiled
+def _change(W: Any) -> None:
+    """Engines stop, and pass their samples on to those that decode on, at the costs of these."""
+    R, E = W.R[0], W.E
+    for e in range(R.before):
+        if not R.first_on <= e < R.last_on:
+            R.freed_s = max(R.freed_s, E[e].now)
+            leave_out(E, W.B, e)
+    for e in range(max(R.before, R.first_on), R.last_on):
+        E[e].now = max(E[e].now, R.freed_s + R.takes_s)
+        bring_in(E, W.B, e)
+    R.finish_s, R.prefill_s, R.capacity = R.after_finish_s, R.after_prefill_s, R.after_capacity
+    R.prefill_s_per_token = R.after_prefill_s_per_token
+    R.prefill_s_per_token_squared = R.after_prefill_s_per_token_squared
+    for count in range(len(W.steps_s)):
+        W.steps_s[count].base_s, W.steps_s[count].kv_s = W.after_s[count].base_s, W.after_s[count].kv_s
+    for e in range(R.before):
+        if not R.first_on <= e < R.last_on:
+            _give_up(W, e)
+
+
+@compiled
 def free(W: Any, now: float) -> None:
-    """Hand the last engines over to training if what runs fits on the others (rounds/hand_over)."""
+    """Change engines if what runs fits on those that decode on (rounds/hand_over)."""
     R, E, S = W.R[0], W.E, W.S
     held = sequences = 0
     for e in range(len(E)):
@@ -212,15 +233,12 @@ def free(W: Any, now: float) -> None:
                 sequences += 1
             i = S[i].behind
     R.milestone = R.finished + R.stride
-    room = (1.0 - MARGIN) * (R.stay * R.capacity) if R.refused else 1.0 * (R.stay * R.capacity)
+    capacity = (R.last_on - R.first_on) * R.after_capacity
+    room = (1.0 - MARGIN) * capacity if R.refused else 1.0 * capacity
     R.freed = held + sequences * R.growth <= room
     R.refused = not R.freed
     if R.freed:
-        for e in range(R.stay, len(E)):
-            R.freed_s = max(R.freed_s, E[e].now)
-            leave_out(E, W.B, e)
-        for e in range(R.stay, len(E)):
-            _give_up(W, e)
+        _change(W)
     for e in range(len(E)):
         admit(S, E, R, W.X, W.heaps, e)
         look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)

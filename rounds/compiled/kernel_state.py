@@ -153,7 +153,16 @@ ROUND = np.dtype(
         ("rewards_due", "i4"),
         ("rewards_count", "i8"),
         ("delay_s", "f8"),
-        ("stay", "i4"),  # engines that decode on after the hand-over; 0: there is none
+        ("changes", "b1"),  # engines may change before the round's end
+        ("before", "i4"),  # engines of the round; those of a tail come after them
+        ("first_on", "i4"),  # the engines that decode on after the change: from this one
+        ("last_on", "i4"),  # up to, but without this one
+        ("takes_s", "f8"),
+        ("after_finish_s", "f8"),
+        ("after_prefill_s", "f8"),
+        ("after_prefill_s_per_token", "f8"),
+        ("after_prefill_s_per_token_squared", "f8"),
+        ("after_capacity", "i8"),
         ("freed", "b1"),
         ("decision_due", "b1"),  # a decision is due
         ("finished", "i4"),

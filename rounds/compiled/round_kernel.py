@@ -30,6 +30,7 @@ class World(NamedTuple):
     free: Any  # heap: when each reward worker is free
     heaps: Any  # (engine, spot) running samples
     steps_s: Any  # by running sequences
+    after_s: Any  # the same, of the engines that decode on after a change
 
 
 @compiled

@@ -14,13 +14,14 @@ import numpy as np
 from .numba_options import compiled
 
 
-def tournament(engines: int) -> Any:
-    """A tournament of engines that are all alike, shape (2 x leaves,)."""
+def tournament(engines: int, first: int | None = None) -> Any:
+    """A tournament of engines that are all alike, shape (2 x leaves,); with `first`, only so many of them take part."""
     leaves = 1
     while leaves < engines:
         leaves *= 2
     tree = np.full(2 * leaves, -1, dtype=np.int32)
-    tree[leaves : leaves + engines] = np.arange(engines)
+    taking_part = engines if first is None else first
+    tree[leaves : leaves + taking_part] = np.arange(taking_part)
     for node in range(leaves - 1, 0, -1):
         tree[node] = tree[2 * node]
     return tree
@@ -61,4 +62,11 @@ def note_load(E: Any, tree: Any, e: int) -> None:
 def leave_out(E: Any, tree: Any, e: int) -> None:
     """The engine gets no more samples."""
     tree[len(tree) // 2 + e] = -1
+    note_load(E, tree, e)
+
+
+@compiled
+def bring_in(E: Any, tree: Any, e: int) -> None:
+    """The engine gets samples from now on."""
+    tree[len(tree) // 2 + e] = e
     note_load(E, tree, e)

@@ -125,6 +125,16 @@ def enumerate_space(
         for tokens in (0, *(g for key, g in drafted if key == layout))
         for share in (0.0, *(hand_over if layout in hands_over else ()))
     ]
+    long += [
+        tailed
+        for key in long
+        if not key.hand_over and not key.draft_tokens
+        for share in job.search.tail
+        for tp in sorted(
+            {other.tp for other in decode if key.layout.tp < other.tp <= key.layout.engines * key.layout.tp}
+        )
+        if (tailed := key._replace(tail=share, tail_tp=tp)).tail_layout in decode
+    ]
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
     return Space(

@@ -24,6 +24,8 @@ def _levers(key: ShortKey | LongKey) -> str:
     drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
     if isinstance(key, LongKey) and key.hand_over:
         drafts = f":d{key.draft_tokens:02d}:h{key.hand_over}"
+    if isinstance(key, LongKey) and key.tail:
+        drafts = f":d{key.draft_tokens:02d}:t{key.tail_tp:03d}:{key.tail}"
     return f"{drafts}:r{key.reward:03d}" if key.reward else drafts
 
 
@@ -75,8 +77,8 @@ class ShortKey(NamedTuple):
 
 
 class LongKey(NamedTuple):
-    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never;
-    `reward` as of a `ShortKey`."""
+    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never, or
+    engines of `tail_tp` devices take over from all its engines once a share `tail` has; `reward` as of a `ShortKey`."""
 
     deferral: DeferralRule
     copies: int
@@ -84,11 +86,20 @@ class LongKey(NamedTuple):
     draft_tokens: int = 0
     hand_over: float = 0.0
     reward: int = 0
+    tail: float = 0.0
+    tail_tp: int = 0
 
     @property
     def freed_engines(self) -> int:
         """Engines that are handed over."""
         return self.layout.engines // 2 if self.hand_over else 0
+
+    @property
+    def tail_layout(self) -> EngineLayout | None:
+        """Engines of the tail, as many as the devices of the round's engines hold; None: the tail has no others."""
+        if not self.tail:
+            return None
+        return EngineLayout(self.tail_tp, max(1, self.layout.engines * self.layout.tp // self.tail_tp))
 
 
 def defers(rule: DeferralRule, target: int) -> bool:

@@ -21,12 +21,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, overload
 
 from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey
-from ...costs.decode_costs import DecodeCost
+from ...costs.decode_costs import DecodeCost, EngineChange
 from ...costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from .column_setting import Setting
 
@@ -143,11 +145,24 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
             other_rewards=tuple(reward_share(other, cell.cells_per_round) for other in setting.other_rewards),
             cell_prompts=0,
             crowding=lambda _, workers: setting.crowding(key.layout, round(workers * cell.cells_per_round)),
+            change=partial(_change_in_cell, setting, key.layout, cell),
         )
     cell_setting = settings[key.layout, cell.engines]
     if isinstance(key, ShortKey):
         return cell_setting, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
     return cell_setting, key._replace(layout=layout)
+
+
+def _change_in_cell(
+    setting: Setting, layout: EngineLayout, cell: Cell, cost: DecodeCost, spec: HandOverSpec | TailSpec, workers: int
+) -> EngineChange:
+    """A change of the engines of a cell, at the costs of that of the whole round on `layout`."""
+    tail = isinstance(spec, TailSpec)
+    engines = layout.engines * layout.tp // spec.tp if isinstance(spec, TailSpec) else layout.engines // 2
+    of_all = dataclasses.replace(spec, engines=max(1, engines))
+    whole = setting.change(on_engines(cost, layout.engines), of_all, round(workers * cell.cells_per_round))
+    after = on_engines(whole.after, spec.engines if tail else cell.engines)
+    return dataclasses.replace(whole, spec=spec, after=after)
 
 
 def on_engines(cost: Cost, engines: int) -> Cost:

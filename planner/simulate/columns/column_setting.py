@@ -12,10 +12,10 @@ import numpy as np
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
-from ....rounds.hand_over import HandOverSpec
+from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.round_kinds import LongKey, ShortKey
-from ...costs.decode_costs import DecodeCost
+from ...costs.decode_costs import DecodeCost, EngineChange
 from ...costs.draft_costs import DraftedCost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
@@ -50,7 +50,8 @@ class Setting:
     `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
-    its others are decoded.
+    its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
+    and the number of reward workers.
     """
 
     target: int
@@ -70,6 +71,9 @@ class Setting:
     streams: bool = False
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
     other_rewards: tuple[RewardCost, ...] = ()
+    change: Callable[[DecodeCost, HandOverSpec | TailSpec, int], EngineChange] = lambda cost, spec, workers: (
+        EngineChange(spec, cost)
+    )
 
     @property
     def simulated_target(self) -> int:
@@ -87,16 +91,22 @@ class Setting:
         """Scoring costs of a kind of round."""
         return self.reward if key.reward == 0 else self.other_rewards[key.reward - 1]
 
-    def hand_over_of(self, key: LongKey) -> HandOverSpec | None:
-        """The hand-over of a kind of long round, with how much samples grow that still run then, by the length model:
-        the mean of what lengths have beyond the share that has ended, and beyond the cutoff."""
-        if not key.hand_over:
+    def change_of(self, key: LongKey) -> EngineChange | None:
+        """The change of engines of a kind of long round, with how much samples grow that still run then, by the length
+        model: the mean of what lengths have beyond the share that has ended, and beyond the cutoff."""
+        share = key.hand_over or key.tail
+        if not share:
             return None
         lengths = np.minimum(self.draws.model.tables.ravel(), self.cap_tokens)
-        reached = max(float(np.quantile(lengths, key.hand_over)), key.deferral.cutoff_tokens or 0)
+        reached = max(float(np.quantile(lengths, share)), key.deferral.cutoff_tokens or 0)
         beyond = lengths[lengths > reached]
         growth = round(float(beyond.mean()) - reached) if len(beyond) else 0
-        return HandOverSpec(key.freed_engines, key.hand_over, growth)
+        if key.hand_over:
+            spec: HandOverSpec | TailSpec = HandOverSpec(key.freed_engines, share, growth)
+        else:
+            assert key.tail_layout is not None
+            spec = TailSpec(key.tail_layout.engines, key.tail_layout.tp, share, growth)
+        return self.change(self.cost_of(key), spec, self.reward_of(key).workers)
 
     def at_once(self, key: ShortKey | LongKey) -> int:
         """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.hand_over import HandOverSpec
 from ....rounds.machines.exact_long import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
+from ...costs.decode_costs import EngineChange
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from ..one_round import simulate_one_round
 from ..round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
@@ -146,7 +146,7 @@ class LongColumn:
         self.key = key
         self._setting = setting
         self._cost = setting.cost_of(key)
-        self._hand_over = setting.hand_over_of(key)
+        self._change = setting.change_of(key)
         self.log = RoundLog(self._cost.sync_s, cost=self._cost)
         self._round_kind = RoundKind(
             name="long",
@@ -181,7 +181,7 @@ class LongColumn:
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
         round_draws = self._draw_round(numbers, laps + 1)
-        simulated = simulate_column_round(setting, self.key, self._round_kind, round_draws, self._hand_over)
+        simulated = simulate_column_round(setting, self.key, self._round_kind, round_draws, self._change)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
@@ -247,13 +247,13 @@ def simulate_column_round(
     key: ShortKey | LongKey,
     round_kind: RoundKind,
     round_draws: RoundDraws,
-    hand_over: HandOverSpec | None = None,
+    change: EngineChange | None = None,
 ) -> SimulatedRound:
     """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None
     cost, reward, at_once = setting.cost_of(key), setting.reward_of(key), setting.at_once(key)
     return simulate_one_round(
-        round_kind, round_draws, cost, reward, at_once, hand_over, reference=setting.reference, observe=observe
+        round_kind, round_draws, cost, reward, at_once, change, reference=setting.reference, observe=observe
     )
 
 
