@@ -40,6 +40,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("kept", [_kept(decided) for _, decided, _ in kinds]),
         ("<trainers", [_update(decided) for _, decided, _ in kinds]),
         ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
+        ("tail", [_tail(decided) for _, decided, _ in kinds]),
     ]
     if not wide:
         columns = [column for column in columns if column[0] not in ("time", "seqs")]
@@ -74,6 +75,11 @@ def _kept(decided: ShortRound | LongRound) -> str:
 def _hand_over(decided: ShortRound | LongRound) -> str:
     freed = decided.hand_over
     return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
+
+
+def _tail(decided: ShortRound | LongRound) -> str:
+    tail = getattr(decided, "tail", None)
+    return "-" if tail is None else f"{tail.engines} x tp {tail.tp} at {percent(tail.at_finished)}"
 
 
 def _update(decided: ShortRound | LongRound) -> str:

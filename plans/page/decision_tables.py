@@ -34,6 +34,7 @@ def settings(plan: Plan) -> Table:
         ["trainers", *(trainers_text(r.train) for r in kinds)],
         ["micro-batch", *(f"{r.train.micro_batch_tokens:,} tokens" for r in kinds)],
         ["hand-over", *(NONE if r.hand_over is None else value_text(r.hand_over) for r in kinds)],
+        ["engines of the tail", *(_tail(r) for r in kinds)],
     ]
     if rounds.short.cutoff_tokens is not None:
         rows.insert(1, ["cutoff", f"{rounds.short.cutoff_tokens:,} tokens", NONE])
@@ -46,6 +47,13 @@ def settings(plan: Plan) -> Table:
 
 def _engines(rollout: RoundRollout) -> str:
     return f"{rollout.engines} × TP {rollout.tp}, {rollout.max_num_seqs:,} sequences each"
+
+
+def _tail(round_: ShortRound | LongRound) -> str:
+    tail = round_.tail if isinstance(round_, LongRound) else None
+    return (
+        NONE if tail is None else f"{tail.engines} × TP {tail.tp}, from {percent(tail.at_finished)} of the samples on"
+    )
 
 
 def _prefix(rollout: RoundRollout) -> str:

@@ -27,7 +27,7 @@ FULL = {
         "kind": "math", "workers": 1, "deadline_s": 2.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5},
     },
     "search": {
-        "tp": [1, 2], "micro_batch_tokens": [2048, 4096], "hand_over": [0.5],
+        "tp": [1, 2], "micro_batch_tokens": [2048, 4096], "hand_over": [0.5], "tail": [0.5],
         "drafts": {"tokens": [2], "acceptance": 0.6}, "cutoff_tokens": {"min": 2},
     },
     "slo": {"step_p95_s": 1e6},

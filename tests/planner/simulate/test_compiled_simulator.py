@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.decode_costs import DecodeCost, EngineChange
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
@@ -20,7 +20,7 @@ from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
-from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.hand_over import HandOverSpec, TailSpec
 from rlplan.rounds.machines import exact_long
 from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
@@ -129,19 +129,27 @@ def test_the_compiled_simulator_gives_the_references_times_and_fates(drawn, deco
     assert_same(*drawn, decode, reward, limit)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     drawn=rounds(),
     decode=costs(engines=2),
+    later=costs(),
     reward=rewards,
     limit=st.integers(1, 12),
     share=st.floats(0.05, 1),
     growth=st.integers(0, 30),
+    tail=st.none() | st.tuples(st.integers(1, 3), st.sampled_from([0.0, 4.0, 31.7])),
     data=st.data(),
 )
-def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, data) -> None:
-    freed = data.draw(st.integers(1, decode.key.engines - 1))
-    assert_same(*drawn, decode, reward, limit, HandOverSpec(freed, share, growth))
+def test_and_the_same_change_of_engines(drawn, decode, later, reward, limit, share, growth, tail, data) -> None:
+    later = dataclasses.replace(later, block_tokens=decode.block_tokens)
+    if tail is None:
+        freed = data.draw(st.integers(1, decode.key.engines - 1))
+        change = EngineChange(HandOverSpec(freed, share, growth), data.draw(st.sampled_from([decode, later])))
+    else:
+        engines, takes_s = tail
+        change = EngineChange(TailSpec(engines, 2, share, growth), later, takes_s)
+    assert_same(*drawn, decode, reward, limit, change)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, column_name
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
-from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.decode_costs import EngineChange, decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.reward_costs import reward_cost
@@ -107,9 +107,12 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     log = long_log(setting, key, 80)
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
     cost, fast = setting.decode[LAYOUT], setting.drafted[LAYOUT, 3]
+    hand_over = HandOverSpec(key.freed_engines, key.hand_over)
     kinds = (
         RoundCosts(cost, cost.max_sequences, slow_train),
-        RoundCosts(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
+        RoundCosts(
+            fast, fast.max_sequences, slow_train, EngineChange(HandOverSpec(key.freed_engines, key.hand_over), fast)
+        ),
     )
     run = simulate_run(spec, *kinds, setting.reward, setting.draws, steps=300, prompts=1200)
     steps = [s for s in run.steps if s.kind == "long" and s.groups == TARGET]
@@ -178,6 +181,43 @@ def test_a_job_that_allows_hand_overs_gets_them_where_the_update_is_dear(solved,
     assert "free 1 of 2 engines at 60%" in dear.plan.job.why["rounds.long.hand_over"]
     run = simulate_plan(dear.plan, job, profile, make_trace(), steps=150)
     assert run.seconds_per_sample() == pytest.approx(dear.plan.predicted.seconds_per_sample, rel=0.15)
+
+
+@pytest.fixture
+def with_tail(make_cluster, make_profile, make_trace, inputs):
+    """A solve where a step of few samples takes `alone` seconds on an engine of TP 2, and 10 ms on each of two of TP 1;
+    of many samples both take longer, that of TP 2 far longer."""
+
+    def solve_with(alone: float, sync_s: float = 0.0):
+        narrow, wide = make_profile().rollout
+        narrow = narrow.model_copy(update={"step_s": 10e-3, "step_s_per_sequence": 1e-4})
+        sync = wide.sync.model_copy(update={"p50": sync_s})
+        wide = wide.model_copy(update={"step_s": alone, "step_s_per_sequence": 2e-3, "sync": sync})
+        profile = make_profile(rollout=(narrow, wide))
+        job = small_job(SMALL, search={**SIZES, "tail": [0.7, 0.9]})
+        return solve(make_cluster(), job, profile, make_trace(), inputs, OPTIONS), job, profile
+
+    return solve_with
+
+
+def test_a_job_that_allows_other_engines_in_the_tail_gets_them_where_they_are_faster(with_tail, make_trace) -> None:
+    done, job, profile = with_tail(3e-3)
+    rounds = done.plan.job.rounds
+    assert rounds.long is not None and rounds.long.tail is not None, done.plan.job.why
+    assert rounds.long.rollout.tp == 1 and (rounds.long.tail.engines, rounds.long.tail.tp) == (1, 2)
+    assert rounds.long.tail.at_finished in (0.7, 0.9) and rounds.long.tail.growth_tokens > 0
+    assert (
+        "on 1 x tp 2; next best: long rounds decode their tail on the same engines"
+        in done.plan.job.why["rounds.long.tail"]
+    )
+    run = simulate_plan(done.plan, job, profile, make_trace(), steps=150)
+    assert run.seconds_per_sample() == pytest.approx(done.plan.predicted.seconds_per_sample, rel=0.15)
+
+
+@pytest.mark.parametrize(("alone", "sync_s"), [(20e-3, 0.0), (3e-3, 100.0)])
+def test_where_they_are_slower_or_their_weights_take_too_long_the_tail_stays(with_tail, alone, sync_s) -> None:
+    done, _, _ = with_tail(alone, sync_s)
+    assert done.plan.job.rounds.long is not None and done.plan.job.rounds.long.tail is None
 
 
 def test_drafts_in_a_plan_need_an_acceptance_in_the_job(solved, make_trace) -> None:
