@@ -73,6 +73,10 @@ class Decoding:
                         event.logprobs.extend(part.logprobs.logprobs)
                     if output.finished:
                         event.name = "released" if part.finish_reason == "abort" else "finished"
+                        # What vLLM tells last may reach the cutoff, and the engine where it goes on begins behind it.
+                        reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
+                        if event.name == "released" and reached:
+                            self._tell(EngineEvent("cutoff", name))
                         event.truncated = part.finish_reason == "length"
                         event.version_start, event.version_end = versions_of(part, version, version)
                     elif name in self._released:  # vLLM had not begun with it when it was released

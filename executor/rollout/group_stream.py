@@ -50,6 +50,8 @@ class GroupStream:
         self.replicas = tuple(replicas)
         self.begun_s: float | None = None
         """When the devices were free, in seconds since the stream was made; None: never."""
+        self.failed: Callable[[BaseException], None] | None = None
+        """Told at once if the trainer fails, while the round still decodes; `close` raises the error as well."""
         self._trainer, self._update, self._prepare = trainer, update, prepare
         self._queue = GroupQueue(update.micro_batch_tokens * len(self.replicas))
         self._groups: dict[int, list[TrainSample]] = {}
@@ -73,7 +75,12 @@ class GroupStream:
         if self._task is None:
             self.begun_s = time.perf_counter() - self._began
             self._task = asyncio.create_task(self._run(), name=f"groups for {self._trainer.name}")
-            self._task.add_done_callback(_retrieve)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.failed is not None:
+            self.failed(error)
 
     async def _run(self) -> None:
         await self._prepare()
@@ -111,9 +118,3 @@ class GroupStream:
         self._queue.end()
         if self._task is not None:
             self._task.cancel()
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Take note of a task's error: `close` raises it, and a round that is left has another one."""
-    if not task.cancelled():
-        task.exception()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
+from ..faults import failure
+from ..trainer.trainer_group import TrainerDied
 from .live_round import LiveRound
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -94,6 +97,7 @@ class RoundRunner:
             max_num_seqs=max_num_seqs, stall_s=self._stall_s,
         )  # fmt: skip
         if streaming is not None:
+            streaming.stream.failed = partial(_tell_failure, inbox)
             live.stream(streaming.offer_from(round_, ledger.samples), streaming.begin(engines, ledger))
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
@@ -111,3 +115,9 @@ class RoundRunner:
         finally:
             await live.stop(patience_s)
             self._fleet.listen_no_more()
+
+
+def _tell_failure(inbox: Inbox, error: BaseException) -> None:
+    """End the round with an error of the training beside it; of a trainer that died the run takes care."""
+    if not isinstance(error, TrainerDied):
+        inbox.put_nowait(failure(error, "trainer"))

@@ -2,7 +2,8 @@
 
 Invariants:
 - The update is a function of the set of samples and of the weights: samples are sorted first, so completion order
-  changes no bit (on CPU; CUDA kernels may add in any order).
+  changes no bit (on CPU; CUDA kernels may add in any order). Of what is streamed, the order in which groups came
+  changes the rounding of the sums, and nothing else.
 - Gradients do not depend on the micro-batch split, the number of ranks, or on what was streamed (gradient_sum.py),
   beyond rounding.
 - What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer

@@ -107,7 +107,6 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     log = long_log(setting, key, 80)
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
     cost, fast = setting.decode[LAYOUT], setting.drafted[LAYOUT, 3]
-    hand_over = HandOverSpec(key.freed_engines, key.hand_over)
     kinds = (
         RoundCosts(cost, cost.max_sequences, slow_train),
         RoundCosts(
