@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
-from ...rounds.hand_over import free_replicas
-from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_streaming, to_training
+from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
@@ -58,7 +57,7 @@ class DeviceTurns:
         self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
         self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
-        self._freed: frozenset[str] = frozenset()  # engines whose devices a trainer uses in this round
+        self._freed: frozenset[str] = frozenset()  # engines whose devices others use in this round
         for engine in self._engines.values():
             engine.room, engine.gone = self.room, self._gone
 
@@ -144,28 +143,25 @@ class DeviceTurns:
         self._let_start(True)
         return took
 
-    def free_replicas(self, run: TurnsOf, replica: int, staying: Sequence[EngineHandle]) -> tuple[int, ...]:
-        """Numbers of the run's trainer's replicas, of so many ranks, that share no device with engines that stay."""
-        places = self.ledgers.places
-        devices = [device for engine in staying for device in places[engine.name]]
-        return free_replicas(places.get(trainer_name(run.name), ()), replica, devices)
+    def could(self, run: TurnsOf, *orders: Order) -> bool:
+        """Whether the turns of orders could be taken now, one order after another, and no start be waited for."""
+        if trainer_name(run.name) not in self._trainers:
+            return True
+        ledgers, states = self.ledgers, self.ledgers.states
+        starting = (n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and self._contended(n))
+        turns = (turn for order in orders for turn in order(ledgers.holders, ledgers.states, ledgers.beside))
+        return not any(starting) and ledgers.could(turns)
 
-    def could_stream(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> bool:
-        """Whether the devices have room for the run's trainer while all engines but `freed` decode."""
-        order, ledgers = self._streaming(run, freed), self.ledgers
-        return ledgers.could(order(ledgers.holders, ledgers.states, ledgers.beside))
+    async def in_round(self, run: TurnsOf, order: Order, freed: Collection[str] = ()) -> TurnsTook:
+        """Take the turns of an order while a round decodes. Raises RunFailed, TrainerDied.
 
-    async def to_streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> TurnsTook:
-        """Have the run's trainer ready to train while all engines but `freed` decode. Raises RunFailed, TrainerDied."""
-        # One of them that died while it slept would find room in the ledger, which books no activations here.
-        self._freed = frozenset(engine.name for engine in freed)
-        return await self._go(self._streaming(run, freed), run)
-
-    def _streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> Order:
-        name, names = trainer_name(run.name), [engine.name for engine in freed]
-        if name not in self._trainers:
-            return lambda holders, states, beside: []
-        return lambda holders, states, beside: to_streaming(holders, states, beside, name, names)
+        `freed`: engines whose devices others use for the rest of the round: replacements of these start after it.
+        """
+        if trainer_name(run.name) not in self._trainers:
+            return TurnsTook()
+        # One of them that died while it slept would find room in the ledger, which says nothing of what is to come.
+        self._freed |= frozenset(freed)
+        return await self._go(order, run)
 
     async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""

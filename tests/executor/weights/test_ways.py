@@ -56,9 +56,9 @@ class FakeWay:
             raise outcome
         return Sent(100, {"w": "1"}, {name: {"w": sums} for name, sums in outcome.items()})
 
-    async def send_again(self, engine: Engine, version: str) -> None:
-        await self.send([engine], version, False)
-        self.again.append(engine.name)
+    async def send_again(self, engines: list[Engine], version: str) -> None:
+        await self.send(engines, version, False)
+        self.again += [engine.name for engine in engines]
 
     async def close(self) -> None: ...
 
@@ -123,5 +123,5 @@ def test_a_file_is_not_written_under_a_version_that_the_trainer_has_left() -> No
     way = ByFile(parts, Path("weights"), lambda: False)
     engine: Any = Engine("a")
     with pytest.raises(WayClosed, match="goes on to the next weights"):
-        asyncio.run(way.send_again(engine, "v0"))
+        asyncio.run(way.send_again([engine], "v0"))
     assert parts.exports == []
