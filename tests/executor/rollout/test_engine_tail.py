@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.engine_handle import EngineHandle
+from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import trainer_name
@@ -184,9 +184,7 @@ class Stage:
         samples = len(PROMPTS) * GROUP
         tail = round_tail(self.run, spec, samples, self.first, self.fleet, self.turns, self.give_all)
         runner = RoundRunner(self.fleet, Rewards(), PROMPTS, str, temperature=1.0, stall_s=stall_s)
-        task = asyncio.create_task(
-            runner.run(machine, ROUND, version, self.give, version, max_num_seqs=8, tail=tail)
-        )
+        task = asyncio.create_task(runner.run(machine, ROUND, version, self.give, version, max_num_seqs=8, tail=tail))
         try:
             if during is not None:
                 await during(task)
