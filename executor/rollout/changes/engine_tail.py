@@ -95,9 +95,14 @@ class RoundTail:
         await self._turns.in_round(self._run, self._to_tail, away - set(self._names))
 
     async def _load(self, version: str) -> None:
-        if up := [engine for engine in self.engines if engine.alive]:
-            with contextlib.suppress(ActorFailed):  # the others have them; its replacement gets them when it is up
-                await self._give_all(up, version)
+        lives = {engine: engine.lives for engine in self.engines if engine.alive}
+        if not lives:
+            return
+        with contextlib.suppress(ActorFailed):  # the others have them
+            await self._give_all(list(lives), version)
+        for engine, life in lives.items():
+            if engine.version != version and engine.lives == life and not self._over:
+                engine.fail("it did not receive the weights of its round")  # its replacement gets them when it is up
 
     async def _wake_caches(self) -> None:
         await self._turns.in_round(self._run, self._to_decoding)
