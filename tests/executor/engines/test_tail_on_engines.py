@@ -47,7 +47,8 @@ async def tail_round(fleet, path, version, spec, in_change=None):
     """A seeded round on the engines of TP 1, as `spec` has its tail; (its machine, result, run)."""
     small, large, run = fleet.engines(ONE), fleet.engines(TWO), Run()
     devices = [
-        DeviceLedger(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)]) for n in range(2)
+        DeviceLedger(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)])
+        for n in range(2)
     ]
     devices.append(DeviceLedger("trainer's core", float("inf"), [Holder("trainer a", "trainer")]))
     turns = DeviceTurns(DeviceLedgers(devices), fleet, {"a": Ranks()})
@@ -104,7 +105,9 @@ def test_samples_that_go_on_at_tp_2_are_those_that_they_would_have_been(fleet, l
     check(machine, result, "tail")
     moved = [sample for sample in result.samples.values() if sample.moves]
     assert moved and {sample.engine for sample in moved} == {"rollout-tp2-0"}
-    assert {sample.engine for sample in result.samples.values() if not sample.moves} <= {e.name for e in fleet.engines(ONE)}
+    assert {sample.engine for sample in result.samples.values() if not sample.moves} <= {
+        e.name for e in fleet.engines(ONE)
+    }
     (told,) = [fields for event, fields in run.events if event == "tail"]
     assert told["moved"] == len(moved) and 0 < told["at_s"] and 0 < told["seconds"]
     assert plain.samples.keys() == result.samples.keys(), "no sample was drawn again"

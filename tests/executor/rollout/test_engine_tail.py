@@ -96,10 +96,22 @@ class TokenActor(FakeActor):
 
 
 class Rewards:
+    """Scores at once, or when `give` is called if they are `held`."""
+
+    def __init__(self, held=False):
+        self.held, self.pending = held, []
+
     def score(self, key, prompt, response, answer, deadline_s=None):
         future = asyncio.get_running_loop().create_future()
-        future.set_result(RewardResult(1.0, 0.0, "ok", "", 1, "w"))
+        self.pending.append(future)
+        if not self.held:
+            self.give()
         return future
+
+    def give(self):
+        pending, self.pending = self.pending, []
+        for future in pending:
+            future.set_result(RewardResult(1.0, 0.0, "ok", "", 1, "w"))
 
     def cancel(self, key):
         return False
@@ -173,7 +185,7 @@ class Stage:
         for engine in engines:
             await self.give(engine, version)
 
-    async def round(self, machine=None, spec=SPEC, version="v", during=None, stall_s=20.0):
+    async def round(self, machine=None, spec=SPEC, version="v", during=None, stall_s=20.0, rewards=None):
         """One round, from the turns before it to those after it."""
         await self.turns.to_sending(self.run, self.first)
         for engine in self.first:
@@ -183,7 +195,7 @@ class Stage:
         machine = machine or RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, max_tokens=LONGEST)
         samples = len(PROMPTS) * GROUP
         tail = round_tail(self.run, spec, samples, self.first, self.fleet, self.turns, self.give_all)
-        runner = RoundRunner(self.fleet, Rewards(), PROMPTS, str, temperature=1.0, stall_s=stall_s)
+        runner = RoundRunner(self.fleet, rewards or Rewards(), PROMPTS, str, temperature=1.0, stall_s=stall_s)
         task = asyncio.create_task(runner.run(machine, ROUND, version, self.give, version, max_num_seqs=8, tail=tail))
         try:
             if during is not None:
@@ -339,6 +351,57 @@ def test_an_engine_of_the_round_that_dies_as_its_samples_are_released_costs_thes
         result = await stage.round(during=during)
         check(result)
         assert stage.given == [[stage.tail[0].name]]
+
+    play(body, tmp_path, bounded)
+
+
+@both
+def test_a_round_that_is_done_in_mid_change_ends_with_the_step_of_it_that_goes_on(tmp_path, bounded):
+    async def body(stage):
+        (tail,) = stage.tail
+        gate = stage.actor(tail).gate = asyncio.Event()
+        rewards = Rewards(held=True)
+
+        async def during(task):
+            await until(lambda: stage.given)
+            rewards.held = False
+            rewards.give()
+            await asyncio.sleep(0.05)
+            assert not task.done(), "the weights that are on their way are waited for"
+            gate.set()
+
+        # A group of one sample is trained, and what decodes or waits of the others is of no use then.
+        machine = RaceRound(list(PROMPTS), 1, 1, 2, max_tokens=LONGEST)
+        result = await stage.round(machine, TailSpec(1, 2, 0.125), during=during, rewards=rewards)
+        assert len(machine.outcome().trained) == 1
+        waited = [sample for sample in result.samples.values() if sample.aborted and sample.tokens]
+        assert waited and not stage.submitted(tail)
+        assert (tail.name, "wake kv_cache") not in stage.log
+        (told,) = stage.run.told("tail")
+        assert told["at_s"] is not None and told["seconds"] is None and told["moved"] == 0
+        await stage.turns.to_training(stage.run)
+        check(await stage.round(version="w"), "w")
+
+    play(body, tmp_path, bounded)
+
+
+@both
+def test_an_engine_of_the_tail_that_cannot_be_replaced_ends_the_round_with_the_reason(tmp_path, bounded):
+    async def body(stage):
+        (tail,) = stage.tail
+
+        async def during(task):
+            await until(lambda: stage.submitted(tail))
+            spawn = tail._spawn
+            tail._spawn = lambda config: dying(spawn(config))
+            stage.actor(tail).core_dead = True
+
+        with pytest.raises(RunFailed, match="did not start"):
+            await stage.round(during=during)
+
+    def dying(actor):
+        actor.dies_in_start = True
+        return actor
 
     play(body, tmp_path, bounded)
 
