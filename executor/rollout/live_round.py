@@ -114,7 +114,8 @@ class LiveRound:
         silent_s = 0.0
         while True:
             try:
-                return await asyncio.wait_for(self._inbox.get(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):  # wait_for of 3.11 drops a cancellation that comes with a message
+                    return await self._inbox.get()
             except TimeoutError:
                 silent_s += LOOK_S
             self._look()
@@ -221,8 +222,7 @@ class LiveRound:
         if number is None or number in self._closed or not back.engine.alive:
             return
         if back.engine.version == self._weights.version:
-            waiting, self._waiting = self._waiting, []
-            moving, self._moving = self._moving, []
+            waiting, moving, self._waiting, self._moving = self._waiting, self._moving, [], []
             if self._change is not None:
                 self._change.went_on()
             self._go_on(moving)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from rlplan.executor.engines.engine_handle import EngineHandle
+from rlplan.executor.engines.engine_handle import EngineBack, EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.faults import ActorFailed
@@ -433,6 +433,21 @@ def test_a_round_that_ends_in_the_change_leaves_nothing_that_moves(tmp_path, bou
         check(await stage.round(version="w"), "w")
 
     play(body, tmp_path, bounded)
+
+
+def test_a_round_is_left_even_if_a_message_comes_with_the_cancellation(tmp_path):
+    async def body(stage):
+        async def during(task):
+            await until(lambda: stage.submitted(stage.first[0]))
+            stage.fleet.hear(EngineBack(stage.first[0]))
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.2)
+            assert task.cancelled()
+
+        with pytest.raises(asyncio.CancelledError):
+            await stage.round(during=during)
+
+    play(body, tmp_path, True)
 
 
 def test_a_round_that_is_left_does_not_wait_for_a_load_that_hangs_and_the_next_turn_does(tmp_path, monkeypatch):
