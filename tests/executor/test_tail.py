@@ -140,7 +140,11 @@ def test_the_trainer_dies_in_the_round_that_changes_its_engines_and_the_run_goes
         os.kill(victim.pid, signal.SIGKILL)
     ended(process)
     check_run(folder)
-    assert victims and any(row["event"] == "resume" for row in read_run(trace).events)
+    events = read_run(trace).events
+    restart = next(i for i, row in enumerate(events) if row["event"] == "restart")
+    assert victims and events[restart]["whom"].startswith("trainer")
+    assert events[restart]["t_s"] - events[restart - 1]["t_s"] < 60, "the round was left at once"
+    assert any(row["event"] == "resume" for row in events)
 
 
 def _is_trainer(process):
