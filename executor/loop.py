@@ -40,7 +40,8 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
-    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
+    later = [engine for layout in settings.layouts[1:] for engine in run.fleet.engines(layout)]
+    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
     sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
     run.tell_way(sent)
     mismatches = sent.mismatches

@@ -187,7 +187,7 @@ class Stage:
 
     async def round(self, machine=None, spec=SPEC, version="v", during=None, stall_s=20.0, rewards=None):
         """One round, from the turns before it to those after it."""
-        await self.turns.to_sending(self.run, self.first)
+        await self.turns.to_sending(self.run, self.first, self.tail)
         for engine in self.first:
             if engine.alive:
                 await self.give(engine, version)
@@ -305,6 +305,23 @@ def test_an_engine_of_the_tail_that_is_gone_before_the_change_keeps_the_round_wh
         return actor
 
     play(body, tmp_path, bounded)
+
+
+def test_an_engine_of_the_tail_that_found_no_room_to_start_is_there_in_the_next_long_round(tmp_path):
+    async def body(stage):
+        (tail,) = stage.tail
+
+        async def during(task):
+            tail.fail("the test ends it")
+
+        check(await stage.round(during=during))
+        assert not stage.given and not tail.alive, "beside the engines of the round is no room for it"
+        await stage.turns.to_training(stage.run)
+        check(await stage.round(version="w"), "w")
+        assert stage.given and stage.submitted(tail)
+        assert [fields["at_s"] is None for fields in stage.run.told("tail")] == [True, False]
+
+    play(body, tmp_path, True)
 
 
 @both
