@@ -18,7 +18,7 @@ from ..plans.schema.sections.levers import RewardJudge
 from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
-from ..rounds.hand_over import HandOverSpec
+from ..rounds.hand_over import HandOverSpec, TailSpec
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
@@ -42,6 +42,13 @@ class RoundSettings:
     """How the round's samples are trained."""
     hand_over: HandOverSpec | None = None
     """Engines that are handed over to training while others decode on; None: none."""
+    tail: TailSpec | None = None
+    """Engines that decode the tail in place of the round's; None: these decode it."""
+
+    @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """All engines that the round needs."""
+        return (self.layout,) if self.tail is None else (self.layout, EngineLayout(self.tail.tp, self.tail.engines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ def configuration(
     rounds = [settings for run in runs for settings in run.rounds.values()]
     return Configuration(
         fleet=fleet_config(
-            sorted({settings.layout for settings in rounds}),
+            sorted({layout for settings in rounds for layout in settings.layouts}),
             job,
             paths.model,
             pool,
@@ -135,12 +142,14 @@ def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | Pooled
 
 def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
     rollout, prefix, freed = planned.rollout, planned.rollout.prefix, planned.hand_over
+    tail = planned.tail if isinstance(planned, LongRound) else None
     return RoundSettings(
         layout=rollout.layout,
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         update=update_settings(planned.train),
         hand_over=None if freed is None else HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens),
+        tail=None if tail is None else TailSpec(tail.engines, tail.tp, tail.at_finished, tail.growth_tokens),
     )
 
 

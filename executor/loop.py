@@ -14,7 +14,8 @@ import time
 from ..plans.yaml.errors import RunFailed
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
-from .rollout.round_samples import reward_executions, train_groups
+from .rollout.changes.engine_tail import round_tail
+from .rollout.round_samples import reward_executions, samples_to_train, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
@@ -39,7 +40,8 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
-    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines))
+    later = [engine for layout in settings.layouts[1:] for engine in run.fleet.engines(layout)]
+    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
     sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
     run.tell_way(sent)
     mismatches = sent.mismatches
@@ -54,9 +56,11 @@ async def _step(run: TrainingRun) -> StepRecord:
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     streaming = run.streaming(machine, settings)
+    samples = samples_to_train(machine, run.settings.spec.prompts_per_step)
+    tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -76,6 +80,8 @@ async def _step(run: TrainingRun) -> StepRecord:
         await while_trainer_lives(run.trainer, streaming.stream.close())
         taken = streaming.stream.taken
         streaming.tell(run, result.samples.values())
+    if tail is not None:
+        tail.tell(run, result.samples.values())
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     training = TurnsTook()

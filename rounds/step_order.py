@@ -2,6 +2,7 @@
 
     decoding      engines of the round's layout are awake, trainers are offloaded
     to_streaming  engines that were freed sleep -> the trainer's parameters come -> it trains while others decode
+    to_tail       engines on the devices of the tail's sleep -> the tail's wake their weights; then weights arrive
     to_training   engines sleep -> the trainer's states come to the device -> it trains
     to_sending    its moments leave -> engines of the next layout wake their weights; then weights arrive
     to_decoding   the trainer's parameters leave -> KV caches wake
@@ -41,6 +42,16 @@ def to_streaming(holders: Holders, states: States, beside: Beside, trainer: str,
     others = [name for name in beside[trainer] if holders[name].kind == "trainer"]
     turns = _sleep(holders, states, freed) + _leave(holders, states, others)
     return turns if states[trainer] == "streaming" else [*turns, Turn("trainer_streams", trainer)]
+
+
+def to_tail(holders: Holders, states: States, beside: Beside, engines: Collection[str]) -> list[Turn]:
+    """Turns after which `engines`, those of a round's tail, can receive weights in mid-round; `to_decoding` follows.
+
+    Who shares their devices sleeps or leaves. The trainer sends from where its parameters are: no turn brings them.
+    """
+    others = {other for name in engines for other in beside[name]} - set(engines)
+    turns = _sleep(holders, states, others) + _leave(holders, states, others)
+    return turns + [Turn("engine_wakes_weights", name) for name in engines if states[name] == "asleep"]
 
 
 def to_sending(holders: Holders, states: States, beside: Beside, trainer: str, engines: Collection[str]) -> list[Turn]:

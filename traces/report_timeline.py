@@ -18,6 +18,8 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
     Scores alone take the seconds of all samples shared out over the workers; updates alone take the update's seconds
     and, at the speed of all replicas, those of the portions that were trained before. `streamed`: rounds in which
     groups were trained before the end, their groups and samples that moved, as means over these rounds; None: none.
+    `tails`: rounds whose tail other engines decoded, the seconds of the change and samples that moved, as means over
+    these; None: none.
     """
     train = plan.job.rounds.short.train
     early = {event["step"]: event for event in events if event["event"] == "streamed" and event["groups"]}
@@ -43,7 +45,26 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
         }
         if early
         else None,
+        "tails": _tails(events),
     }
+
+
+def _tails(events: Sequence[Event]) -> dict[str, Any] | None:
+    """Figures of the rounds whose tail other engines have decoded; None without any."""
+    changed = _changed(events).values()
+    if not changed:
+        return None
+    return {
+        "rounds": len(changed),
+        "seconds": statistics.fmean(event["seconds"] for event in changed),
+        "moved": statistics.fmean(event["moved"] for event in changed),
+    }
+
+
+def _changed(events: Sequence[Event]) -> dict[int, Event]:
+    """By step, what is told of tails that other engines took over."""
+    tails = {event["step"]: event for event in events if event["event"] == "tail"}  # a step that was redone: its last
+    return {step: event for step, event in tails.items() if event["seconds"] is not None}
 
 
 def round_timeline(
@@ -65,14 +86,17 @@ def round_timeline(
     step = chosen[-1]
     rows, streamed = timed[step["step"]], early.get(step["step"])
     freed = set(streamed.get("freed", ())) if streamed else set()
-    begun_s = float(streamed["begun_s"]) if streamed else 0.0
+    began_s = [float(streamed["begun_s"])] if streamed and streamed["begun_s"] is not None else []
+    if (tail := _changed(events).get(step["step"])) is not None:
+        began_s.append(tail["at_s"] + tail["seconds"])
+    moved_s = max(began_s, default=0.0)  # when samples that moved went on
     decoding: dict[str, list[tuple[float, float]]] = {name: [] for name in sorted(freed)}
     for row in rows:
         moved = bool(row.get("moves"))
-        began = begun_s if moved else row["issued_s"]
+        began = moved_s if moved else row["issued_s"]
         decoding.setdefault(row["engine"], []).append((began, max(began, row["finished_s"])))
         if moved and len(freed) == 1:
-            decoding[next(iter(freed))].append((row["issued_s"], begun_s))
+            decoding[next(iter(freed))].append((row["issued_s"], moved_s))
     round_s = step["rollout_s"] + step["reward_exposed_s"] + max(step.get("other_s") or 0.0, 0.0)
     result = [_row(name, "decode", spans) for name, spans in sorted(decoding.items())]
     result.append(

@@ -80,6 +80,8 @@ def read_run(path: Path) -> RunLog:
                     log.samples.setdefault(event["step"], []).append(event)
                 case "streamed":
                     _check_streamed(event)
+                case "tail":
+                    _check_tail(event)
                 case "restart":
                     log.restarts += 1
                 case "run":
@@ -160,6 +162,16 @@ def _check_streamed(event: dict[str, Any]) -> None:
     for portion in event["portions"]:
         if not (isinstance(portion, list) and len(portion) == 3 and all(isinstance(x, int | float) for x in portion)):
             raise TypeError(f"a portion of a round's streaming is {_shown(portion)}, which is not three numbers")
+
+
+def _check_tail(event: dict[str, Any]) -> None:
+    """Raise KeyError or TypeError if a `tail` event lacks a value or has one of another type."""
+    _check_whole(event, "step", "engines", "tp", "moved")
+    for name in ("at_s", "seconds"):
+        if event[name] is not None:
+            _check_number(event, name, LONGEST_S)
+    if event["at_s"] is None and event["seconds"] is not None:
+        raise TypeError(f"a tail began after {_shown(event['seconds'])} seconds of a change that never was")
 
 
 def _check_sample(event: dict[str, Any]) -> None:

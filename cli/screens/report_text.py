@@ -122,6 +122,11 @@ def _overlap(detail: dict[str, Any]) -> list[str]:
             f"  in {count(streamed['rounds'], 'round')} {streamed['groups']:.1f} groups were trained before the "
             f"round's end, {streamed['moved']:.1f} samples moved to another engine"
         )
+    if (tails := beside["tails"]) is not None:
+        lines.append(
+            f"  in {count(tails['rounds'], 'round')} engines of a higher TP size decoded the tail: they took over in "
+            f"{seconds(tails['seconds'])}, {tails['moved']:.1f} samples moved to them"
+        )
     return lines
 
 

@@ -49,10 +49,9 @@ class EngineDied(NamedTuple):
 
 
 class EngineBack(NamedTuple):
-    """The replacement of an engine is up; it holds no weights unless `loaded`."""
+    """An engine is up that was away: it has been replaced, has received weights, or is new in the round."""
 
     engine: EngineHandle
-    loaded: bool = False
 
 
 EngineNews = EngineEvents | EngineDied | EngineBack | Exception

@@ -108,16 +108,20 @@ def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
 
 
 def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, float]:
-    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last."""
-    share, caches = ENGINE_SHARE * capacity_bytes, [0.0]
+    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last.
+
+    Plans predict the KV cache of engines that rounds begin on. Of others, which decode a tail, the weights are divided
+    over more ranks than in those, and the cache has the rest.
+    """
+    share, caches = ENGINE_SHARE * capacity_bytes, dict[int, float]()
     for plan in plans:
         rounds = plan.predicted.rounds
         predicted = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
         for (engines, _), expected in zip(_layouts(plan), predicted, strict=True):
-            if engines.tp == tp:
-                caches.append(expected.memory.kv.capacity_bytes / tp)
-    cache = min(max(caches), share)
-    return {"engine_weights": share - cache, KV_CACHE: cache}
+            cache = min(expected.memory.kv.capacity_bytes / engines.tp, share)
+            caches[engines.tp] = max(caches.get(engines.tp, 0.0), cache)
+    weights = share - caches[tp] if tp in caches else min((share - cache) * of / tp for of, cache in caches.items())
+    return {"engine_weights": weights, KV_CACHE: share - weights}
 
 
 def _trainer(name: str, plan: Plan, capacity_bytes: float, alone: bool) -> Holder:

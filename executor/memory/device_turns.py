@@ -15,12 +15,12 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
-from ...rounds.hand_over import free_replicas
-from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_streaming, to_training
+from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
@@ -28,6 +28,7 @@ from ..supervision import together
 from ..trainer.trainer_group import TrainerGroup
 from .device_holds import trainer_name
 
+Engines = Sequence[EngineHandle]
 Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
 
 
@@ -58,13 +59,14 @@ class DeviceTurns:
         self._changed = asyncio.Event()
         self._turn = asyncio.Lock()
         self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
-        self._freed: frozenset[str] = frozenset()  # engines whose devices a trainer uses in this round
+        self._freed: frozenset[str] = frozenset()  # engines whose devices others use in this round
+        self._wanting: set[str] = set()  # engines that wait for room to start
         for engine in self._engines.values():
             engine.room, engine.gone = self.room, self._gone
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
-    async def start(self, engines: Sequence[EngineHandle] | None = None, runs: Collection[str] | None = None) -> None:
+    async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
         On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
@@ -87,7 +89,7 @@ class DeviceTurns:
                 await self._start_trainer(name)
         await self._go(to_starting)
 
-    async def end(self, engines: Sequence[EngineHandle], runs: Collection[str] = ()) -> None:
+    async def end(self, engines: Engines, runs: Collection[str] = ()) -> None:
         """End engines and the trainers of runs, which others are to have the devices of; they may start again."""
         trainers = [trainer_name(run) for run in runs]
         await asyncio.gather(
@@ -102,8 +104,12 @@ class DeviceTurns:
 
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
-        while self._contended(name) and not self._may_start_now(name):
-            await self._changed.wait()
+        self._wanting.add(name)
+        try:
+            while self._contended(name) and not self._may_start_now(name):
+                await self._changed.wait()
+        finally:
+            self._wanting.discard(name)
         self._take(Turn("engine_starts", name))
 
     def _may_start_now(self, name: str) -> bool:
@@ -121,21 +127,29 @@ class DeviceTurns:
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    async def to_sending(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
-        """Have `engines` ready to receive the weights of the run's trainer. Raises RunFailed, TrainerDied."""
+    async def to_sending(self, run: TurnsOf, engines: Engines, later: Engines = ()) -> TurnsTook:
+        """Have `engines` ready to receive the weights of the run's trainer; to those of `later` the round may change.
+
+        Raises RunFailed, TrainerDied.
+        """
         name = trainer_name(run.name)
         if name not in self._trainers:
             return TurnsTook()
-        if any(self._contended(engine.name) for engine in engines) and not any(engine.alive for engine in engines):
-            # No replacement can start beside a trainer that sends, and without any there is nobody to send to.
+        nobody = any(self._contended(engine.name) for engine in engines) and not any(e.alive for e in engines)
+        if nobody or any(engine.name in self._wanting for engine in later):
+            # A replacement finds no room beside a trainer that sends, and one of `later` none beside those that decode:
+            # they book it now. Who has booked it is waited for; without any engine there is nobody to send to.
             await self._go(to_starting, run)
             self._let_start(True)
-            await self._fleet.some_ready(engines)
+            while any(self._may_start_now(name) for name in self._wanting):
+                await asyncio.sleep(0)
+            if nobody:
+                await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
         return await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
 
-    async def to_decoding(self, run: TurnsOf, engines: Sequence[EngineHandle]) -> TurnsTook:
+    async def to_decoding(self, run: TurnsOf, engines: Engines) -> TurnsTook:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
         if trainer_name(run.name) not in self._trainers:
             return TurnsTook()
@@ -144,28 +158,25 @@ class DeviceTurns:
         self._let_start(True)
         return took
 
-    def free_replicas(self, run: TurnsOf, replica: int, staying: Sequence[EngineHandle]) -> tuple[int, ...]:
-        """Numbers of the run's trainer's replicas, of so many ranks, that share no device with engines that stay."""
-        places = self.ledgers.places
-        devices = [device for engine in staying for device in places[engine.name]]
-        return free_replicas(places.get(trainer_name(run.name), ()), replica, devices)
+    def could(self, run: TurnsOf, *orders: Order) -> bool:
+        """Whether the turns of orders could be taken now, one order after another, and no start be waited for."""
+        if trainer_name(run.name) not in self._trainers:
+            return True
+        ledgers, states = self.ledgers, self.ledgers.states
+        starting = (n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and self._contended(n))
+        turns = (turn for order in orders for turn in order(ledgers.holders, ledgers.states, ledgers.beside))
+        return not any(starting) and ledgers.could(turns)
 
-    def could_stream(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> bool:
-        """Whether the devices have room for the run's trainer while all engines but `freed` decode."""
-        order, ledgers = self._streaming(run, freed), self.ledgers
-        return ledgers.could(order(ledgers.holders, ledgers.states, ledgers.beside))
+    async def in_round(self, run: TurnsOf, order: Order, freed: Collection[str] = ()) -> TurnsTook:
+        """Take the turns of an order while a round decodes. Raises RunFailed, TrainerDied.
 
-    async def to_streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> TurnsTook:
-        """Have the run's trainer ready to train while all engines but `freed` decode. Raises RunFailed, TrainerDied."""
-        # One of them that died while it slept would find room in the ledger, which books no activations here.
-        self._freed = frozenset(engine.name for engine in freed)
-        return await self._go(self._streaming(run, freed), run)
-
-    def _streaming(self, run: TurnsOf, freed: Sequence[EngineHandle]) -> Order:
-        name, names = trainer_name(run.name), [engine.name for engine in freed]
-        if name not in self._trainers:
-            return lambda holders, states, beside: []
-        return lambda holders, states, beside: to_streaming(holders, states, beside, name, names)
+        `freed`: engines whose devices others use for the rest of the round: replacements of these start after it.
+        """
+        if trainer_name(run.name) not in self._trainers:
+            return TurnsTook()
+        # One of them that died while it slept would find room in the ledger, which says nothing of what is to come.
+        self._freed |= frozenset(freed)
+        return await self._go(order, run)
 
     async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
@@ -190,14 +201,10 @@ class DeviceTurns:
                 if run is not None:
                     taken = [move for move in moves if move is not None]
                     run.event(
-                        "turn",
-                        step=run.step_number + 1,
-                        turn=event,
-                        whom=[move.turn.holder for move in taken],
+                        "turn", step=run.step_number + 1, turn=event, whom=[move.turn.holder for move in taken],
                         device_bytes=max((move.mapped_bytes for move in taken), default=0.0),
-                        link_bytes=max((move.link_bytes for move in taken), default=0.0),
-                        seconds=round(seconds, 6),
-                    )
+                        link_bytes=max((move.link_bytes for move in taken), default=0.0), seconds=round(seconds, 6),
+                    )  # fmt: skip
         return took
 
     async def _look(self) -> None:
@@ -287,14 +294,7 @@ class DeviceTurns:
         changed.set()
 
 
-class _NobodyShares:
-    """A fleet without engines."""
-
-    def all_engines(self) -> list[EngineHandle]:
-        return []
-
-
 def no_turns() -> DeviceTurns:
     """Turns of a run whose engines and trainer share nothing: none is ever taken."""
-    fleet: Any = _NobodyShares()
+    fleet: Any = SimpleNamespace(all_engines=list)
     return DeviceTurns(DeviceLedgers([]), fleet, {})

@@ -22,7 +22,7 @@ def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Place
     rollout_pool = first.rounds.short.rollout.pool
     train_pool = None if first.placement is None else first.placement.train_pool
     kinds = [kind for job in jobs.values() for kind in (job.rounds.short, job.rounds.long) if kind is not None]
-    counts = engine_counts({kind.rollout.layout for kind in kinds})
+    counts = engine_counts({layout for kind in kinds for layout in kind.layouts})
     engines = {tp: [engine_name(tp, number) for number in range(count)] for tp, count in counts.items()}
     ranks = {name: job.rounds.short.train.accelerators for name, job in jobs.items()}
     nodes, train_nodes = _nodes(plans.values(), pools[rollout_pool], None if train_pool is None else pools[train_pool])

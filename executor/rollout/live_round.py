@@ -3,9 +3,8 @@
 Every decision (what to issue, when to stop, what to abort or defer) is the machine's; a live round only carries
 messages. Invariants:
 - when `stop` returns, nothing of the round decodes and no reward of it is pending;
-- only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
-  overtakes its submit, and an engine that hangs holds up no other;
-- the samples of an engine that is handed over to training go on elsewhere, tokens kept (engine_hand_over.py);
+- only `drive` decides, and what it decides is sent in that order (engine_sends.py);
+- the samples of an engine that stops decoding in mid-round go on elsewhere, tokens kept (changes/engine_change.py);
 - the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
   the fleet's matter and goes on beside the round, which it joins when it is up; the round's end does not wait for it.
 """
@@ -13,8 +12,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -35,7 +33,8 @@ from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, Engine
 from ..engines.messages import EngineEvent, Request
 from ..faults import Fault, classify, failure
 from ..supervision import LOOK_S
-from .engine_hand_over import EngineHandOver, Held
+from .changes.engine_change import EngineChange, Held
+from .engine_sends import EngineSends, spawn
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
@@ -45,8 +44,8 @@ from .sample_rewards import SampleRewards
 class LiveRound:
     """One round on its engines: `drive` it to its end, then `stop` it; all messages for it go to `inbox`.
 
-    `max_num_seqs`: samples that an engine decodes at a time (None: as many as it was built for); `stall_s`: seconds
-    without any message after which the round fails if nobody is left to send one.
+    `engines`: those of its tail are the last. `max_num_seqs`: samples that an engine decodes at a time (None: as many
+    as it was built for); `stall_s`: seconds without any message after which the round fails if nobody owes it one.
     """
 
     def __init__(
@@ -67,20 +66,25 @@ class LiveRound:
         self._ledger = ledger
         self._rewards = rewards
         self._inbox = inbox
-        self._max_num_seqs = max_num_seqs
         self._stall_s = stall_s
-        self._sends: set[asyncio.Task[None]] = set()
+        self._sends = EngineSends(engines, weights, max_num_seqs, self._tell_unless_death)
         self._joins: set[asyncio.Task[None]] = set()
+        self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._waiting: list[Issue] = []  # issues that found no engine alive
+        self._moving: list[SampleKey] = []  # released samples that found none, while new engines come
         self._restarts: list[str] = []
-        self._hand_over: EngineHandOver | None = None
+        self._change: EngineChange | None = None
         self._on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
 
-    def stream(self, on_ready: Callable[[int], None], hand_over: EngineHandOver | None) -> None:
-        """Tell `on_ready` each draw that is certain to be trained, and free engines as `hand_over` decides."""
-        self._on_ready, self._hand_over = on_ready, hand_over
+    def stream(self, on_ready: Callable[[int], None]) -> None:
+        """Tell `on_ready` each draw that is certain to be trained."""
+        self._on_ready = on_ready
+
+    def change_engines(self, change: EngineChange | None) -> None:
+        """Have engines leave in mid-round as `change` decides."""
+        self._change = change
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -100,8 +104,8 @@ class LiveRound:
                     actions.extend(self._machine.handle(event))
             self._apply(actions)
             self._look()
-            if self._hand_over is not None:
-                self._hand_over.look()
+            if self._change is not None:
+                self._change.look()
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -110,7 +114,8 @@ class LiveRound:
         silent_s = 0.0
         while True:
             try:
-                return await asyncio.wait_for(self._inbox.get(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):  # wait_for of 3.11 drops a cancellation that comes with a message
+                    return await self._inbox.get()
             except TimeoutError:
                 silent_s += LOOK_S
             self._look()
@@ -129,8 +134,9 @@ class LiveRound:
     def _awaited(self) -> bool:
         """Whether any engine, load or reward still owes a message; each of them has its own deadline."""
         decoding = any(engine.alive and self._ledger.has_running(i) for i, engine in enumerate(self._engines))
-        replaced = not all(engine.alive for engine in self._engines)
-        return decoding or self._rewards.pending or bool(self._joins) or replaced
+        out, under_way = (frozenset(), False) if self._change is None else (self._change.out, self._change.under_way)
+        replaced = not all(engine.alive for index, engine in enumerate(self._engines) if index not in out)
+        return decoding or self._rewards.pending or bool(self._joins) or replaced or under_way
 
     def _translate(self, message: Message) -> list[Event]:
         """The machine's events for a message; none for a message that is out of date."""
@@ -145,7 +151,7 @@ class LiveRound:
             case Scored() | Failed():
                 return [message]
             case Held():
-                self._free(message)
+                self._release(message)
                 return []
             case _:
                 raise message
@@ -162,30 +168,44 @@ class LiveRound:
         return Finished(key, len(self._ledger.samples[key].tokens), news.truncated)
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
-        """A sample that an engine gave back goes on elsewhere; if nowhere, it is lost."""
-        alive = self._alive()
-        if not alive:
+        """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""
+        if not self._alive() and (self._change is None or not self._change.under_way):
             self._ledger.drop(key)
             return Lost(key)
-        engine, request = self._ledger.move(news, self._weights.version, alive)
-        self._send(self._engines[engine].submit([request], self._weights.version, self._max_num_seqs), "submit")
+        self._ledger.release(news, self._weights.version)
+        self._go_on([key])
         return None
+
+    def _go_on(self, keys: list[SampleKey]) -> None:
+        """Samples that were released go on on engines that are alive, or wait for them."""
+        alive = self._alive()
+        if not alive:
+            self._moving += keys
+            return
+        batches: dict[int, list[Request]] = {}
+        for key in keys:
+            engine, request = self._ledger.go_on(key, alive)
+            batches.setdefault(engine, []).append(request)
+        self._sends.submit(batches)
 
     def _alive(self) -> set[int]:
         """The engines that can take samples, by number."""
-        leaving = set() if self._hand_over is None else self._hand_over.leaving
-        version = self._weights.version
-        return {i for i, e in enumerate(self._engines) if e.alive and e.version == version and i not in leaving}
+        version, closed = self._weights.version, self._closed
+        return {i for i, e in enumerate(self._engines) if e.alive and e.version == version and i not in closed}
 
-    def _free(self, held: Held) -> None:
-        """Have engines give their samples back, if the round decides to hand engines over."""
-        assert self._hand_over is not None
-        for number, requests in self._hand_over.decide(held):
+    @property
+    def _closed(self) -> frozenset[int]:
+        return frozenset() if self._change is None else self._change.closed
+
+    def _release(self, held: Held) -> None:
+        """Have engines give their samples back, if the round decides that they stop."""
+        assert self._change is not None
+        for number, requests in self._change.decide(held):
             if requests:
-                self._send(self._engines[number].release(requests), "release")
+                self._sends.release(number, requests)
 
-    async def _ask(self, hand_over: EngineHandOver) -> None:
-        self._inbox.put_nowait(await hand_over.ask())
+    async def _ask(self, change: EngineChange) -> None:
+        self._inbox.put_nowait(await change.ask())
 
     def _lose(self, death: EngineDied) -> list[Event]:
         """The samples of a dead engine are lost; its replacement is on its way."""
@@ -198,21 +218,24 @@ class LiveRound:
 
     def _welcome(self, back: EngineBack) -> None:
         """An engine of this round is up again: it gets the weights, then what waited for an engine."""
-        if back.engine not in self._engines or not back.engine.alive:
+        number = self._engines.index(back.engine) if back.engine in self._engines else None
+        if number is None or number in self._closed or not back.engine.alive:
             return
-        if self._hand_over is not None and self._engines.index(back.engine) in self._hand_over.leaving:
-            return
-        if back.loaded:
-            waiting, self._waiting = self._waiting, []
+        if back.engine.version == self._weights.version:
+            waiting, moving, self._waiting, self._moving = self._waiting, self._moving, [], []
+            if self._change is not None:
+                self._change.went_on()
+            self._go_on(moving)
             self._issue(waiting)
-        else:
-            _spawn(self._joins, self._join(back.engine), f"weights for {back.engine.name}")
+        elif self._joined.get(back.engine.name) != back.engine.lives:
+            self._joined[back.engine.name] = back.engine.lives
+            spawn(self._joins, self._join(back.engine), f"weights for {back.engine.name}")
 
     async def _join(self, engine: EngineHandle) -> None:
         """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
         try:
             await self._weights.give(engine, self._weights.version)
-            self._inbox.put_nowait(EngineBack(engine, loaded=True))
+            self._inbox.put_nowait(EngineBack(engine))
         except Exception as error:  # noqa: BLE001 - the fleet reports an engine that died again
             self._tell_unless_death(error, engine.name)
 
@@ -231,18 +254,19 @@ class LiveRound:
         for action in actions:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
-        self._send_aborts(aborts)
+        self._sends.abort(aborts)
         if self._on_ready is not None:
             for draw in self._machine.ready[self._ready :]:
                 self._on_ready(draw)
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
-        if self._hand_over is not None and self._hand_over.scored(finished):
-            _spawn(self._joins, self._ask(self._hand_over), "what engines hold")
+        if self._change is not None and self._change.scored(finished):
+            spawn(self._joins, self._ask(self._change), "what engines hold")
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
         self._waiting = [issue for issue in self._waiting if issue.key not in keys]
+        self._moving = [key for key in self._moving if key not in keys]
         aborts: dict[int, list[str]] = {}
         for key in keys:
             if key not in self._ledger.samples:
@@ -254,12 +278,8 @@ class LiveRound:
             self._rewards.cancel(self._ledger.request_id(key))
         return aborts
 
-    def _send_aborts(self, aborts: dict[int, list[str]]) -> None:
-        for engine, request_ids in aborts.items():
-            self._send(self._engines[engine].abort(request_ids), "abort")
-
     def _issue(self, issues: list[Issue]) -> None:
-        version, alive = self._weights.version, self._alive()
+        alive = self._alive()
         if issues and not alive:
             self._waiting.extend(issues)
             return
@@ -267,18 +287,7 @@ class LiveRound:
         for issue in issues:
             engine, request = self._ledger.issue(issue, alive)
             batches.setdefault(engine, []).append(request)
-        for engine, requests in batches.items():
-            self._send(self._engines[engine].submit(requests, version, self._max_num_seqs), "submit")
-
-    def _send(self, call: Coroutine[Any, Any, None], name: str) -> None:
-        """Send what was decided. Calls of one engine are carried out in the order in which they come here."""
-        _spawn(self._sends, self._sent(call), name)
-
-    async def _sent(self, call: Coroutine[Any, Any, None]) -> None:
-        try:
-            await call
-        except Exception as error:  # noqa: BLE001 - the fleet reports a death, and the samples are issued again
-            self._tell_unless_death(error, "rollout")
+        self._sends.submit(batches)
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.
@@ -286,14 +295,6 @@ class LiveRound:
         With `patience_s`, engines that do not answer within so many seconds are not waited for. What was sent to them
         keeps its turn before what is sent next.
         """
-        self._send_aborts(self._abort(self._ledger.decoding()))
+        self._sends.abort(self._abort(self._ledger.decoding()))
         # All that will be sent is sent by now: only the decisions of `drive` send.
-        if self._sends:
-            await asyncio.wait(set(self._sends), timeout=patience_s)
-
-
-def _spawn(tasks: set[asyncio.Task[None]], body: Coroutine[Any, Any, None], name: str) -> None:
-    """Start a task that is kept in `tasks` until it ends."""
-    task = asyncio.create_task(body, name=name)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
+        await self._sends.settle(patience_s)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
-from .engine_hand_over import Held
+from .changes.engine_change import Held
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""

@@ -17,6 +17,7 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
+from .changes.engine_tail import RoundTail
 from .live_round import LiveRound
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -69,6 +70,7 @@ class RoundRunner:
         max_num_seqs: int | None = None,
         sharing: PrefixSharing | None = None,
         streaming: RoundStreaming | None = None,
+        tail: RoundTail | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
@@ -78,10 +80,11 @@ class RoundRunner:
         seconds that scoring a sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how
         many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
         samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
-        closed after the round.
+        closed after the round. `tail` has other engines take over in mid-round.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
-        engines, inbox = self._fleet.engines(layout), Inbox()
+        engines = self._fleet.engines(layout) + ([] if tail is None else tail.engines)
+        inbox = Inbox()
         ledger = SampleLedger(
             [engine.name for engine in engines], self._prompts, tag, seeds, sharing,
             temperature=self._temperature, ignore_eos=self._ignore_eos,
@@ -98,7 +101,10 @@ class RoundRunner:
         )  # fmt: skip
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
-            live.stream(streaming.offer_from(round_, ledger.samples), streaming.begin(engines, ledger))
+            live.stream(streaming.offer_from(round_, ledger.samples))
+            live.change_engines(streaming.begin(engines, ledger))
+        if tail is not None:
+            live.change_engines(tail.begin(engines, ledger, version, inbox.put_nowait))
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
@@ -114,6 +120,8 @@ class RoundRunner:
             raise
         finally:
             await live.stop(patience_s)
+            if tail is not None:
+                await tail.close(patience_s)
             self._fleet.listen_no_more()
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...rounds.hand_over import HandOver
+from ...rounds.device_ledger import Turn
+from ...rounds.hand_over import HandOver, free_replicas
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
+from ...rounds.step_order import Beside, Holders, States, to_streaming
 from ..engines.engine_handle import EngineHandle
+from ..memory.device_holds import trainer_name
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerGroup
-from .engine_hand_over import EngineHandOver
+from .changes.engine_change import EngineChange
 from .group_stream import GroupStream
 from .round_samples import RolloutSample, train_group
 from .sample_ledger import SampleLedger
@@ -44,12 +47,14 @@ class RoundStreaming:
 
         return offer
 
-    def begin(self, engines: Sequence[EngineHandle], ledger: SampleLedger) -> EngineHandOver | None:
+    def begin(self, engines: Sequence[EngineHandle], ledger: SampleLedger) -> EngineChange | None:
         """The round begins on `engines`; returns what hands some of them over."""
         if self.hand_over is None:
             self.stream.begin()
             return None
-        return EngineHandOver(self.hand_over, engines, ledger, self.allowed, self.stream.begin)
+        numbers = list(range(len(engines)))
+        staying, leaving = numbers[: self.hand_over.stay], numbers[self.hand_over.stay :]
+        return EngineChange(self.hand_over, engines, ledger, leaving, staying, self.allowed, self.stream.begin)
 
     def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
         """Write into the run's trace what happened; seconds from the round's start."""
@@ -80,10 +85,15 @@ def round_streaming(
     `decision`: when engines are handed over; None: the trainer has devices of its own.
     """
     stay = len(engines) if decision is None else decision.stay
-    replicas = turns.free_replicas(run, trainer.config.tp * trainer.config.sp, engines[:stay])
+    name, places = trainer_name(run.name), turns.ledgers.places
+    busy = [device for engine in engines[:stay] for device in places[engine.name]]
+    replicas = free_replicas(places.get(name, ()), trainer.config.tp * trainer.config.sp, busy)
     if not replicas:
         return None
-    freed = engines[stay:]
-    stream = GroupStream(trainer, update, replicas, lambda: turns.to_streaming(run, freed))
-    names = tuple(engine.name for engine in freed)
-    return RoundStreaming(stream, decision, lambda: turns.could_stream(run, freed), names)
+    freed = tuple(engine.name for engine in engines[stay:])
+
+    def order(holders: Holders, states: States, beside: Beside) -> list[Turn]:
+        return to_streaming(holders, states, beside, name, freed)
+
+    stream = GroupStream(trainer, update, replicas, lambda: turns.in_round(run, order, freed))
+    return RoundStreaming(stream, decision, lambda: turns.could(run, order), freed)

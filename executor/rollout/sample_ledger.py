@@ -1,7 +1,8 @@
 """Where each sample of a round decodes: which engine, under which request id, with which seed.
 
 Invariants:
-- a sample decodes on at most one engine at a time, and keeps its tokens where it moves to another;
+- a sample decodes on at most one engine at a time, and keeps its tokens where it moves to another, be it that it waits
+  for that one;
 - each attempt has a request id of its own, and the id of an attempt that ended, was aborted or was lost is unknown
   here, so that late messages about it vanish;
 - a sample whose two weight versions are not the round's never reaches the machine: the run stops.
@@ -53,6 +54,7 @@ class SampleLedger:
         self._balancer = Balancer(len(engines), sharing)
         self._temperature, self._ignore_eos = temperature, ignore_eos
         self._decoding: dict[str, SampleKey] = {}
+        self._resting: dict[SampleKey, None] = {}  # released by an engine, and on no other yet
         self._issues: dict[SampleKey, Issue] = {}
         self._began = time.perf_counter()
 
@@ -69,8 +71,8 @@ class SampleLedger:
         return self._decoding.get(request_id)
 
     def decoding(self) -> list[SampleKey]:
-        """The samples that decode."""
-        return list(self._decoding.values())
+        """The samples that decode, or wait to go on."""
+        return [*self._decoding.values(), *self._resting]
 
     def has_running(self, engine: int) -> bool:
         """Whether samples decode on an engine."""
@@ -108,12 +110,17 @@ class SampleLedger:
             seed=None if self._seeds is None else self._seeds.issue(issue),
         )
 
-    def move(self, event: EngineEvent, version: str, alive: set[int]) -> tuple[int, Request]:
+    def release(self, event: EngineEvent, version: str) -> None:
+        """A sample was released: it is on no engine until it is to `go_on`. Raises RunFailed unless weights `version`
+        decoded what it has."""
+        self._resting[self._decoded(event, version)] = None
+
+    def go_on(self, key: SampleKey, alive: set[int]) -> tuple[int, Request]:
         """The engine, among those `alive`, on which a sample that was released goes on, and the request.
 
-        Its tokens are kept and prefilled again. Raises RunFailed unless weights `version` decoded them.
+        Its tokens are kept and prefilled again.
         """
-        key = self._decoded(event, version)
+        del self._resting[key]
         sample, issue = self.samples[key], self._issues[key]
         sample.attempt += 1
         sample.moves += 1
@@ -183,9 +190,13 @@ class SampleLedger:
         """Give up an issued sample; the engine and request to stop if it decodes."""
         sample, request_id = self.samples[key], self.request_id(key)
         sample.aborted = True
-        if self._decoding.pop(request_id, None) is None:
+        decodes = self._decoding.pop(request_id, None) is not None
+        if not decodes and key not in self._resting:
             return None
-        self._balancer.release(key)
         self.progress.aborted += 1
         self.progress.decoding -= 1
+        if not decodes:
+            del self._resting[key]
+            return None
+        self._balancer.release(key)
         return self._engines.index(sample.engine), request_id

@@ -36,7 +36,7 @@ BUCKET_BYTES = 128 * 10**6
 TRIES = 3  # of a transfer that breaks off although no engine died
 LEAVE_S = 10.0  # in which all parties of a transfer that was ended must have left it
 QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
-SESSIONS = 2  # kept for the next transfers: rounds of two kinds may have engines of their own
+SESSIONS = 3  # kept for the next transfers: rounds of two kinds, and the tail of one, may have engines of their own
 
 Opened = tuple[Any, ...]
 Chooser = Callable[[list[EngineHandle]], Awaitable[Choice]]
@@ -117,11 +117,12 @@ class ByBroadcast:
         uuids = [uuid for e in engines for uuid in (e.facts.devices or ("",) * e.config.tp)]
         return choose([each.device for each in held], uuids, self._wanted)
 
-    async def send_again(self, engine: EngineHandle, version: str) -> None:
-        """Send the weights to one more engine; see `Way`. Others decode, so GPUs may have no room for slots."""
-        sent = await self._send([engine], version, False, _host)
-        if engine.name not in sent.received:
-            raise ActorFailed(engine.name, "it died as it received weights")
+    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
+        """Send the weights to further engines; see `Way`. Others may decode, so GPUs may have no room for slots."""
+        sent = await self._send(engines, version, False, _host)
+        for engine in engines:
+            if engine.name not in sent.received:
+                raise ActorFailed(engine.name, "it died as it received weights")
 
     async def close(self) -> None:
         """Leave all sessions."""

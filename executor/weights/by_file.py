@@ -36,11 +36,14 @@ class ByFile:
             received[engine.name] = answer
         return Sent(self._path.stat().st_size, expected, received)
 
-    async def send_again(self, engine: EngineHandle, version: str) -> None:
-        """Have an engine load the file, which is written if it holds another version; see `Way`."""
+    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
+        """Have engines load the file, which is written if it holds another version; see `Way`."""
         if self._written != version:
             await self._write(version, checked=False)
-        await engine.load(str(self._path), version, checksums=False)
+        loads = (engine.load(str(self._path), version, checksums=False) for engine in engines)
+        for answer in await asyncio.gather(*loads, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
 
     async def _write(self, version: str, checked: bool) -> dict[str, str]:
         def export() -> Awaitable[dict[str, str]]:

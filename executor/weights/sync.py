@@ -111,17 +111,24 @@ class WeightSync:
 
     async def join(self, engine: EngineHandle, version: str) -> None:
         """Send the round's weights to an engine that came back. Raises ActorFailed if it died or came too late."""
+        await self.join_all([engine], version)
+
+    async def join_all(self, engines: Sequence[EngineHandle], version: str) -> None:
+        """Send the round's weights to engines that came later, to all at once.
+
+        Raises ActorFailed if one of them died, the others have them then; or if they came too late.
+        """
         async with self._lock:
             if self._version != version:
-                raise ActorFailed(engine.name, f"the round of {version} was over before it had weights")
+                raise ActorFailed(engines[0].name, f"the round of {version} was over before it had weights")
             if self._broadcast is not None and self._closed is None:
                 with contextlib.suppress(WayClosed):
-                    await self._broadcast.send_again(engine, version)
+                    await self._broadcast.send_again(engines, version)
                     return
             try:
-                await self._file.send_again(engine, version)
+                await self._file.send_again(engines, version)
             except WayClosed as closed:
-                raise ActorFailed(engine.name, closed.reason) from closed
+                raise ActorFailed(engines[0].name, closed.reason) from closed
 
     async def close(self) -> None:
         """End what is left of earlier transfers; the trainer still runs."""

@@ -52,9 +52,9 @@ class Way(Protocol):
         engine was sent another version.
         """
 
-    async def send_again(self, engine: EngineHandle, version: str) -> None:
-        """Send the weights that were sent last, as `version`, to an engine that came later. Raises as `send`, and
-        ActorFailed."""
+    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
+        """Send the weights that were sent last, as `version`, to engines that came later. Raises as `send`, and
+        ActorFailed if one of them died; the others have them then."""
 
     async def close(self) -> None:
         """End what is left of earlier transfers."""

@@ -29,6 +29,7 @@ from rlplan.plans.yaml.errors import RunFailed
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
 from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
+from rlplan.rounds.step_order import to_decoding, to_tail
 
 from .engines.engine_fakes import FakeActor
 
@@ -347,6 +348,61 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan():
     assert trainer.device_bytes("training") == pytest.approx(bar.needed_bytes - bar.holds_bytes["asleep"], rel=1e-5)
     assert engine.device_bytes("asleep") == engine.host_bytes("asleep") == 0.0, "level 2 keeps no weights anywhere"
     assert engine.device_bytes("awake") == 0.9 * 80e9
+
+
+def test_engines_of_a_tail_hold_their_weights_over_more_devices_and_the_rest_of_their_share_is_cache():
+    plan = load_plan(EXAMPLES / "math-32b.yaml")
+    pool = load_cluster(EXAMPLES / "math-32b" / "cluster.yaml").pools["h100"]
+    first = plan.job.rounds.short.rollout.layout
+    fleet = FleetConfig((first, EngineLayout(2 * first.tp, 1)), "", "bfloat16", "cuda", 8, 8, 1)
+    holders = device_ledgers(
+        fleet, {"math": plan}, pool, where={f"rollout-tp{2 * first.tp}-0": ["GPU 0", "GPU 1"]}
+    ).holders
+    small, large = (holders[f"rollout-tp{tp}-0"].on_device["awake"] for tp in (first.tp, 2 * first.tp))
+    assert large["engine_weights"] == pytest.approx(small["engine_weights"] / 2) and small["engine_weights"] > 0
+    assert sum(large.values()) == pytest.approx(sum(small.values())) and large[KV_CACHE] > small[KV_CACHE]
+
+
+@pytest.mark.parametrize("dead", [None, "short", "long"])
+def test_turns_in_mid_round_are_refused_while_an_engine_on_the_devices_starts(dead):
+    async def body(stage):
+        names = [handle.name for handle in stage.long]
+        orders = (
+            lambda holders, states, beside: to_tail(holders, states, beside, names),
+            lambda holders, states, beside: to_decoding(holders, states, beside, names),
+        )
+        await stage.turns.to_sending(stage.run, stage.short)
+        await stage.turns.to_decoding(stage.run, stage.short)
+        assert stage.turns.could(stage.run, *orders)
+        if dead is None:
+            await stage.turns.in_round(stage.run, orders[0], [handle.name for handle in stage.short])
+            stage.short[0].fail("the test ends it")
+            await asyncio.sleep(0.05)
+            assert not stage.short[0].alive, "its devices are those of the tail now"
+            await stage.turns.in_round(stage.run, orders[1])
+            assert stage.turns.ledgers.state(names[0]) == "awake"
+            await stage.turns.to_training(stage.run)
+            await stage.turns.to_sending(stage.run, stage.short)
+            await stage.turns.to_decoding(stage.run, stage.short)
+            await stage.short[0].repair
+            return
+        (handle, *_) = stage.short if dead == "short" else stage.long
+        spawn, hold = handle._spawn, asyncio.Event()
+
+        def slow(config):
+            actor = spawn(config)
+            actor.hangs = hold
+            return actor
+
+        handle._spawn = slow
+        handle.fail("the test ends it")
+        await asyncio.sleep(0.05)
+        # One of the round starts on its devices, which are booked for it; one that sleeps finds no room there.
+        assert stage.turns.ledgers.state(handle.name) == ("awake" if dead == "short" else "absent")
+        assert stage.turns.could(stage.run, *orders) == (dead == "long"), "whether it is up is another question"
+        hold.set()
+
+    play(body)
 
 
 def test_a_trainer_with_a_pool_to_itself_keeps_all_of_its_states_on_its_devices():

@@ -27,6 +27,7 @@ ADAPTS: dict[str, Any] = {"job.reward.adaptive_timeout": {"min_s": 0.5, "anchor_
 
 PREFIX = {"block_tokens": 16, "tokens_per_sample": 100}
 HAND_OVER = {"engines": 1, "at_finished": 0.5}
+TAIL = {"engines": 1, "tp": 2, "at_finished": 0.5}
 READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.bias.mode": (DEFER, "race"),
     "job.placement.train_pool": ({"job.placement.train_pool": "main"}, "other"),
@@ -65,6 +66,10 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
         f"{kind}hand_over.{key}": ({kind + "rollout.engines": 3, kind + "hand_over": HAND_OVER}, value)
         for kind in (S, L)
         for key, value in {"engines": 2, "at_finished": 0.6, "growth_tokens": 5}.items()
+    },
+    **{
+        f"{L}tail.{key}": ({L + "rollout.engines": 4, L + "rollout.tp": 1, L + "tail": TAIL}, value)
+        for key, value in {"engines": 2, "tp": 4, "at_finished": 0.6, "growth_tokens": 5}.items()
     },
     **{
         f"{kind}rollout.prefix.{key}": ({f"{kind}rollout.prefix": PREFIX}, value)
@@ -117,8 +122,8 @@ SHOWN = (
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
-WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "judge": JUDGE, "adaptive_timeout": ADAPTS, "rewards": REWARDS,
-         "placement": {"train_pool": "main"}}  # fmt: skip
+WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "tail": TAIL, "judge": JUDGE, "adaptive_timeout": ADAPTS,
+         "rewards": REWARDS, "placement": {"train_pool": "main"}}  # fmt: skip
 """Sections that come whole or not at all."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlplan.traces.report_timeline import round_timeline
+from rlplan.traces.report_timeline import _tails, round_timeline
 
 STEP = {"step": 4, "kind": "long", "rollout_s": 10.0, "reward_exposed_s": 0.5, "train_s": 2.0, "other_s": 0.0}
 STREAMED = {
@@ -37,3 +37,19 @@ def test_the_last_round_that_streamed_is_drawn_and_without_one_the_last_round_wi
 
 def test_a_trace_that_does_not_say_when_samples_decoded_has_no_timeline() -> None:
     assert round_timeline([STEP], {4: [{"reward_s": 0.1}]}, []) is None
+
+
+def test_a_sample_that_moved_to_the_tails_engine_is_there_from_the_change_on() -> None:
+    rows = [sample("a", 0.0, 4.0), sample("c", 0.0, 9.0, moves=1)]
+    tail = {"event": "tail", "step": 4, "engines": 1, "tp": 2, "at_s": 4.0, "seconds": 1.5, "moved": 1}
+    never = {**tail, "at_s": None, "seconds": None, "moved": 0}
+    own_devices = {**STREAMED, "begun_s": 0.0, "freed": []}
+    for events in ([tail], [own_devices, tail]):
+        timeline = round_timeline([STEP], {4: rows}, events)
+        assert timeline is not None
+        spans = {row["name"]: row["spans"] for row in timeline["rows"]}
+        assert spans["a"] == [[0.0, 4.0]] and spans["c"] == [[5.5, 9.0]]
+    assert _tails([tail, never]) is None, "the step was redone, and its engines decoded on"
+    assert _tails([tail, {**tail, "step": 5, "seconds": 2.5, "moved": 4}, {**never, "step": 6}]) == {
+        "rounds": 2, "seconds": 2.0, "moved": 2.5,
+    }  # fmt: skip

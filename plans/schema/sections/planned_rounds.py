@@ -102,6 +102,11 @@ class ShortRound(Strict):
     hand_over: RoundHandOver | None = None
     """Engines that train while the tail decodes; null for none."""
 
+    @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Layouts of all engines that the round needs."""
+        return (self.rollout.layout,)
+
 
 class LongRound(Strict):
     """The round that runs deferred prompts, or those that are expected to be long, to their end."""
@@ -120,6 +125,11 @@ class LongRound(Strict):
 
     tail: Annotated[RoundTail | None, Field(exclude_if=is_none)] = None
     """Engines of a higher TP size that decode the round's tail in place of its engines; null for none."""
+
+    @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Layouts of all engines that the round needs, those of its tail last."""
+        return (self.rollout.layout,) if self.tail is None else (self.rollout.layout, self.tail.layout)
 
 
 class Rounds(Strict):

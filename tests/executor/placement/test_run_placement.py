@@ -52,6 +52,17 @@ def test_a_plan_of_one_node_sits_on_one_node_of_a_pool_of_eight_reward_workers_t
     assert set(placement.reward_workers) == {0} and len(placement.engines) == 4
 
 
+def test_engines_of_a_tail_sit_on_devices_of_the_rounds_engines():
+    plan = plan_of(engines=8, tp=1, ranks=8, nodes=1)
+    tail = {"engines": 2, "tp": 4, "at_finished": 0.8}
+    document = plan.job.model_dump(mode="json")
+    document["rounds"]["long"]["tail"] = tail
+    placement = seated(plan.model_copy(update={"job": PlannedJob.model_validate(document)}))
+    assert placement.engine_sets[4] == ("rollout-tp4-0", "rollout-tp4-1")
+    assert [placement.engines[name].devices for name in placement.engine_sets[4]] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert placement.double_booked() == []
+
+
 def test_engines_spread_over_the_nodes_that_a_plan_takes_for_its_trainers_or_for_host_memory():
     assert engine_nodes(seated(plan_of(engines=4, tp=2, ranks=16, nodes=2))) == {0, 1}
     assert engine_nodes(seated(plan_of(engines=4, tp=2, ranks=8, nodes=3))) == {0, 1, 2}

@@ -72,7 +72,7 @@ def test_the_death_of_an_engine_is_no_fault_of_the_slots() -> None:
 def test_an_engine_that_comes_while_others_decode_gets_the_weights_through_host_memory() -> None:
     way = Scripted(lambda slots, engines: None)
     late: Any = Engine("a", "g0")
-    asyncio.run(way.send_again(late, "v"))
+    asyncio.run(way.send_again([late], "v"))
     assert sent(way, [late]).slots == "ipc"
     assert way.tried == [("host", ["a"]), ("ipc", ["a"])]
 

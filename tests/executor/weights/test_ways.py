@@ -56,9 +56,9 @@ class FakeWay:
             raise outcome
         return Sent(100, {"w": "1"}, {name: {"w": sums} for name, sums in outcome.items()})
 
-    async def send_again(self, engine: Engine, version: str) -> None:
-        await self.send([engine], version, False)
-        self.again.append(engine.name)
+    async def send_again(self, engines: list[Engine], version: str) -> None:
+        await self.send(engines, version, False)
+        self.again += [engine.name for engine in engines]
 
     async def close(self) -> None: ...
 
@@ -118,10 +118,22 @@ def test_an_engine_that_comes_late_gets_the_weights_the_same_way_until_the_train
     assert broadcast.again == ["b"]
 
 
+def test_engines_of_a_tail_get_the_weights_together_by_a_file_where_the_broadcast_is_closed() -> None:
+    broadcast, file = FakeWay(WayClosed("no route", lasting=False)), FakeWay({"a": "1", "b": "1"})
+    sync = made(broadcast, file)
+    engines: Any = [Engine("a"), Engine("b")]
+    reports(sync, 1)
+    asyncio.run(sync.join_all(engines, "v0"))
+    assert file.again == ["a", "b"] and broadcast.again == []
+    sync.retire()
+    with pytest.raises(ActorFailed, match="the round of v0 was over"):
+        asyncio.run(sync.join_all(engines, "v0"))
+
+
 def test_a_file_is_not_written_under_a_version_that_the_trainer_has_left() -> None:
     parts: Any = Parts()
     way = ByFile(parts, Path("weights"), lambda: False)
     engine: Any = Engine("a")
     with pytest.raises(WayClosed, match="goes on to the next weights"):
-        asyncio.run(way.send_again(engine, "v0"))
+        asyncio.run(way.send_again([engine], "v0"))
     assert parts.exports == []

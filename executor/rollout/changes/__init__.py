@@ -1,0 +1,1 @@
+"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the round's tail."""

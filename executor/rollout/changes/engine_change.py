@@ -1,0 +1,138 @@
+"""Engines of a round that stop decoding while others go on; rounds/hand_over.py decides whether and when.
+
+What leaves is handed over to training, or makes way for the engines of the round's tail, which are `new`: they take no
+sample before. The samples of an engine that leaves go on elsewhere, their tokens kept (they are of the same weights).
+Invariants:
+- the decision is asked for what the engines hold; samples that ended meanwhile are not counted;
+- an engine that has left gets no sample of this round any more, be it that it dies and comes back;
+- new engines get samples only when they are `open`: they have the weights and their KV caches;
+- `cleared` is told once, when nothing decodes on the engines that leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ....rounds.hand_over import HandOver
+from ...engines.engine_handle import EngineHandle
+from ...faults import ActorFailed
+from ..sample_ledger import SampleLedger
+
+
+class Held(NamedTuple):
+    """What the engines of a round hold: tokens at most by request, and the KV tokens that the smallest one has of those
+    that would decode on."""
+
+    tokens: dict[str, int]
+    capacity_tokens: int
+
+
+class EngineChange:
+    """The change of one round's engines.
+
+    Args:
+        machine: decides.
+        engines: all that the round may use; elsewhere an engine is its index here.
+        ledger: of the round's samples.
+        leaving: the engines that stop decoding if it is decided.
+        staying: those that decode on.
+        allowed: whether the devices have room for whoever takes those of the engines that leave, asked before the
+            decision.
+        cleared: told when the engines that leave decode nothing any more.
+        new: whether those that stay take samples only after the change.
+
+    Attributes:
+        decided_s: when it was decided, in seconds from the round's start; None: not yet.
+        went_on_s: when new engines took the first samples; None: not yet.
+    """
+
+    def __init__(
+        self,
+        machine: HandOver,
+        engines: Sequence[EngineHandle],
+        ledger: SampleLedger,
+        leaving: Sequence[int],
+        staying: Sequence[int],
+        allowed: Callable[[], bool],
+        cleared: Callable[[], None],
+        *,
+        new: bool = False,
+    ) -> None:
+        self.decided_s: float | None = None
+        self.went_on_s: float | None = None
+        self._machine, self._engines, self._ledger = machine, engines, ledger
+        self._leaving, self._staying = frozenset(leaving), frozenset(staying)
+        self._allowed, self._cleared = allowed, cleared
+        self._new, self._open = new, not new
+        self._asking = self._told = False
+
+    @property
+    def out(self) -> frozenset[int]:
+        """Engines that nobody waits for: those that have left, or those that are new and not asked for yet."""
+        if self._machine.freed:
+            return self._leaving
+        return self._staying if self._new else frozenset()
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """Engines that get no samples now."""
+        return self.out | self._staying if self.under_way else self.out
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is decided, and the new engines are not open yet: samples without an engine wait for them."""
+        return self._machine.freed and not self._open
+
+    def open(self) -> None:
+        """The new engines that live can take samples, once they have the weights."""
+        self._open = True
+
+    def went_on(self) -> None:
+        """An engine takes the samples that waited."""
+        if self._machine.freed and self._new and self.went_on_s is None:
+            self.went_on_s = self._ledger.now_s()
+
+    def scored(self, count: int) -> bool:
+        """So many more samples went to be scored; whether to `ask` the engines now."""
+        due = [self._machine.sample_finished() for _ in range(count)]
+        if not any(due) or self._asking:
+            return False
+        self._asking = True
+        return True
+
+    async def ask(self) -> Held:
+        """What the engines hold."""
+        decoding = [engine for number, engine in enumerate(self._engines) if number not in self.closed]
+        answers = await asyncio.gather(*(self._held(engine) for engine in decoding))
+        up = [engine for engine in self._those_that_stay() if engine.alive]
+        capacity = min((engine.facts.kv_capacity_tokens for engine in up), default=0)
+        return Held({name: tokens for held in answers for name, tokens in held.items()}, capacity)
+
+    async def _held(self, engine: EngineHandle) -> dict[str, int]:
+        if not engine.alive:
+            return {}
+        try:
+            return await engine.held_tokens()
+        except ActorFailed:  # its samples are drawn again, on others
+            return {}
+
+    def decide(self, held: Held) -> list[tuple[int, list[str]]]:
+        """Whether engines leave, by what is held; returns the requests to release, by engine."""
+        self._asking = False
+        running = [tokens for name, tokens in held.tokens.items() if self._ledger.key_of(name) is not None]
+        enough = all(engine.alive for engine in self._those_that_stay()) and self._allowed()
+        if not self._machine.decide(sum(running), len(running), held.capacity_tokens if enough else -1):
+            return []
+        self.decided_s = self._ledger.now_s()
+        return [(number, self._ledger.requests_on(number)) for number in sorted(self._leaving)]
+
+    def _those_that_stay(self) -> list[EngineHandle]:
+        return [self._engines[number] for number in sorted(self._staying)]
+
+    def look(self) -> None:
+        """Tell it if nothing decodes any more on the engines that leave."""
+        if self._machine.freed and not self._told and not any(self._ledger.has_running(e) for e in self._leaving):
+            self._told = True
+            self._cleared()

@@ -1,0 +1,139 @@
+"""A round that begins on two real engines of TP 1 and ends on one of TP 2, by the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from rlplan.executor.memory.device_turns import DeviceTurns
+from rlplan.executor.rollout.changes.engine_tail import round_tail
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder
+from rlplan.rounds.hand_over import TailSpec
+from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.seeds import RoundSeeds
+
+from .test_engines import PROMPTS, load, runner
+
+pytestmark = pytest.mark.engine
+
+ONE, TWO = EngineLayout(1, 2), EngineLayout(2, 1)
+LONGEST, GROUP = 200, 4
+
+
+class Ranks:
+    """A trainer that keeps to itself."""
+
+    async def place(self, parts): ...
+
+
+class Run:
+    name, step_number = "a", 0
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, event, /, **fields):
+        self.events.append((event, fields))
+
+
+async def tail_round(fleet, path, version, spec, in_change=None):
+    """A seeded round on the engines of TP 1, as `spec` has its tail; (its machine, result, run)."""
+    small, large, run = fleet.engines(ONE), fleet.engines(TWO), Run()
+    devices = [
+        DeviceLedger(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)])
+        for n in range(2)
+    ]
+    devices.append(DeviceLedger("trainer's core", float("inf"), [Holder("trainer a", "trainer")]))
+    turns = DeviceTurns(DeviceLedgers(devices), fleet, {"a": Ranks()})
+    machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, LONGEST)
+    try:
+        await turns._go(lambda holders, states, beside: [])  # all engines are up
+        await turns.to_sending(run, small)
+        await load(fleet, ONE, path, version)
+        await turns.to_decoding(run, small)
+
+        async def give(engine, to):
+            await engine.load(str(path), to, False)
+
+        async def give_all(engines, to):
+            if in_change is not None:
+                in_change(engines)
+            await asyncio.gather(*(give(engine, to) for engine in engines))
+
+        tail = round_tail(run, spec, len(PROMPTS) * GROUP, small, fleet, turns, give_all)
+        seeds = RoundSeeds(7, lambda prompt: 0, None)
+        result = await runner(fleet).run(machine, ONE, version, give, version, seeds, tail=tail)
+        if tail is not None:
+            tail.tell(run, result.samples.values())
+        # As tests that share the engines expect them: awake.
+        for engine in [*small, *large]:
+            state = turns.ledgers.state(engine.name)
+            if state == "asleep":
+                await engine.wake("weights")
+            if state in ("asleep", "loading"):
+                await give(engine, version)
+                await engine.wake("kv_cache")
+    finally:
+        for engine in [*small, *large]:
+            engine.room = engine.gone = None
+    return machine, result, run
+
+
+def check(machine, result, version):
+    """Every group is trained, and every token is of the round's weights."""
+    assert len(machine.outcome().trained) == len(PROMPTS)
+    ended = [sample for sample in result.samples.values() if sample.finished_s is not None]
+    assert {(sample.version_start, sample.version_end) for sample in ended} == {(version, version)}
+    assert all(len(sample.tokens) == len(sample.logprobs) for sample in ended)
+
+
+def test_samples_that_go_on_at_tp_2_are_those_that_they_would_have_been(fleet, loop, tiny_model):
+    async def body():
+        path = tiny_model / "model.safetensors"
+        plain = await tail_round(fleet, path, "plain", None)
+        return plain, await tail_round(fleet, path, "tail", TailSpec(1, 2, 0.25))
+
+    (plain_machine, plain, _), (machine, result, run) = loop.run_until_complete(body())
+    check(plain_machine, plain, "plain")
+    check(machine, result, "tail")
+    moved = [sample for sample in result.samples.values() if sample.moves]
+    assert moved and {sample.engine for sample in moved} == {"rollout-tp2-0"}
+    assert {sample.engine for sample in result.samples.values() if not sample.moves} <= {
+        e.name for e in fleet.engines(ONE)
+    }
+    (told,) = [fields for event, fields in run.events if event == "tail"]
+    assert told["moved"] == len(moved) and told["at_s"] > 0 and told["seconds"] > 0
+    assert plain.samples.keys() == result.samples.keys(), "no sample was drawn again"
+    for key, sample in result.samples.items():
+        assert sample.tokens == plain.samples[key].tokens
+        # Two ranks sum in another order than one.
+        assert sample.logprobs == pytest.approx(plain.samples[key].logprobs, abs=1e-4)
+    turns = [fields["turn"] for event, fields in run.events if event == "turn"]
+    assert turns == ["engine_sleeps", "engine_sleeps", "engine_wakes_weights", "engine_wakes_kv"]
+
+
+def test_an_engine_of_the_tail_that_is_killed_in_mid_change_comes_back_and_decodes_it(fleet, loop, tiny_model):
+    path, (large,) = tiny_model / "model.safetensors", fleet.engines(TWO)
+    before = large.facts.pid
+
+    def kill(engines):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(before, signal.SIGKILL)
+
+    machine, result, run = loop.run_until_complete(
+        tail_round(fleet, path, "killed", TailSpec(1, 2, 0.25), in_change=kill)
+    )
+    check(machine, result, "killed")
+    assert large.alive and large.facts.pid != before
+    assert any(large.name in line for line in result.restarts)
+    (told,) = [fields for event, fields in run.events if event == "tail"]
+    moved = [sample for sample in result.samples.values() if sample.moves]
+    assert told["moved"] == len(moved) > 0 and told["seconds"] > 0
+    assert all(sample.key.sample < GROUP for sample in result.samples.values()), "what waited kept its tokens"
