@@ -61,7 +61,12 @@ from .streamed_gradients import gradient_max_diff
 SETTINGS = ("apart", "shared")
 PROMPTS = {"apart": 24, "shared": 40}
 SAMPLES_PER_PROMPT = 8
-MICRO_BATCH_TOKENS = 4096
+MICRO_BATCH_TOKENS = {"apart": 4096, "shared": 16384}
+"""Beside a replica that trains, the other one runs an empty micro-batch each time, on a core that decodes."""
+
+PROFILED_TOKENS = 8192
+"""Tokens of the micro-batch of the shipped profile's update that stands for those, until a refit corrects it."""
+
 AT_FINISHED = 0.85
 RUN_S = 1800.0
 
@@ -85,13 +90,15 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
         dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
     short = plan["job"]["rounds"]["short"]
     size = 1 if setting == "apart" else 2
-    dump(_with_ranks(load(folder / "profile.yaml", Profile), size), folder / "profile.yaml")
+    dump(
+        _with_ranks(load(folder / "profile.yaml", Profile), size, MICRO_BATCH_TOKENS[setting]), folder / "profile.yaml"
+    )
     short["rollout"] |= {"engines": size, "tp": 1, "max_num_seqs": PROMPTS[setting] * SAMPLES_PER_PROMPT}
     short["train"] |= {
         "dp": size,
         "tp": 1,
         "sp": 1,
-        "micro_batch_tokens": MICRO_BATCH_TOKENS,
+        "micro_batch_tokens": MICRO_BATCH_TOKENS[setting],
         "recompute": "full",
         "offload": False,
     }
@@ -108,14 +115,15 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
     return paths
 
 
-def _with_ranks(profile: Profile, ranks: int) -> Profile:
+def _with_ranks(profile: Profile, ranks: int, micro_batch_tokens: int) -> Profile:
     """The profile with an update of so many ranks that recompute, taken for as many times as fast as one; a refit
     corrects it."""
     single = next(
-        entry for entry in profile.train if (entry.layout.dp, entry.micro_batch_tokens) == (1, MICRO_BATCH_TOKENS)
+        entry for entry in profile.train if (entry.layout.dp, entry.micro_batch_tokens) == (1, PROFILED_TOKENS)
     )
     # Recomputation is another forward: four thirds of forward and backward.
-    changes = {"dp": ranks, "recompute": "full", "step_s_per_token": single.step_s_per_token * 4 / 3 / ranks}
+    seconds = single.step_s_per_token * 4 / 3 / ranks
+    changes = {"dp": ranks, "recompute": "full", "step_s_per_token": seconds, "micro_batch_tokens": micro_batch_tokens}
     return profile.model_copy(update={"train": (*profile.train, single.model_copy(update=changes))})
 
 

@@ -20,10 +20,8 @@ def test_a_failure_is_told_while_the_round_still_decodes_and_raised_at_its_end()
     async def nothing() -> None: ...
 
     async def run() -> None:
-        stream = GroupStream(
-            cast(Any, SimpleNamespace(name="t", stream=fails)), UpdateSettings(64, recompute=False, offload=False), (0,),
-            nothing,
-        )  # fmt: skip
+        update = UpdateSettings(64, recompute=False, offload=False)
+        stream = GroupStream(cast(Any, SimpleNamespace(name="t", stream=fails)), update, (0,), nothing)
         told: list[BaseException] = []
         stream.failed = told.append
         stream.begin()
