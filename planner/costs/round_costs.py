@@ -151,9 +151,9 @@ def change_of(
 ) -> EngineChange:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
-    Engines on a CPU share its cores, so the fewer that a hand-over leaves decode faster, where such a layout is
-    profiled. The engines of a tail get weights of their own, after those that stop are asleep; where trainers have a
-    pool of their own (`apart`) no other sleep and wake of the step brings the earlier engines back.
+    Engines that a hand-over leaves decode as before. The engines of a tail get weights of their own, after those that
+    stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and wake of the step brings the
+    earlier engines back.
     Raises InputError if the profile does not price the tail's engines.
     """
     if isinstance(spec, TailSpec):
@@ -168,14 +168,8 @@ def change_of(
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
         return EngineChange(spec, _crowded(profile, after, slower, workers), takes_s)
-    fewer = None
-    if profile.machine.kind == "cpu" and type(cost) is DecodeCost:  # drafts were measured with no other layout
-        fewer = layout_cost(profile, EngineLayout(cost.key.tp, spec.stay(cost.key.engines)))
-    if fewer is None:
-        return EngineChange(spec, cost)
-    fewer = _crowded(profile, fewer, slower, workers)
-    rates = ("a", "b", "c", "curve", "finish_s", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
-    return EngineChange(spec, replace(cost, **{rate: getattr(fewer, rate) for rate in rates}))
+    # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
+    return EngineChange(spec, cost)
 
 
 def _crowded(profile: Profile, cost: DecodeCost, slower: float, workers: int) -> DecodeCost:
