@@ -169,7 +169,9 @@ def change_of(
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
         return EngineChange(spec, _crowded(profile, after, slower, workers), takes_s)
     # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
-    return EngineChange(spec, cost)
+    # What a sample that ends costs is the driver's, which serves all engines in turn.
+    engines = cost.key.engines
+    return EngineChange(spec, replace(cost, finish_s=cost.finish_s * spec.stay(engines) / engines))
 
 
 def _crowded(profile: Profile, cost: DecodeCost, slower: float, workers: int) -> DecodeCost:
