@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from . import system_calls, visible_files
-from .kernel import (
+from .system_calls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
     CLONE_NEWNS,
@@ -86,7 +86,7 @@ class Isolation:
         self._try(PROCESSES, _probe_process_ids)
         work = "/tmp" if self.has(FILES) else self._folder
         readable = ["/"] if self.has(FILES) else visible_files.needed() + list(visible_files.DEVICES)
-        self._try(LANDLOCK, lambda: self._set_rules(readable, [work, *visible_files.DEVICES[:3]]))
+        self._try(LANDLOCK, lambda: self._set_rules(readable, [work, *visible_files.DEVICES[:2]]))
         if self.has(LANDLOCK):
             self._try(SIGNALS, _landlock_signals)
         else:
@@ -184,7 +184,7 @@ class Isolation:
     def _set_filter(self) -> None:
         """Put the starter, and so all that it forks, under the large filter, and make the small one for testers."""
         self._filter = system_calls.set_up_only()
-        system_calls.install(system_calls.program(self.has(NETWORK), self.has(FILES)))
+        system_calls.install(system_calls.program(self.has(NETWORK)))
 
 
 def _landlock_signals() -> None:

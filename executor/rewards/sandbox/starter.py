@@ -22,7 +22,7 @@ import time
 
 from . import tester
 from .isolation import Isolation
-from .kernel import die_with_parent
+from .system_calls import die_with_parent
 
 WARM = (
     "abc", "array", "ast", "base64", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime",
@@ -36,7 +36,10 @@ WATCH_S = 0.05
 MOST_PROCESSES = 64
 """That a response may have at once; the kernel counts them too, where it can."""
 ORPHANS_S = 1.0
-PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:")
+"""Of /proc's `status`: a process's own memory, shared memory, what of it is swapped out, tables of its pages."""
+BUFFER_BYTES = 212_992
+"""What one socket may hold where the kernel does not tell; that is no process's memory."""
 
 
 def main(control: int, folder: str, without: str) -> None:
@@ -68,6 +71,7 @@ class Starter:
         self._why: dict[int, str] = {}
         self._cleaners: set[int] = set()
         self._last = 0
+        self._buffer_bytes = int(self._read("sys/net/core/wmem_default") or BUFFER_BYTES)
 
     def serve(self) -> None:
         """Take requests, reap testers, watch their memory."""
@@ -81,7 +85,7 @@ class Starter:
             if control in ready and not self._take():
                 return
             for number in running if not ready else ():
-                below = self._below(self._pids[number])
+                below = [*self._below(self._pids[number]), *self._strays()]
                 if len(below) > MOST_PROCESSES:
                     self._too_many(number, f"started more than {MOST_PROCESSES} processes")
                 elif self._bytes_of([self._pids[number], *below]) > self._most_bytes[number]:
@@ -159,23 +163,54 @@ class Starter:
         self._worker.sendall(json.dumps({"ended": number, "why": why}).encode())
 
     def _bytes_of(self, pids: list[int]) -> int:
-        """Memory that a tester and all below it have taken, beyond what they found when they were forked."""
-        found = self._anonymous_bytes(os.getpid())
-        return sum(max(0, self._anonymous_bytes(pid) - found) for pid in pids)
+        """Memory that a tester and all below it have taken, beyond what they found when they were forked.
 
-    def _anonymous_bytes(self, pid: int) -> int:
-        """Memory of a process that is no file's; a page that it shares with its parent since a fork counts for both."""
-        fields = self._read(f"{pid}/statm").split()
-        return (int(fields[1]) - int(fields[2])) * PAGE_BYTES if fields else 0
+        A page that a process shares with its parent since a fork counts for both; each open descriptor counts as a
+        socket whose buffer is full.
+        """
+        found = self._taken(os.getpid())
+        return sum(max(0, self._taken(pid) - found) + self._descriptors(pid) * self._buffer_bytes for pid in pids)
+
+    def _taken(self, pid: int) -> int:
+        lines = (line.split() for line in self._read(f"{pid}/status").splitlines())
+        return sum(int(fields[1]) << 10 for fields in lines if fields and fields[0] in COUNTED)
+
+    def _descriptors(self, pid: int) -> int:
+        """How many descriptors a process has open; 0 before Linux 6.2, which does not tell."""
+        try:
+            return os.stat(f"{pid}/fd", dir_fd=self._isolation.processes).st_size
+        except OSError:
+            return 0
 
     def _below(self, pid: int) -> list[int]:
         found: list[int] = []
-        for child in self._children(pid):
-            found += [child, *self._below(child)]
+        waiting = [pid]
+        while waiting:
+            children = self._children(waiting.pop())
+            found += children
+            waiting += children
         return found
 
+    def _strays(self) -> list[int]:
+        """Where process ids are not isolated, this process is the parent of what lost its own."""
+        if self._isolation.has("processes"):
+            return []
+        strays = [pid for pid in self._children(os.getpid()) if pid not in self._known()]
+        return strays + [below for pid in strays for below in self._below(pid)]
+
     def _children(self, pid: int) -> list[int]:
-        return [int(child) for child in self._read(f"{pid}/task/{pid}/children").split()]
+        """What any thread of a process has forked."""
+        try:
+            task = os.open(f"{pid}/task", os.O_RDONLY, dir_fd=self._isolation.processes)
+        except OSError:
+            return []
+        try:
+            threads = os.listdir(task)
+        except OSError:
+            threads = []
+        os.close(task)
+        told = (self._read(f"{pid}/task/{thread}/children") for thread in threads)
+        return [int(child) for text in told for child in text.split()]
 
     def _read(self, path: str) -> str:
         """A file of /proc; empty if its process is gone, or the kernel does not let this one look."""

@@ -28,7 +28,7 @@ from typing import Any
 
 from . import link, response
 from .isolation import Isolation
-from .kernel import die_with_parent, limit
+from .system_calls import die_with_parent, limit
 from .plain_data import is_plain
 from .references import Bound, Names, Solution
 from .remote_objects import Untestable

@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 
-from .kernel import CLONE_NEWNS, check, libc
+from .system_calls import CLONE_NEWNS, check, libc
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = (
     1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18,
@@ -22,7 +22,8 @@ SYSTEM = (
     "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libexec",
     "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime",
 )  # fmt: skip
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: to map it is to share memory that no limit counts (`system_calls`)."""
 WORK = "/tmp/sandbox"
 
 # Numbers of the calls are the same on every architecture (linux/landlock.h, since Linux 5.13).

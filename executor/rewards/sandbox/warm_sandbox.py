@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..scoring_errors import MEMORY_BYTES, InfrastructureError, RowError
-from . import kernel
 from .isolation import FILES, LANDLOCK, USER
 from .starter import BOOT
+from .system_calls import hide_memory
 from .visible_files import clear
 
 START_S = 10.0
@@ -115,7 +115,7 @@ class WarmSandbox:
         atexit.register(self.close)
         if {USER, LANDLOCK} <= set(told["lacks"]):
             # Else a response could trace this process, or read and write its memory.
-            kernel.hide_memory()
+            hide_memory()
 
     def run(self, source: str, tests: str, deadline_s: float) -> SandboxRun:
         """Run `source`, then `tests` against it. Raises `SandboxError` if the sandbox fails, `RowError` if these
