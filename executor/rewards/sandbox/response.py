@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 from .isolation import Isolation
-from .system_calls import limit
+from .kernel import limit
 from .link import Link, Lost
 from .references import FOUND, MISSING, STANDARD
 

@@ -22,7 +22,7 @@ import time
 
 from . import tester
 from .isolation import Isolation
-from .system_calls import die_with_parent
+from .kernel import die_with_parent
 
 WARM = (
     "abc", "array", "ast", "base64", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime",
@@ -205,7 +205,7 @@ class Starter:
         except OSError:
             return []
         try:
-            threads = os.listdir(task)
+            threads = os.listdir(task)  # noqa: PTH208 - see the package: few imports
         except OSError:
             threads = []
         os.close(task)

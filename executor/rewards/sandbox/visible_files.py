@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 
-from .system_calls import CLONE_NEWNS, check, libc
+from .kernel import CLONE_NEWNS, check, libc
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = (
     1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18,
@@ -23,7 +23,7 @@ SYSTEM = (
     "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: to map it is to share memory that no limit counts (`system_calls`)."""
+"""Not /dev/zero: to map it is to share memory that no limit counts (`kernel`)."""
 WORK = "/tmp/sandbox"
 
 # Numbers of the calls are the same on every architecture (linux/landlock.h, since Linux 5.13).

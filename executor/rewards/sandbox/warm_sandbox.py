@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 from ..scoring_errors import MEMORY_BYTES, InfrastructureError, RowError
 from .isolation import FILES, LANDLOCK, USER
+from .kernel import hide_memory
 from .starter import BOOT
-from .system_calls import hide_memory
 from .visible_files import clear
 
 START_S = 10.0
