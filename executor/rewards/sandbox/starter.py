@@ -3,9 +3,9 @@
 `python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT`: SOCKET is the descriptor of a
 socket to the worker that keeps messages apart, FOLDER a new folder, WITHOUT the parts of the isolation to leave out,
 separated by commas. It writes one JSON message at once: `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
-Then it takes requests: `{"start": n, "memory_bytes": …}` with one more socket, on which the tester of sample n and the
-worker talk; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a tester has ended: why it was ended here, if it
-was.
+Then it takes requests: `{"start": n, "runs": m, "memory_bytes": …}` with one more socket, on which the tester of
+sample n and the worker talk, while sample m is tested; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a
+tester has ended: why it was ended here, if it was.
 
 It imports once what responses import most; each fork finds that done.
 """
@@ -70,15 +70,15 @@ class Starter:
         self._most_bytes: dict[int, int] = {}
         self._why: dict[int, str] = {}
         self._cleaners: set[int] = set()
-        self._last = 0
+        self._runs = 0
         self._buffer_bytes = int(self._read("sys/net/core/wmem_default") or BUFFER_BYTES)
 
     def serve(self) -> None:
         """Take requests, reap testers, watch their memory."""
         control = self._worker.fileno()
         while True:
-            # The last one that was asked for is the next sample's, and idle.
-            running = [number for number in self._pids if number != self._last]
+            # Later ones wait for their samples, and are idle.
+            running = [number for number in self._pids if number <= self._runs]
             ready = select.select([control, *self._ends], [], [], WATCH_S if running else None)[0]
             for end in [each for each in ready if each in self._ends]:
                 self._reap(end)
@@ -98,6 +98,7 @@ class Starter:
             return False
         request = json.loads(text)
         if "start" in request:
+            self._runs = int(request["runs"])
             self._start(int(request["start"]), int(request["memory_bytes"]), sockets[0])
         elif int(request["kill"]) in self._pids:
             self._kill(int(request["kill"]))
@@ -115,7 +116,6 @@ class Starter:
             tester.run(wire, number, self._isolation)
         os.close(wire)
         self._pids[number] = pid
-        self._last = number
         self._ends[os.pidfd_open(pid)] = number
         self._most_bytes[number] = memory_bytes
 
