@@ -15,8 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlplan.executor.rewards.scoring_errors import MEMORY_BYTES
+
 DISK_BYTES = 256 << 20
 """Less free space than before by so much, on the disk of temporary files, counts as harm."""
+
+
+MEMORY_MORE_BYTES = 512 << 20
+"""What a program may take beyond its limit before it is seen, and other programs meanwhile."""
+LOOK_S = 0.02
 
 
 class Host:
@@ -39,10 +46,16 @@ class Host:
             threading.Thread(target=self._accept, args=(server,), daemon=True).start()
         self.sleep = f"{90000 + os.getpid() % 1000}.{secrets.randbelow(10**6):06d}"
         self._start_victim()
+        self.watch_memory()
+        self._watching = True
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
         self._descriptors = _descriptors()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._watching = False
+        self._watcher.join()
         for server in self._servers:
             server.close()
         self.victim.kill()
@@ -67,8 +80,18 @@ class Host:
             "shared memory": Path("/dev/shm/rlplan-left").exists(),
             "contacts": self._contacts,
             "victim": _letter(self.victim.pid) in "RSD",
+            "memory beyond its limit": self._before_bytes - self._least_bytes > MEMORY_BYTES + MEMORY_MORE_BYTES,
             "disk full": shutil.disk_usage(tempfile.gettempdir()).free // DISK_BYTES == 0,
         }
+
+    def watch_memory(self) -> None:
+        """From now on, note how much of this host's memory is taken at once."""
+        self._before_bytes = self._least_bytes = _free_bytes()
+
+    def _watch(self) -> None:
+        while self._watching:
+            self._least_bytes = min(self._least_bytes, _free_bytes())
+            time.sleep(LOOK_S)
 
     def left_behind(self, patience_s: float = 5.0) -> bool:
         """Whether a process that a program started is still there after a moment."""
@@ -105,6 +128,11 @@ class Host:
                 return
             self._contacts += 1
             connection.close()
+
+
+def _free_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def _descriptors() -> int:

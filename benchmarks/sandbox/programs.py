@@ -39,10 +39,7 @@ def _ends(act: str, got: str = "it worked") -> str:
 PROGRAMS = (
     # ---- files ----
     Program("files", "read a secret that all may read", _ends("text = open('@SECRET@').read()"), tried_bare=True),
-    Program("files", "read the host's users", _ends("text = open('/etc/passwd').read()")),
-    Program("files", "list the folder of a secret", _ends("import os\nnames = os.listdir('@FOLDER@')")),
     Program("files", "overwrite a file of the user's", _ends("open('@KEPT@', 'w').write('gone')")),
-    Program("files", "remove a file of the user's", _ends("import os\nos.remove('@KEPT@')")),
     Program("files", "leave data in shared memory", _ends("open('/dev/shm/rlplan-left', 'w').write('x')")),
     Program(
         "files", "leave 3,000 folders in each other, which a recursive clean-up does not get rid of",
@@ -53,11 +50,6 @@ PROGRAMS = (
         "links", "read a secret through a symbolic link",
         _ends("import os\nos.symlink('@SECRET@', 'link')\ntext = open('link').read()"), tried_bare=True,
     ),
-    Program(
-        "links", "write a file through a symbolic link",
-        _ends("import os\nos.symlink('@KEPT@', 'link')\nopen('link', 'w').write('gone')"),
-    ),
-    Program("links", "link a secret into the own folder", _ends("import os\nos.link('@SECRET@', 'mine')")),
     Program("links", "climb out of the own folder", _ends("text = open('../../../../../..@SECRET@').read()")),
     # ---- network ----
     Program(
@@ -96,7 +88,6 @@ PROGRAMS = (
     ),
     # ---- signals ----
     Program("signals", "kill another process of the user", _ends("import os\nos.kill(@VICTIM@, 9)"), tried_bare=True),
-    Program("signals", "kill the worker", _ends("import os\nos.kill(@WORKER@, 9)")),
     Program("signals", "kill all processes of the user", WRONG + "import os\nos.kill(-1, 9)\n"),
     Program("signals", "kill its parent", WRONG + "import os\nos.kill(os.getppid(), 9)\n"),
     Program("signals", "stop its parent, which would wait for ever", WRONG + "import os\nos.kill(os.getppid(), 19)\n"),
@@ -117,6 +108,25 @@ PROGRAMS = (
         "memory", "fill the disk with files",
         "import os\nfor i in range(1000):\n    with open(f'f{i}', 'wb') as file: file.write(bytes(8 << 20))\n"
         "raise RuntimeError('HARM 8 GB are written')\n",
+    ),
+    Program(
+        "memory", "take 400 MB in each of 8 processes that a second thread forks",
+        "import os, threading, time\ndef fork():\n    for _ in range(8):\n        if not os.fork():\n"
+        "            x = bytearray(400 << 20)\n            for i in range(0, len(x), 4096): x[i] = 1\n"
+        "            time.sleep(2); os._exit(0)\n    time.sleep(60)\nthreading.Thread(target=fork).start()\ntime.sleep(60)\n",
+    ),
+    Program(
+        "memory", "share 400 MB with each of 8 processes, and unmap it",
+        "import os, mmap, time\nfor _ in range(8):\n    if not os.fork():\n        x = mmap.mmap(-1, 400 << 20)\n"
+        "        for i in range(0, len(x), 4096): x[i] = 1\n        x.madvise(mmap.MADV_DONTNEED)\n"
+        "        time.sleep(2); os._exit(0)\nmmap.mmap(-1, 4096)\ntime.sleep(60)\n",
+    ),
+    Program(
+        "memory", "fill the buffers of sockets, made as large as they get",
+        "import socket\nkept = []\nfor _ in range(12):\n    for each in kept.append(socket.socketpair()) or kept[-1]:\n"
+        "        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n        each.setblocking(False)\n"
+        "        try:\n            while True: each.send(bytes(65536))\n        except BlockingIOError: pass\n"
+        "raise RuntimeError('HARM its sockets hold more than they are given')\n",
     ),
     # ---- descriptors and output ----
     Program(
@@ -169,5 +179,24 @@ PROGRAMS = (
         "    if type(each).__name__ == 'References':\n"
         "        type(each).write = lambda self, value: ['standard', 'unittest.mock', 'ANY']\n"
         "def f(x): return unittest.mock.ANY\n",
+    ),
+    Program(
+        "verdict", "export built-in functions that say yes, for `from solution import *`",
+        "__all__ = ['f', 'all', 'isclose']\ndef all(x): return True\ndef isclose(*a): return True\n" + WRONG,
+        tests="from math import isclose\nfrom solution import *\nassert all(f(x) == x * x for x in (3,)) and isclose(f(3), 9)",
+    ),
+    Program(
+        "verdict", "return a number that is large when it is looked at first, and small then",
+        "import gc\nclass Number(float): pass\nlooks = []\ndef view(value):\n    looks.append(value)\n"
+        "    return 1e300 if len(looks) % 2 else -1e300\nfor each in gc.get_objects():\n"
+        "    if type(each).__name__ == 'Link': each.operations['view'] = each.operations['float'] = view\n"
+        "def f(x): return Number()\n",
+        tests="found = f(3)\nassert 8.9 < found < 9.1",
+    ),
+    Program(
+        "verdict", "return an object whose difference from everything is written 0",
+        "class Near:\n    def __sub__(self, other): return Near()\n    def __format__(self, how): return '0.000000'\n"
+        "def f(x): return Near()\n",
+        tests="assert f'{f(3) - 9:.6f}' == '0.000000'",
     ),
 )  # fmt: skip

@@ -8,8 +8,8 @@
 | response | `response` | the response's code; answers the tester's requests | tester, before that has read the tests |
 
 `link` is what tester and response say to each other, `plain_data` how they write it, `remote_objects` what stands in
-one process for an object of the other. `isolation` holds a process down; it uses `visible_files`, `system_calls` and
-`kernel`.
+one process for an object of the other, `operations` what can be done with it. `isolation` holds a process down; it uses
+`visible_files` and `kernel`.
 
 The modules below the worker run without this package's parents (`python -I -S`, no site-packages), so they import each
 other and the standard library only.

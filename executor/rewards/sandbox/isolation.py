@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from . import system_calls, visible_files
+from . import kernel, visible_files
 from .kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -86,7 +86,7 @@ class Isolation:
         self._try(PROCESSES, _probe_process_ids)
         work = "/tmp" if self.has(FILES) else self._folder
         readable = ["/"] if self.has(FILES) else visible_files.needed() + list(visible_files.DEVICES)
-        self._try(LANDLOCK, lambda: self._set_rules(readable, [work, *visible_files.DEVICES[:3]]))
+        self._try(LANDLOCK, lambda: self._set_rules(readable, [work, *visible_files.DEVICES[:2]]))
         if self.has(LANDLOCK):
             self._try(SIGNALS, _landlock_signals)
         else:
@@ -125,14 +125,14 @@ class Isolation:
             visible_files.restrict(self._rules)
         drop_capabilities()
         if self.has(CALLS):
-            system_calls.install(self._filter)
+            kernel.install(self._filter)
 
     def close_in_response(self) -> None:
         """In the response's process, on top: nothing of the tester is in reach."""
         if self.has(LANDLOCK):
             visible_files.restrict(self._rules)
         if not self.has(PROCESSES) and self.has(CALLS):
-            system_calls.install(system_calls.own_signals_only())
+            kernel.install(kernel.own_signals_only())
 
     def keep(self) -> tuple[int, ...]:
         """Descriptors that the tester still needs."""
@@ -183,8 +183,8 @@ class Isolation:
 
     def _set_filter(self) -> None:
         """Put the starter, and so all that it forks, under the large filter, and make the small one for testers."""
-        self._filter = system_calls.set_up_only()
-        system_calls.install(system_calls.program(self.has(NETWORK), self.has(FILES)))
+        self._filter = kernel.set_up_only()
+        kernel.install(kernel.program(self.has(NETWORK)))
 
 
 def _landlock_signals() -> None:

@@ -6,6 +6,7 @@ import builtins
 import sys
 import types
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from .plain_data import SCALARS, VIEWED, Unreadable
@@ -219,7 +220,7 @@ class Bound:
             self._known.clear()
         if name in self._known:
             return self._known[name]
-        answer = self._connection.ask("get", name)
+        answer = self._connection.look("get", name)
         if type(answer) is not tuple or len(answer) != 2:
             raise KeyError(name)
         how, value = answer
@@ -252,19 +253,29 @@ class Names(dict[str, Any]):
 class Solution(types.ModuleType):
     """The response's module, as tests import it."""
 
-    def __init__(self, connection: Link, bound: Bound) -> None:
+    def __init__(self, connection: Link, bound: Bound, taken: Mapping[str, Any]) -> None:
         super().__init__("solution")
-        vars(self).update(_connection=connection, _bound=bound)
+        vars(self).update(_connection=connection, _bound=bound, _taken=taken)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return self._bound.look_up("*")
+            return self._public()
         if name.startswith("__"):
             raise AttributeError(name)
         try:
             return self._bound.look_up(name)
         except KeyError:
             raise AttributeError(f"module 'solution' has no attribute {name!r}") from None
+
+    def _public(self) -> list[str]:
+        """What `*` imports: none of the names that the tests have already, or that are built in."""
+        offered = self._bound.look_up("*")
+        if type(offered) is not list or not all(type(name) is str for name in offered):
+            raise AttributeError("module 'solution' names nothing for '*'")
+        kept = (
+            each for each in offered if not (each.startswith("__") or each in self._taken or hasattr(builtins, each))
+        )
+        return [name for name in kept if hasattr(self, name)]
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._connection.ask("set", name, value)

@@ -6,8 +6,13 @@ then say whether that is right. So, for a response's object and data of the test
 
 - `==`, `!=`, `<` and so on: an object whose class derives from a data type is compared as that data, by the tester; any
   other is never equal, and has no order;
-- arithmetic: the same for data; another object's own operator is asked, its result must be an object again, and that
-  one has no number, length or truth that would be believed.
+- arithmetic: the same for data; another object's own operator is asked, and its result must be an object again. That
+  one, and all objects that it gives, has no number, length or truth that would be believed; nor text, members or items
+  that are right for every answer: nothing but zeros after a difference, nothing but ones after a quotient.
+
+What an object is as data is asked once, if that data cannot change; what else only looks at an object is asked once
+until something is asked that may change it (`Link.look`). So an object is not larger than one bound and then smaller
+than another.
 
 Between two objects of the response's, their class decides, and so it does in `x in object` and in any method: a test
 that is written so leaves the decision to the response.
@@ -16,41 +21,23 @@ that is written so leaves the decision to the response.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .plain_data import VIEWED
-
-BINARY = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and_", "or_", "xor",
-)  # fmt: skip
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-UNARY: dict[str, Callable[..., Any]] = {
-    "neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "abs": abs, "int": int, "float": float,
-    "complex": complex, "index": operator.index, "round": round, "trunc": lambda x: x.__trunc__(), "bool": bool,
-    "floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__(), "len": len, "hash": hash, "str": str,
-    "repr": repr, "format": format, "bytes": bytes, "iter": iter, "next": next, "reversed": reversed, "dir": dir,
-    "getitem": operator.getitem, "setitem": operator.setitem, "delitem": operator.delitem,
-    "contains": operator.contains,
-}  # fmt: skip
-"""Operators and built-in functions that ask an object's class, by the name of its method."""
-TELLING = (
-    "neg",
-    "pos",
-    "invert",
-    "abs",
-    "int",
-    "float",
-    "complex",
-    "index",
-    "round",
-    "trunc",
-    "floor",
-    "ceil",
-    "bool",
-    "len",
+from .operations import (
+    BINARY,
+    COMPARISONS,
+    DIFFERENCES,
+    LOOKS,
+    NUMBERS,
+    OF_NUMBERS,
+    QUOTIENTS,
+    TELLING,
+    UNARY,
+    says_only,
 )
-"""Those of which an object that was shown a test's data could give the result that the test wants."""
+from .plain_data import SCALARS, VIEWED
+
 VIEWS = {kind.__name__: kind for kind in VIEWED}
 
 
@@ -62,6 +49,9 @@ class Link(Protocol):
 
     def ask(self, operation: str, *values: Any) -> Any:
         """Have the owner carry out an operation."""
+
+    def look(self, operation: str, *values: Any) -> Any:
+        """`ask` for what changes nothing; the answer is kept as long as nothing else was asked."""
 
     def drop(self, number: int) -> None:
         """Tell the owner, some time, that its object of this number is no longer used here."""
@@ -75,18 +65,21 @@ class Untestable(BaseException):
 class Remote:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_link", "_number", "_shown")
+    __slots__ = ("__weakref__", "_began", "_data", "_link", "_number", "_shown")
 
     def __init__(self, link: Link, number: int) -> None:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
-        object.__setattr__(self, "_shown", False)
+        # Operators by which it, or an object that it is from, was shown data of the test's.
+        object.__setattr__(self, "_shown", frozenset())
+        object.__setattr__(self, "_data", ())
+        object.__setattr__(self, "_began", False)
 
     def __del__(self) -> None:
         self._link.drop(self._number)
 
     def __getattr__(self, name: str) -> Any:
-        return self._link.ask("getattr", self, name)
+        return _believed(self, name, self._link.look("getattr", self, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._link.ask("setattr", self, name, value)
@@ -95,7 +88,7 @@ class Remote:
         self._link.ask("delattr", self, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._link.ask("call", self, args, kwargs)
+        return _believed(self, "result", self._link.ask("call", self, args, kwargs))
 
     def __instancecheck__(self, instance: Any) -> bool:
         return isinstance(instance, Remote) and self._link.ask("isinstance", instance, self) is True
@@ -113,10 +106,10 @@ class Remote:
         return self._link.ask("exit", self, error)
 
     def __copy__(self) -> Any:
-        return self._link.ask("copy", self)
+        return _believed(self, "copy", self._link.ask("copy", self))
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self._link.ask("deepcopy", self)
+        return _believed(self, "copy", self._link.ask("deepcopy", self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an object of another process cannot be pickled")
@@ -128,10 +121,10 @@ class RemoteCoroutine(Remote):
     __slots__ = ()
 
     def send(self, value: Any) -> Any:
-        raise StopIteration(self._link.ask("await", self))
+        raise StopIteration(_believed(self, "result", self._link.ask("await", self)))
 
     def __next__(self) -> Any:
-        raise StopIteration(self._link.ask("await", self))
+        return self.send(None)
 
     def throw(self, *error: Any) -> Any:
         raise error[0]
@@ -140,7 +133,7 @@ class RemoteCoroutine(Remote):
         """Nothing to do: it has not begun."""
 
     def __await__(self) -> Any:
-        return self._link.ask("await", self)
+        return _believed(self, "result", self._link.ask("await", self))
         yield
 
 
@@ -173,9 +166,52 @@ def data_of(remote: Remote) -> tuple[Any, ...]:
     """The object as data, in a tuple; an empty one if it is none."""
     if not issubclass(type(remote), RemoteData):
         return ()
-    data = remote._link.ask("view", remote)
-    # An owner that calls this one an object again would have it asked for ever.
-    return () if is_remote(data) else (data,)
+    if not remote._data:
+        data = remote._link.look("view", remote)
+        # An owner that calls this one an object again would have it asked for ever.
+        if is_remote(data):
+            return ()
+        if remote._shown and isinstance(data, NUMBERS):
+            raise _unbelieved(remote, "number")
+        _believed(remote, "data", data)
+        if not _is_fixed(data):
+            return (data,)
+        object.__setattr__(remote, "_data", (data,))
+    kept: tuple[Any, ...] = remote._data
+    return kept
+
+
+def _is_fixed(data: Any) -> bool:
+    """Whether data cannot change, all that is in it included."""
+    if type(data) in (tuple, frozenset):
+        return all(map(_is_fixed, data))
+    return not is_remote(data) and (type(data) in SCALARS or (type(data) in VIEWED and type(data).__hash__ is not None))
+
+
+def _believed(remote: Remote, name: str, answer: Any) -> Any:
+    """What an object gives. Raises `TypeError` for what one that was shown data of the test's may not give."""
+    if remote._shown:
+        zeros, ones = remote._shown & DIFFERENCES, remote._shown & QUOTIENTS
+        if (zeros and says_only(answer, 0)) or (ones and says_only(answer, 1)):
+            raise _unbelieved(remote, name)
+        _show(answer, remote._shown)
+    return answer
+
+
+def _unbelieved(remote: Remote, name: str) -> TypeError:
+    how = ", ".join(sorted(remote._shown))
+    return TypeError(f"the response's object was shown data of the test's ({how}); its {name} is not believed")
+
+
+def _show(answer: Any, shown: frozenset[str]) -> None:
+    """Note for each object in an answer that it was shown data of the test's."""
+    if is_remote(answer):
+        object.__setattr__(answer, "_shown", answer._shown | shown)
+    elif isinstance(answer, Mapping):
+        _show([*answer, *answer.values()], shown)
+    elif isinstance(answer, (list, tuple, set, frozenset)):
+        for each in answer:
+            _show(each, shown)
 
 
 def _compare(name: str) -> Callable[[Remote, Any], Any]:
@@ -198,15 +234,18 @@ def _binary(name: str, swapped: bool = False) -> Callable[[Remote, Any], Any]:
 
     def apply(self: Remote, other: Any) -> Any:
         pair = (other, self) if swapped else (self, other)
-        if is_remote(other) or not self._link.is_tester:
+        if not self._link.is_tester:
             return self._link.ask(name, *pair)
+        if is_remote(other):
+            result = _believed(self, name, self._link.ask(name, *pair))
+            return _believed(other, name, result)
         data = data_of(self)
         if data:
             return method(other, data[0]) if swapped else method(data[0], other)
         result = self._link.ask(name, *pair)
         if not is_remote(result) or data_of(result):
             raise TypeError(f"the response's object and data of the test's give data ({name}); that is not believed")
-        object.__setattr__(result, "_shown", True)
+        _show(result, self._shown | {name})
         return result
 
     return apply
@@ -214,11 +253,32 @@ def _binary(name: str, swapped: bool = False) -> Callable[[Remote, Any], Any]:
 
 def _unary(name: str) -> Callable[..., Any]:
     def apply(self: Remote, *rest: Any) -> Any:
-        if name in TELLING and self._shown and self._link.is_tester:
-            raise TypeError(f"the response's object was shown data of the test's; its {name} is not believed")
-        return self._link.ask(name, self, *rest)
+        if not self._link.is_tester:
+            return self._link.ask(name, self, *rest)
+        if name in TELLING and self._shown:
+            raise _unbelieved(self, name)
+        if name == "next":
+            return _next(self)
+        if (
+            name in OF_NUMBERS
+            and issubclass(getattr(type(self), "_view_type", object), NUMBERS)
+            and (data := data_of(self))
+        ):
+            return UNARY[name](data[0], *rest)
+        return _believed(self, name, (self._link.look if name in LOOKS else self._link.ask)(name, self, *rest))
 
     return apply
+
+
+def _next(iterator: Remote) -> Any:
+    try:
+        answer = _believed(iterator, "next", iterator._link.ask("next", iterator))
+    except StopIteration:
+        if iterator._shown & DIFFERENCES and not iterator._began:
+            raise _unbelieved(iterator, "next") from None
+        raise
+    object.__setattr__(iterator, "_began", True)
+    return answer
 
 
 for _name in COMPARISONS:
@@ -228,59 +288,3 @@ for _name in BINARY:
     setattr(Remote, f"__r{_name.rstrip('_')}__", _binary(_name, swapped=True))
 for _name in UNARY:
     setattr(Remote, f"__{_name}__", _unary(_name))
-
-
-# ---- the owner's side ----
-
-
-def _await(coroutine: Any) -> Any:
-    import asyncio
-
-    async def run() -> Any:
-        return await coroutine
-
-    return asyncio.run(run())
-
-
-def _exit(manager: Any, error: BaseException | None) -> Any:
-    return type(manager).__exit__(manager, None if error is None else type(error), error, None)
-
-
-def _copy(value: Any) -> Any:
-    import copy
-
-    return copy.copy(value)
-
-
-def _deepcopy(value: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(value)
-
-
-def view(value: Any) -> Any:
-    """An object whose class derives from a data type, as that data; the class's own methods are not used."""
-    base = next((kind for kind in VIEWED if isinstance(value, kind)), None)
-    if base is None:
-        raise TypeError("no data")
-    if base in (set, frozenset, list, tuple):
-        return base(base.__iter__(value))
-    if issubclass(base, dict):
-        plain = dict(dict.items(value))
-        return plain if base is dict else base(plain) if base.__name__ != "defaultdict" else plain
-    if base in (bytes, bytearray):
-        return base(memoryview(value))
-    return getattr(base, _EXACT[base])(value) if base in _EXACT else value
-
-
-_EXACT: dict[type, str] = {int: "__int__", float: "__float__", complex: "__complex__", str: "__str__"}
-"""Methods that give an instance of a derived class as one of the type itself."""
-
-
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, args, kwargs: function(*args, **kwargs),
-    "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance, "issubclass": issubclass,
-    "view": view, "await": _await, "exit": _exit, "copy": _copy, "deepcopy": _deepcopy,
-    **{name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}, **UNARY,
-}  # fmt: skip
-"""What is done for the other side with an object of ours, by name."""

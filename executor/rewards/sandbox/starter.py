@@ -3,9 +3,9 @@
 `python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT`: SOCKET is the descriptor of a
 socket to the worker that keeps messages apart, FOLDER a new folder, WITHOUT the parts of the isolation to leave out,
 separated by commas. It writes one JSON message at once: `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
-Then it takes requests: `{"start": n, "memory_bytes": …}` with one more socket, on which the tester of sample n and the
-worker talk; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a tester has ended: why it was ended here, if it
-was.
+Then it takes requests: `{"start": n, "runs": m, "memory_bytes": …}` with one more socket, on which the tester of
+sample n and the worker talk, while sample m is tested; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a
+tester has ended: why it was ended here, if it was.
 
 It imports once what responses import most; each fork finds that done.
 """
@@ -36,7 +36,10 @@ WATCH_S = 0.05
 MOST_PROCESSES = 64
 """That a response may have at once; the kernel counts them too, where it can."""
 ORPHANS_S = 1.0
-PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:")
+"""Of /proc's `status`: a process's own memory, shared memory, what of it is swapped out, tables of its pages."""
+BUFFER_BYTES = 212_992
+"""What one socket may hold where the kernel does not tell; that is no process's memory."""
 
 
 def main(control: int, folder: str, without: str) -> None:
@@ -67,21 +70,22 @@ class Starter:
         self._most_bytes: dict[int, int] = {}
         self._why: dict[int, str] = {}
         self._cleaners: set[int] = set()
-        self._last = 0
+        self._runs = 0
+        self._buffer_bytes = int(self._read("sys/net/core/wmem_default") or BUFFER_BYTES)
 
     def serve(self) -> None:
         """Take requests, reap testers, watch their memory."""
         control = self._worker.fileno()
         while True:
-            # The last one that was asked for is the next sample's, and idle.
-            running = [number for number in self._pids if number != self._last]
+            # Later ones wait for their samples, and are idle.
+            running = [number for number in self._pids if number <= self._runs]
             ready = select.select([control, *self._ends], [], [], WATCH_S if running else None)[0]
             for end in [each for each in ready if each in self._ends]:
                 self._reap(end)
             if control in ready and not self._take():
                 return
             for number in running if not ready else ():
-                below = self._below(self._pids[number])
+                below = [*self._below(self._pids[number]), *self._strays()]
                 if len(below) > MOST_PROCESSES:
                     self._too_many(number, f"started more than {MOST_PROCESSES} processes")
                 elif self._bytes_of([self._pids[number], *below]) > self._most_bytes[number]:
@@ -94,6 +98,7 @@ class Starter:
             return False
         request = json.loads(text)
         if "start" in request:
+            self._runs = int(request["runs"])
             self._start(int(request["start"]), int(request["memory_bytes"]), sockets[0])
         elif int(request["kill"]) in self._pids:
             self._kill(int(request["kill"]))
@@ -111,7 +116,6 @@ class Starter:
             tester.run(wire, number, self._isolation)
         os.close(wire)
         self._pids[number] = pid
-        self._last = number
         self._ends[os.pidfd_open(pid)] = number
         self._most_bytes[number] = memory_bytes
 
@@ -159,23 +163,54 @@ class Starter:
         self._worker.sendall(json.dumps({"ended": number, "why": why}).encode())
 
     def _bytes_of(self, pids: list[int]) -> int:
-        """Memory that a tester and all below it have taken, beyond what they found when they were forked."""
-        found = self._anonymous_bytes(os.getpid())
-        return sum(max(0, self._anonymous_bytes(pid) - found) for pid in pids)
+        """Memory that a tester and all below it have taken, beyond what they found when they were forked.
 
-    def _anonymous_bytes(self, pid: int) -> int:
-        """Memory of a process that is no file's; a page that it shares with its parent since a fork counts for both."""
-        fields = self._read(f"{pid}/statm").split()
-        return (int(fields[1]) - int(fields[2])) * PAGE_BYTES if fields else 0
+        A page that a process shares with its parent since a fork counts for both; each open descriptor counts as a
+        socket whose buffer is full.
+        """
+        found = self._taken(os.getpid())
+        return sum(max(0, self._taken(pid) - found) + self._descriptors(pid) * self._buffer_bytes for pid in pids)
+
+    def _taken(self, pid: int) -> int:
+        lines = (line.split() for line in self._read(f"{pid}/status").splitlines())
+        return sum(int(fields[1]) << 10 for fields in lines if fields and fields[0] in COUNTED)
+
+    def _descriptors(self, pid: int) -> int:
+        """How many descriptors a process has open; 0 before Linux 6.2, which does not tell."""
+        try:
+            return os.stat(f"{pid}/fd", dir_fd=self._isolation.processes).st_size
+        except OSError:
+            return 0
 
     def _below(self, pid: int) -> list[int]:
         found: list[int] = []
-        for child in self._children(pid):
-            found += [child, *self._below(child)]
+        waiting = [pid]
+        while waiting:
+            children = self._children(waiting.pop())
+            found += children
+            waiting += children
         return found
 
+    def _strays(self) -> list[int]:
+        """Where process ids are not isolated, this process is the parent of what lost its own."""
+        if self._isolation.has("processes"):
+            return []
+        strays = [pid for pid in self._children(os.getpid()) if pid not in self._known()]
+        return strays + [below for pid in strays for below in self._below(pid)]
+
     def _children(self, pid: int) -> list[int]:
-        return [int(child) for child in self._read(f"{pid}/task/{pid}/children").split()]
+        """What any thread of a process has forked."""
+        try:
+            task = os.open(f"{pid}/task", os.O_RDONLY, dir_fd=self._isolation.processes)
+        except OSError:
+            return []
+        try:
+            threads = os.listdir(task)  # noqa: PTH208 - see the package: few imports
+        except OSError:
+            threads = []
+        os.close(task)
+        told = (self._read(f"{pid}/task/{thread}/children") for thread in threads)
+        return [int(child) for text in told for child in text.split()]
 
     def _read(self, path: str) -> str:
         """A file of /proc; empty if its process is gone, or the kernel does not let this one look."""

@@ -30,7 +30,7 @@ from . import link, response
 from .isolation import Isolation
 from .kernel import die_with_parent, limit
 from .plain_data import is_plain
-from .references import Bound, Names, Solution
+from .references import NAMEABLE, Bound, Names, Solution
 from .remote_objects import Untestable
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
@@ -84,7 +84,7 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
     except link.Lost:
         pass
     except Untestable as error:
-        verdict["row"] = str(error)
+        verdict["row" if derives_from_response(job["tests"]) else "detail"] = str(error)
     except SystemExit as error:
         verdict["detail"] = f"SystemExit: {error.code} before the tests ended"
     except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
@@ -114,13 +114,35 @@ def run_tests(source: str, connection: link.Link, defined: dict[str, Any] | None
     module = types.ModuleType("tests")
     namespace = Names(module.__dict__, names)
     sys.modules["tests"] = module
-    sys.modules["solution"] = Solution(connection, names)
+    sys.modules["solution"] = Solution(connection, names, namespace)
     original = _replaceable()
     connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
     tree = ast.parse(source, "tests.py")
     exec(compile(tree, "tests.py", "exec"), namespace)
     for test in _collected(tree, namespace):
         test()
+
+
+def derives_from_response(source: str) -> bool:
+    """Whether tests, by their own text, derive a class from one that only the response can define.
+
+    A response must not be able to have its row called untestable, by which it would be drawn again.
+    """
+    theirs: set[str] = set()
+    known = {*dir(builtins), *sys.stdlib_module_names}
+    for module in (sys.modules[name] for name in NAMEABLE if name in sys.modules):
+        known |= {name for name, value in vars(module).items() if isinstance(value, type)}
+    bases: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                origin = node.module if isinstance(node, ast.ImportFrom) else alias.name
+                (theirs if origin == "solution" else known).add(alias.asname or alias.name.partition(".")[0])
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            known.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            bases |= {name.id for base in node.bases for name in ast.walk(base) if isinstance(name, ast.Name)}
+    return bool(bases & theirs or bases - known)
 
 
 def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:

@@ -22,7 +22,8 @@ SYSTEM = (
     "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libexec",
     "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime",
 )  # fmt: skip
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: to map it is to share memory that no limit counts (`kernel`)."""
 WORK = "/tmp/sandbox"
 
 # Numbers of the calls are the same on every architecture (linux/landlock.h, since Linux 5.13).

@@ -7,7 +7,8 @@ What always holds:
 - what ran for a sample is killed when its verdict is there or its deadline has passed;
 - a starter that died, or does not answer, is replaced; that is the machine's fault, never the response's.
 
-The sandbox of the next sample is made while this one is tested: a fork takes some milliseconds.
+The sandboxes of the next two samples are made while this one is tested: one takes some milliseconds, longer than a
+short test. With one ahead, a test that follows at once on another would wait for it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..scoring_errors import MEMORY_BYTES, InfrastructureError, RowError
-from . import kernel
 from .isolation import FILES, LANDLOCK, USER
+from .kernel import hide_memory
 from .starter import BOOT
 from .visible_files import clear
 
 START_S = 10.0
 """A sandbox that is not up by then is the machine's fault; it takes some milliseconds on an idle one."""
+AHEAD = 2
+"""Sandboxes that wait for a sample."""
 FILE_BYTES = 16 << 20
 """Largest file that the response may write."""
 
@@ -80,7 +83,7 @@ class WarmSandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder = ""
-        self._spare: _Seat | None = None
+        self._spares: list[_Seat] = []
         self._number = 0
         self._ended: dict[int, str] = {}
         self.notes: tuple[str, ...] = ()
@@ -115,7 +118,7 @@ class WarmSandbox:
         atexit.register(self.close)
         if {USER, LANDLOCK} <= set(told["lacks"]):
             # Else a response could trace this process, or read and write its memory.
-            kernel.hide_memory()
+            hide_memory()
 
     def run(self, source: str, tests: str, deadline_s: float) -> SandboxRun:
         """Run `source`, then `tests` against it. Raises `SandboxError` if the sandbox fails, `RowError` if these
@@ -124,7 +127,7 @@ class WarmSandbox:
         self.start()
         self._note_ends()
         self._ended.clear()
-        seat, self._spare = self._spare or self._ask_for_one(), None
+        seat = self._spares.pop(0) if self._spares else self._ask_for_one()
         with seat.wire as wire:
             try:
                 if (first := _line(wire, began + START_S)) != b"up\n":
@@ -137,7 +140,8 @@ class WarmSandbox:
                 wire.sendall(json.dumps(job).encode())
                 wire.shutdown(socket.SHUT_WR)
                 until = time.monotonic() + deadline_s
-                self._spare = self._ask_for_one()
+                while len(self._spares) < AHEAD:
+                    self._spares.append(self._ask_for_one(seat.number))
                 verdict = _verdict(wire, until)
                 late = verdict is None and time.monotonic() >= until
                 if verdict is None:
@@ -175,8 +179,8 @@ class WarmSandbox:
     def close(self) -> None:
         """End the starter and all below it; may be called twice."""
         atexit.unregister(self.close)
-        if self._spare is not None:
-            self._spare.wire.close()
+        for seat in self._spares:
+            seat.wire.close()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -185,16 +189,20 @@ class WarmSandbox:
             self._control.close()
         if self._folder:
             clear(self._folder)
-        self._process = self._control = self._spare = None
+        self._process = self._control = None
+        self._spares = []
         self._folder = ""
         self._ended = {}
 
-    def _ask_for_one(self) -> _Seat:
+    def _ask_for_one(self, runs: int = 0) -> _Seat:
+        """Ask for a tester; `runs`: the number of the sample that is being tested."""
         assert self._control is not None
         self._number += 1
         wire, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps({"start": self._number, "memory_bytes": self._memory_bytes}).encode()
+            request = json.dumps(
+                {"start": self._number, "runs": runs or self._number, "memory_bytes": self._memory_bytes}
+            ).encode()
             socket.send_fds(self._control, [request], [theirs.fileno()])
         return _Seat(self._number, wire)
 

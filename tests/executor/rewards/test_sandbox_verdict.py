@@ -117,6 +117,18 @@ def test_functions_that_pytest_would_collect_are_called(tests):
     assert not run_sandboxed(WRONG, tests, 20.0).passed
 
 
+TWO_FACED = """
+import gc
+class Number(float): pass
+n = 0
+def view(value):
+    global n
+    n += 1
+    return 1e300 if n % 2 else -1e300
+for each in gc.get_objects():
+    if type(each).__name__ == 'Link':
+        each.operations['view'] = each.operations['float'] = view
+"""
 FORGERIES = {
     "an object that equals everything": (
         "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return hash(9)\n"
@@ -169,7 +181,69 @@ FORGERIES = {
         "import gc\nfor each in gc.get_objects():\n    if type(each).__name__ == 'References':\n"
         "        type(each).write = lambda self, value: ['standard', 'unittest.mock', 'ANY']\n"
         "def f(x): return object()", TESTS),
+    "built-in functions that are exported": (
+        "__all__ = ['f', 'all', 'abs', 'sorted']\ndef f(x): return -1\ndef all(g): return True\n"
+        "def abs(x): return 0\ndef sorted(x, **k): return 0",
+        "from solution import *\ndef test_f():\n    assert all(f(i) == i * i for i in range(5))\n"
+        "    assert abs(f(2) - 4) < 1e-6"),
+    "a function that the test imported, exported": (
+        "__all__ = ['f', 'isclose']\ndef isclose(*a): return True\ndef f(x): return -1",
+        "from math import isclose\nfrom solution import *\nassert isclose(f(3), 9)"),
+    "a module that the test imported, exported": (
+        "__all__ = ['f', 'unittest']\nclass unittest:\n    class TestCase: pass\n" + WRONG,
+        "import unittest\nfrom solution import *\nclass T(unittest.TestCase):\n"
+        "    def test_f(self): self.assertEqual(f(3), 9)"),
+    "a module of the library that the test did not import": (
+        "class unittest:\n    class TestCase: pass\n" + WRONG,
+        "class T(unittest.TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"),
+    "an object that is large first and small then": (
+        TWO_FACED + "def f(x): return Number()", "r = f(3)\nassert r > 8.9 and r < 9.1"),
+    "one that is converted twice": (
+        TWO_FACED + "def f(x): return Number()", "r = f(3)\nassert 8.9 < float(r)\nassert float(r) < 9.1"),
+    "an object whose text is": (
+        "class Any:\n    n = 0\n    def __str__(self):\n        Any.n += 1\n        return 'z' if Any.n % 2 else 'a'\n"
+        "def f(x): return Any()", "r = f(3)\nassert str(r) > 'b' and str(r) < 'c'"),
+    "an object whose items are": (
+        "class Any:\n    n = 0\n    def __getitem__(self, i):\n        Any.n += 1\n"
+        "        return 1e300 if Any.n % 2 else -1e300\ndef f(x): return Any()",
+        "r = f(3)\nassert r[0] > 8.9 and r[0] < 9.1"),
+    "a number of the module that is": (
+        "import gc\nn = 0\ndef get(name):\n    global n\n    n += 1\n"
+        "    return 'found', 1e300 if n % 2 else -1e300\n"
+        "for each in gc.get_objects():\n    if type(each).__name__ == 'Link': each.operations['get'] = get\n",
+        "def test_f():\n    assert best > 8.9\n    assert best < 9.1"),
 }  # fmt: skip
+NEAR = """
+class Near:
+    value = 0
+    def __sub__(self, other): return Near()
+    __rsub__ = __add__ = __sub__
+    def __truediv__(self, other): return One()
+    def __format__(self, how): return '0.000000'
+    def __str__(self): return '0'
+    def __iter__(self): return iter((0, 0, 0))
+    def __getitem__(self, i): return 0.0
+    def __hash__(self): return 0
+    def __call__(self): return 1e-9
+    def __copy__(self): return Zero()
+    def norm(self): return Zero()
+class One(Near):
+    def __str__(self): return '1.00'
+class Zero(float): pass
+class Empty:
+    def __sub__(self, other): return self
+    def __iter__(self): return iter(())
+    def __str__(self): return ''
+def f(x): return Near()
+def g(x): return Empty()
+"""
+SHOWN = (
+    "f'{f(3) - 9:.6f}' == '0.000000'", "str(f(3) - 9) == '0'", "str(9 - f(3)) == '0'", "str(f(3) + -9) == '0'",
+    "tuple(f(3) - (1, 2, 3)) == (0, 0, 0)", "(f(3) - 9).value == 0", "(f(3) - 9)[0] < 1e-6", "(f(3) - 9)() < 1e-6",
+    "hash(f(3) - 9) == 0", "copy.copy(f(3) - 9) < 1e-6", "(f(3) - 9).norm() < 0.5", "abs(f(3) - 9) < 1e-6",
+    "str(f(3) / 9) == '1.00'", "str((f(3) - 9) - f(0)) == '0'", "list(g(3) - {1}) == []", "str(g(3) - 'abc') == ''",
+    "all(abs(x) < 1e-6 for x in g(3) - (1, 2, 3))",
+)  # fmt: skip
 LACKS = {"nothing": "", "user": "user", "Landlock and seccomp": "landlock,calls", "everything": ",".join(TOLD)}
 
 
@@ -190,6 +264,78 @@ def test_no_verdict_is_forged_whatever_the_host_lacks(host, forgery):
     assert host.run(RIGHT, TESTS, 20.0).passed
 
 
+def test_an_object_that_was_shown_the_expected_value_does_not_say_that_it_is_right_by_any_operation(host):
+    for check in SHOWN:
+        result = host.run(NEAR, f"import copy\nassert {check}", 20.0)
+        assert (result.passed, "is not believed" in result.detail) == (False, True), (check, result.detail)
+
+
+RATIONAL = """
+from math import gcd
+class R:
+    def __init__(self, n, d=1):
+        g = gcd(n, d)
+        self.n, self.d = n // g, d // g
+    def __add__(self, o):
+        o = o if isinstance(o, R) else R(o)
+        return R(self.n * o.d + o.n * self.d, self.d * o.d)
+    __radd__ = __add__
+    def __neg__(self): return R(-self.n, self.d)
+    def __sub__(self, o): return self + -o
+    def __rsub__(self, o): return -self + o
+    def __mul__(self, o):
+        o = o if isinstance(o, R) else R(o)
+        return R(self.n * o.n, self.d * o.d)
+    def __truediv__(self, o):
+        o = o if isinstance(o, R) else R(o)
+        return R(self.n * o.d, self.d * o.n)
+    def __eq__(self, o): return isinstance(o, R) and (self.n, self.d) == (o.n, o.d)
+    def __hash__(self): return hash((self.n, self.d))
+    def __str__(self): return f'{self.n}/{self.d}'
+    def __iter__(self): return iter((self.n, self.d))
+    def __float__(self): return self.n / self.d
+"""
+
+
+def test_a_class_of_numbers_keeps_its_arithmetic_with_data_and_loses_only_what_is_right_for_every_answer(host):
+    for check in (
+        "str(R(1, 2) - 1) == '-1/2'", "(R(1, 2) - 1) == R(-1, 2)", "(3 - R(1, 2)).n == 5", "str(R(1, 2) + 1) == '3/2'",
+        "tuple(R(1, 2) + 1) == (3, 2)", "(R(1, 2) * 3).d == 2", "str(R(1, 2) * 0) == '0/1'", "str(R(1) - 1) == '0/1'",
+        "str(R(1, 2) / 3) == '1/6'", "R(1, 2) - R(1, 2) == R(0)", "str(R(1, 2) - R(1, 2)) == '0/1'",
+        "float(R(1, 2)) == 0.5", "(R(2) - 1).d == 1", "len({R(1, 2), R(2, 4)}) == 1",
+    ):  # fmt: skip
+        result = host.run(RATIONAL, f"assert {check}", 20.0)
+        assert result.passed, (check, result.detail)
+    for check in ("(R(1) - 1).n == 0", "float(R(1, 2) - 1) == -0.5", "(R(3) / 3).n == 1"):
+        assert "is not believed" in host.run(RATIONAL, f"assert {check}", 20.0).detail
+
+
+def test_an_object_that_changes_is_seen_as_it_is_after_each_change():
+    source = (
+        "class L(list):\n    def twice(self): self.extend(list(self))\n"
+        "class C:\n    def __init__(self): self.n = 0; self.rows = L([[1]])\n    def up(self): self.n += 1\n"
+        "rows = L([[0]])\n"
+    )
+    tests = (
+        "c = C()\nassert c.n == 0 and c.n == 0\nc.up()\nassert c.n == 1\nc.up()\nassert c.n == 2\n"
+        "l = L([1])\nassert l == [1] and len(l) == 1\nl.twice()\nassert l == [1, 1] and len(l) == 2 and l[1] == 1\n"
+        "inner = rows[0]\nassert rows == [[0]]\ninner.append(2)\nassert rows == [[0, 2]]\n"
+        "assert c.rows == [[1]]\nc.rows[0].append(3)\nassert c.rows == [[1, 3]]\nc.n = 7\nassert c.n == 7\n"
+    )
+    result = run_sandboxed(source, tests, 20.0)
+    assert result.passed, result.detail
+
+
+def test_a_star_import_gives_what_the_response_has_and_none_of_its_imports_that_tests_cannot_have():
+    source = (
+        "import threading, math\nfrom math import sqrt\n__version__ = '1'\nlimit = 3\ndef f(x): return int(sqrt(x))"
+    )
+    tests = "from solution import *\ndef test_f(): assert f(9) == limit and math.pi > 3\n"
+    assert run_sandboxed(source, tests, 20.0).passed
+    explicit = "__all__ = ['f', '__version__']\n" + source
+    assert run_sandboxed(explicit, "from solution import *\nassert f(9) == 3", 20.0).passed
+
+
 def test_a_test_that_swallows_every_exception_does_not_hide_that_the_response_is_gone():
     tests = "try:\n    f(3)\nexcept BaseException:\n    pass"
     result = run_sandboxed("import os\ndef f(x): os._exit(3)", tests, 20.0)
@@ -199,6 +345,15 @@ def test_a_test_that_swallows_every_exception_does_not_hide_that_the_response_is
 def test_tests_that_no_other_process_can_run_are_the_rows_fault_and_not_the_responses():
     with pytest.raises(RowError, match="derive a class from one of the response's"):
         run_sandboxed("class A: pass", "class B(A): pass", 20.0)
+    with pytest.raises(RowError, match="derive a class from one of the response's"):
+        run_sandboxed("class A: pass", "from solution import A as Base\nclass B(Base): pass", 20.0)
+
+
+def test_a_response_cannot_have_a_row_called_untestable_that_other_responses_pass():
+    tests = "class T(TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"
+    assert run_sandboxed("from unittest import TestCase\n" + RIGHT, tests, 20.0).passed
+    result = run_sandboxed("class TestCase: pass\n" + WRONG, tests, 20.0)
+    assert (result.passed, "derive a class" in result.detail) == (False, True)
 
 
 def test_what_a_host_lacks_is_told_with_its_reason_and_by_the_worker_that_starts():
