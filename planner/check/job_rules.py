@@ -22,7 +22,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from ..choose.candidates.pool_choice import LOCATION, placement_fault
 from .check_options import M
-from .reward_rules import deadline_faults
+from .reward_rules import deadline_faults, judge_faults
 
 
 def job_faults(job: Job, path: str) -> list[Fault]:
@@ -34,7 +34,7 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         split = [(location, *text.partition("; ")[::2]) for location, text in missing]
         return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
     paths = job_paths(job, path)
-    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
+    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data), *judge_faults(job, path)]
     try:
         model = shape_of_job(job, path)
     except InputError as error:

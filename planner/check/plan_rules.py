@@ -27,7 +27,7 @@ from .check_options import CheckOptions, M, opened
 from .job_rules import few_prompts
 from .memory_rules import bars, bars_as_they_are, priced
 from .profile_rules import age_faults, age_text, trace_faults
-from .reward_rules import deadline_faults, reward_faults
+from .reward_rules import deadline_faults, judge_faults, reward_faults
 
 
 def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
@@ -49,6 +49,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     paths, model = _files(plan, path, job, faults)
     if job is not None and paths is not None:
         faults += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
+        faults += judge_faults(job, input_path(inputs.job, path), ("inputs", "job"))
     if cluster is not None:
         faults += unlike_names_at(("inputs", "cluster"), cluster)
         faults += _too_large(plan, cluster)

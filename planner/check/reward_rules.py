@@ -3,9 +3,11 @@ leave rewards enough time."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 from ...plans.check.finding import Fault
+from ...plans.files.judge_model import judge_fault
 from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.levers import TimeoutNumbers
@@ -84,6 +86,18 @@ def deadline_faults(location: Loc, deadline_s: float, kind: RewardKind, profile:
         return []
     message, _, remedy = text.partition("; ")
     return [Fault("deadline-too-short", location, message, remedy)]
+
+
+def judge_faults(job: Job, job_path: str | Path, location: Loc | None = None) -> list[Fault]:
+    """The fault of a judge whose model cannot read a whole question or write its verdicts, at `location` (None: where
+    the job names the model); empty where the model is not on this machine."""
+    error = judge_fault(job, job_path)
+    if error is None or job.reward.judge is None:
+        return []
+    message, _, remedy = error.message.partition("; ")
+    place = (*job.reward.key_of(job.reward.judge), "model")
+    named = message if location is None else f"{'.'.join(map(str, place))}: {message}"
+    return [Fault("judge-unfit", location or place, named, remedy or "take another judge")]
 
 
 def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:

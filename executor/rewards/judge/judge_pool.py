@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ....plans.files.judge_prompt import JudgePrompt
 from ....plans.yaml.errors import RunFailed
 from ...engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...engines.messages import EngineEvent, Request
@@ -29,7 +30,6 @@ from ...supervision import LOOK_S, Supervisor, together
 from ..charges import RewardResult
 from ..scoring import Outcome
 from .judge_config import JudgeConfig
-from .judge_prompt import JudgePrompt
 from .judge_questions import Copy, Question, given_up
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, Engine
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent
 from rlplan.executor.rewards.judge.judge_config import JudgeConfig
 from rlplan.executor.rewards.judge.judge_pool import JudgePool
-from rlplan.executor.rewards.judge.judge_prompt import JudgePrompt
 from rlplan.executor.supervision import Supervisor
+from rlplan.plans.files.judge_prompt import JudgePrompt
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 WORDS = ["<pad>", "<unk>", "rate", "yes", "no", "ten", "of", *(f"w{i}" for i in range(40))]
