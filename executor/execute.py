@@ -64,6 +64,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "prepare has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
+    asked, judge_tokenizer = None, None
+    if (planned := first.plan.job.reward.judge) is not None:
+        judge_tokenizer = load_tokenizer(paths.judge)
+        asked = judge_config(job, paths.judge, planned, pool, judge_tokenizer)
 
     watcher.phase("starting Ray")
     own_machine = start_ray()
@@ -73,9 +77,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     seats = SeatKeeper(placement, pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
     judge = None
-    if settings.judge is not None:
-        judge_tokenizer = load_tokenizer(paths.judge)
-        asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
+    if asked is not None:
         judge = JudgePool(asked, judge_tokenizer, supervisor, seats)
     rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, seats=seats, judge=judge)
     runner = RoundRunner(

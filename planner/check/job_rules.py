@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
-from ...plans.check.resource_rules import too_many_workers
 from ...plans.facts.model_shape import shape_of_job, tp_divides
 from ...plans.files.prompt_rows import other_count, read_prompts
 from ...plans.phrases.numbers import count
@@ -22,7 +21,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from ..choose.candidates.pool_choice import LOCATION, placement_fault
 from .check_options import M
-from .reward_rules import deadline_faults
+from .reward_rules import crowded_workers, deadline_fault, judge_faults, short_deadlines
 
 
 def job_faults(job: Job, path: str) -> list[Fault]:
@@ -34,7 +33,7 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         split = [(location, *text.partition("; ")[::2]) for location, text in missing]
         return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
     paths = job_paths(job, path)
-    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
+    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data), *judge_faults(job, path)]
     try:
         model = shape_of_job(job, path)
     except InputError as error:
@@ -52,14 +51,14 @@ def _beside(job: Job, path: str) -> list[Fault]:
     profile, cluster = _neighbour(path, "profile.yaml", Profile), _neighbour(path, "cluster.yaml", Cluster)
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
-    faults = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
+    faults = [fault for location, text in short_deadlines(job, profile) for fault in deadline_fault(location, text)]
     faults += _placement(job, cluster, profile)
     pools = sorted(cluster.pools.items()) if cluster is not None else []
-    workers = job.reward.workers or 1  # one always fits
-    crowded = [too_many_workers(workers, name, pool) for name, pool in pools]
+    crowded = [crowded_workers(job, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
-        message, _, remedy = crowded[0].partition("; ")
-        faults.append(Fault("too-many-reward-workers", ("reward", "workers"), message, remedy))
+        location, text = crowded[0]
+        message, _, remedy = text.partition("; ")
+        faults.append(Fault("too-many-reward-workers", location, message, remedy))
     return faults
 
 

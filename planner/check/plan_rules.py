@@ -27,7 +27,7 @@ from .check_options import CheckOptions, M, opened
 from .job_rules import few_prompts
 from .memory_rules import bars, bars_as_they_are, priced
 from .profile_rules import age_faults, age_text, trace_faults
-from .reward_rules import deadline_faults, reward_faults
+from .reward_rules import judge_faults, plan_deadlines, reward_faults
 
 
 def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
@@ -49,6 +49,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     paths, model = _files(plan, path, job, faults)
     if job is not None and paths is not None:
         faults += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
+        faults += judge_faults(job, input_path(inputs.job, path), ("inputs", "job"))
     if cluster is not None:
         faults += unlike_names_at(("inputs", "cluster"), cluster)
         faults += _too_large(plan, cluster)
@@ -113,8 +114,7 @@ def physics(
         faults += resource_faults(plan, cluster, job, model)
     faults += not_in_search(plan, job)
     faults += over_issue_beyond(plan, job)
-    if plan.job.reward.judge is None:
-        faults += deadline_faults(("job", "reward", "deadline_s"), plan.job.reward.deadline_s, job.reward.kind, profile)
+    faults += plan_deadlines(plan, job, profile)
     if profile is not None:
         faults += priced(plan, job, profile, pools_of_plan(plan.job, cluster))
     return faults

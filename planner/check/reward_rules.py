@@ -3,9 +3,13 @@ leave rewards enough time."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 from ...plans.check.finding import Fault
+from ...plans.check.resource_rules import too_many_workers
+from ...plans.files.judge_model import judge_fault
+from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.levers import TimeoutNumbers
@@ -77,13 +81,60 @@ def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None)
     )
 
 
-def deadline_faults(location: Loc, deadline_s: float, kind: RewardKind, profile: Profile | None) -> list[Fault]:
-    """The fault, at `location`, of a reward deadline that is shorter than the median reward; empty if it is not."""
-    text = short_deadline(deadline_s, kind, profile)
+def short_deadlines(job: Job, profile: Profile | None) -> list[tuple[Loc, str]]:
+    """(location in the job, text as of `short_deadline`) of each part of the reward that workers compute under a
+    deadline below its median. The profile has the seconds of the first such part; of others those count that ship."""
+    found: list[tuple[Loc, str]] = []
+    for place, part in enumerate(job.reward.pooled):
+        text = short_deadline(part.deadline_s, part.kind, None if place else profile)
+        if text is not None:
+            found.append(((*job.reward.key_of(part), "deadline_s"), text))
+    return found
+
+
+def crowded_workers(job: Job, name: str, pool: Pool) -> tuple[Loc, str] | None:
+    """(location in the job, message and remedy) if the parts of the reward have more workers together than the pool
+    called `name` has host cores; None if not. A part that does not say has one, which always fits."""
+    parts = job.reward.pooled
+    if not parts:
+        return None
+    text = too_many_workers(sum(part.workers or 1 for part in parts), name, pool)
+    most = max(parts, key=lambda part: part.workers or 0)
     if text is None:
-        return []
+        return None
+    return (*job.reward.key_of(most), *(["workers"] if most.workers else [])), text
+
+
+def deadline_fault(location: Loc, text: str) -> list[Fault]:
+    """The fault of a deadline that is too short by such a text."""
     message, _, remedy = text.partition("; ")
     return [Fault("deadline-too-short", location, message, remedy)]
+
+
+def plan_deadlines(plan: Plan, job: Job, profile: Profile | None) -> list[Fault]:
+    """The faults of a plan's reward deadlines that are shorter than the median reward of their part."""
+    faults: list[Fault] = []
+    for place, part in enumerate(job.reward.pooled):
+        planned = plan.job.reward if not place else plan.job.reward.further.get(part.label)
+        text = None
+        if planned is not None:
+            text = short_deadline(planned.deadline_s, part.kind, None if place else profile)
+        if text is not None:
+            location: Loc = ("job", "reward", *(["further", part.label] if place else []), "deadline_s")
+            faults += deadline_fault(location, text)
+    return faults
+
+
+def judge_faults(job: Job, job_path: str | Path, location: Loc | None = None) -> list[Fault]:
+    """The fault of a judge whose model cannot read a whole question or write its verdicts, at `location` (None: where
+    the job names the model); empty where the model is not on this machine."""
+    error = judge_fault(job, job_path)
+    if error is None or job.reward.judge is None:
+        return []
+    message, _, remedy = error.message.partition("; ")
+    place = (*job.reward.key_of(job.reward.judge), "model")
+    named = message if location is None else f"{'.'.join(map(str, place))}: {message}"
+    return [Fault("judge-unfit", location or place, named, remedy or "take another judge")]
 
 
 def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:

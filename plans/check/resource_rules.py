@@ -116,7 +116,7 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
     and a predicted p95 above the job's limit."""
     rounds = plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
-    if pool is not None and plan.job.reward.judge is None:
+    if pool is not None:
         text = too_many_workers(plan.job.reward.all_workers, rounds.short.rollout.pool, pool)
         if text is not None:
             message, _, remedy = text.partition("; ")

@@ -153,8 +153,7 @@ class Job(Strict):
     @model_validator(mode="after")
     def _length_rewards_have_an_effect(self) -> Job:
         cap = self.rollout.max_response_tokens
-        several = len(self.reward.parts) > 1
-        for place, part in enumerate(self.reward.parts):
+        for part in self.reward.parts:
             free = part.target_tokens or 0
             if part.cache_tokens is not None:
                 free = (part.max_tokens or cap) - part.cache_tokens
@@ -165,7 +164,7 @@ class Job(Strict):
                     "(rollout.max_response_tokens), so that it never has an effect; write a smaller number"
                     if free > 0
                     else f"is {part.cache_tokens}, more than a response may have ({cap}, rollout.max_response_tokens)",
-                    f"reward.{place}.{field}" if several else f"reward.{field}",
+                    ".".join(map(str, (*self.reward.key_of(part), field))),
                 )
         return self
 
@@ -228,11 +227,9 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     _, data = _located(job, job_path)
     folder = model_folder(job, job_path)
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
-    judge, judge_folder = "", None
-    if job.reward.judge is not None and job.reward.judge.model is not None:
-        judge, judge_folder = job.reward.judge.model, _folder(job.reward.judge.model, job_path)
+    judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
     reward_folder = Path(job_path).resolve().parent
-    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge_folder or judge))
+    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge))
 
 
 def model_folder(job: Job, job_path: str | Path) -> Path | None:
@@ -250,6 +247,12 @@ def _folder(model: str, job_path: str | Path) -> Path | None:
     return folder if os.path.isdir(folder) else None  # noqa: PTH112
 
 
+def judge_folder(job: Job, job_path: str | Path) -> Path | None:
+    """The local folder of the model of the job's judge; None without one, or where it is not on this machine."""
+    part = job.reward.judge
+    return None if part is None or part.model is None else _folder(part.model, job_path)
+
+
 def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[Loc, str]]:
     """Yield (key, what is wrong and what to do) for each missing file of the job. A hub id is not looked up.
 
@@ -261,10 +264,10 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
         )
-    for place, part in enumerate(job.reward.parts):
+    for part in job.reward.parts:
         if part.model is not None and _folder(part.model, job_path) is None and not _HUB_ID.match(part.model):
             yield (
-                ("reward", place, "model") if len(job.reward.parts) > 1 else ("reward", "model"),
+                (*job.reward.key_of(part), "model"),
                 f"no such folder: '{part.model}'; paths are relative to this file, a hub id is 'owner/name'",
             )
     if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping
 
 PLACEHOLDERS = ("prompt", "response", "answer")
 """What may stand in braces in a judge's prompt."""
@@ -43,3 +44,19 @@ def scale_fault(scale: tuple[int, int] | None) -> str | None:
     if scale is not None and not 1 <= scale[1] - scale[0] < MOST_VERDICTS:
         return f"is {list(scale)}; write the lower number first, then a higher one, {MOST_VERDICTS - 1} apart at most"
     return None
+
+
+def verdicts_fault(verdicts: Mapping[str, float] | None) -> str | None:
+    """What is wrong with a judge's verdicts; None if nothing, or if there are none."""
+    if verdicts and len(set(verdicts.values())) == 1:
+        worth = next(iter(verdicts.values()))
+        return f"are all worth {worth:g}, so that no response is better than another; write different numbers"
+    return None
+
+
+def weights_fault(weights: list[float]) -> str | None:
+    """What is wrong with the weights of the parts of a reward; None if nothing."""
+    if any(weights):
+        return None
+    whose = "is 0" if len(weights) == 1 else "is 0, as those of all other parts"
+    return f"{whose}, so that every reward is 0 and nothing would be learnt; write another weight"

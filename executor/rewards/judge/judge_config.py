@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ....plans.files.judge_model import fitting_prompt
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.levers import RewardJudge
-from ....plans.yaml.errors import InputError
 from ...engines.messages import EngineConfig, judge_name
-from .judge_prompt import template_tokens
 
 SPARE_TOKENS_FACTOR = 2
 """Tokens of the judge's own tokenizer that a token of the policy's may take, where its model has room for so many."""
@@ -44,7 +43,7 @@ class JudgeConfig:
 def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokenizer: Any) -> JudgeConfig:
     """The judge of a job as its plan has it; `model`: its path, `tokenizer`: its own.
 
-    Raises InputError if the judge's model reads fewer tokens than a question may have.
+    Raises InputError if the judge's model reads fewer tokens than a question may have, or cannot write a verdict.
     """
     from transformers import AutoConfig
 
@@ -52,15 +51,10 @@ def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokeniz
     assert part is not None and part.prompt is not None, "a plan with a judge is of a job with one"
     shape = AutoConfig.from_pretrained(model)
     shape = getattr(shape, "text_config", shape)
-    rubric = template_tokens(part.prompt, tokenizer)
-    needed, most = rubric + job.rollout.longest_tokens, int(shape.max_position_embeddings)
-    if needed > most:
-        raise InputError(
-            f"the judge's model reads at most {most} tokens, and a question may have {needed}: {rubric} of its prompt "
-            f"and {job.rollout.longest_tokens} of the longest sample; take another judge, or a shorter prompt",
-            model,
-        )
-    longest = min(most, rubric + SPARE_TOKENS_FACTOR * job.rollout.longest_tokens)
+    most = int(shape.max_position_embeddings)
+    prompt = fitting_prompt(job, tokenizer, most, model)
+    own = prompt.frame_tokens + prompt.verdict_tokens
+    longest = min(most, own + SPARE_TOKENS_FACTOR * job.rollout.longest_tokens)
     head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     token_bytes = 2 * shape.num_hidden_layers * heads * head * (4 if job.model.dtype == "float32" else 2)

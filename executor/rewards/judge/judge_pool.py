@@ -4,10 +4,12 @@ The engines are those of the rollout (engines/engine_handle.py) with another mod
 watched, replaced and seated by the same parts. Invariants:
 - a sample whose `score` was called ends in exactly one way: its future gets one result, is cancelled, or raises;
 - a copy has `at_once` questions at most; the others wait here, in the order in which they came;
-- a copy that dies loses no question: those that it had are asked again, first, of the next copy that is up;
-- a question without a verdict by its deadline is aborted in the engine and asked again; after `retries` more tries the
-  copy is replaced if it gave no verdict on any question meanwhile; else the sample is `infra_failed`: a response cannot
-  make a judge silent, so it is drawn again and never worth 0 for that;
+- a copy that dies loses no question: those that it had are asked again, first, of the next copy that is up; one that
+  was with MOST_DEATHS of them is `infra_failed`, so that it cannot end the run;
+- a question without a verdict by its deadline is aborted in the engine and asked again with twice the time, as often as
+  it needs: were a sample drawn again because it takes a judge long, short responses would be trained more often;
+- a copy is taken for dead by no question of a sample: one that gave no verdict at all in the time of a question is
+  asked a test question, the shortest that there is, alone, and is replaced if it does not answer that;
 - a cancelled sample has no question in an engine.
 """
 
@@ -17,20 +19,22 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from ....plans.files.judge_prompt import JudgePrompt
 from ....plans.yaml.errors import RunFailed
-from ...engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
+from ...engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...engines.messages import EngineEvent, Request
-from ...faults import Fault, classify, failure
+from ...faults import failure
 from ...placement.seat_keeper import SeatKeeper
 from ...supervision import LOOK_S, Supervisor, together
 from ..charges import RewardResult
 from ..scoring import Outcome
 from .judge_config import JudgeConfig
-from .judge_prompt import JudgePrompt
-from .judge_questions import Copy, Question, given_up
+from .judge_questions import LONGEST_S, MOST_DEATHS, TEST_S, Copy, Question, copy_of, given_up, least_loaded
+from .judge_sends import Sends
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class JudgePool:
         seats: the place of each copy; None: on the cores of its configuration.
         tell: hears of copies that died.
         handle: makes an engine from its configuration.
+        test_s: seconds that a copy that was silent may take for the shortest question, at least.
     """
 
     def __init__(
@@ -55,15 +60,15 @@ class JudgePool:
         seats: SeatKeeper | None = None,
         tell: Callable[[EngineDied], None] = lambda death: None,
         handle: Callable[..., EngineHandle] = EngineHandle,
+        test_s: float = TEST_S,
     ) -> None:
         self.tell = tell
-        self._config = config
+        self._config, self._test_s = config, test_s
         self._prompt = JudgePrompt(config.template, config.worth, tokenizer, config.engines[0].max_model_len)
         self._copies = [Copy(handle(engine, self._hear, supervisor, seats=seats)) for engine in config.engines]
         self._questions: dict[str, Question] = {}
         self._waiting: deque[Question] = deque()
-        self._sends: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._sends = Sends()
         self._due, self._serial = False, 0
         self._down: BaseException | None = None
         self._counts: Counter[str] = Counter()
@@ -76,16 +81,14 @@ class JudgePool:
     async def start(self) -> None:
         """Start all copies. Raises InputError or RunFailed."""
         await together(*(copy.engine.start() for copy in self._copies))
-        self._watch = asyncio.create_task(self._look(), name="watch of the judge")
 
     async def close(self) -> None:
         """Cancel what is unfinished and end the copies."""
-        if self._watch is not None:
-            self._watch.cancel()
+        for copy in self._copies:
+            copy.end_test()
         for key in list(self._questions):
             self.cancel(key)
-        if self._sends:
-            await asyncio.wait(set(self._sends), timeout=LOOK_S)
+        await self._sends.end(LOOK_S)
         await asyncio.gather(*(copy.engine.close() for copy in self._copies))
 
     def score(
@@ -93,8 +96,7 @@ class JudgePool:
     ) -> asyncio.Future[RewardResult]:
         """Queue one sample; the future resolves to its result. Never blocks.
 
-        `deadline_s`: seconds for one try, None: the judge's own. The future raises RunFailed if no copy can be started
-        any more; `cancel` and `close` cancel it.
+        `deadline_s`: seconds for a try, None: the judge's own. The future raises RunFailed if nothing can judge it.
         """
         assert sample_key not in self._questions, f"sample {sample_key} is being judged already"
         future: asyncio.Future[RewardResult] = asyncio.get_running_loop().create_future()
@@ -122,7 +124,7 @@ class JudgePool:
 
     def stats(self) -> Counter[str]:
         """Counts since the start: samples by outcome; questions asked `again` after a deadline, `lost` with a copy, or
-        `cancelled`; copies that `died`; `tokens` of answered questions, `cached` of them from the prefix cache."""
+        `cancelled`; `tests` of silent copies; copies that `died`; `tokens` answered, `cached` of them."""
         return Counter(self._counts)
 
     # -- questions out -------------------------------------------------------------------------------------------------
@@ -136,40 +138,26 @@ class JudgePool:
     def _ask(self) -> None:
         """Hand waiting questions to the copies that are up and have room, the least loaded first."""
         self._due = False
-        batches: dict[int, list[Request]] = {}
-        while self._waiting:
-            room = [
-                (len(copy.questions), number)
-                for number, copy in enumerate(self._copies)
-                if copy.engine.alive and len(copy.questions) < self._config.at_once
-            ]
-            if not room:
-                break
+        batches: dict[Copy, list[Request]] = {}
+        while self._waiting and (copy := least_loaded(self._copies, self._config.at_once)) is not None:
             question = self._waiting.popleft()
-            if question.future.done():
-                continue
-            _, number = min(room)
-            batches.setdefault(number, []).append(self._put(question, self._copies[number]))
-        for number, requests in batches.items():
-            self._send(self._copies[number], self._copies[number].engine.submit(requests, ""), requests)
+            if not question.future.done():
+                batches.setdefault(copy, []).append(self._put(question, copy))
+        for copy, requests in batches.items():
+            self._sends.begin(copy.engine.submit(requests, ""), partial(self._unsent, copy, requests))
 
     def _put(self, question: Question, copy: Copy) -> Request:
         self._serial += 1
         question.request_id = f"judge/{self._serial}"
         question.copy, question.asked_s = copy, time.monotonic()
-        if not question.late:
-            question.first_asked_s = question.asked_s
         question.tries += 1
         copy.questions[question.request_id] = question
         loop = asyncio.get_running_loop()
         question.timer = loop.call_later(question.deadline_s, self._late, question, question.request_id)
-        return Request(
-            question.request_id,
-            question.tokens,
-            self._prompt.verdict_tokens,
-            temperature=0.0,
-            choices=self._prompt.choices,
-        )
+        return self._request(question.request_id, question.tokens)
+
+    def _request(self, name: str, tokens: tuple[int, ...]) -> Request:
+        return Request(name, tokens, self._prompt.verdict_tokens, temperature=0.0, choices=self._prompt.choices)
 
     def _withdraw(self, question: Question, abort: bool = True) -> None:
         """Take a question from the copy that has it."""
@@ -179,44 +167,32 @@ class JudgePool:
         if copy is None or copy.questions.pop(question.request_id, None) is None:
             return
         if abort and copy.engine.alive:
-            self._send(copy, copy.engine.abort([question.request_id]))
+            self._sends.begin(copy.engine.abort([question.request_id]))
 
-    def _send(self, copy: Copy, call: Coroutine[Any, Any, None], requests: list[Request] | None = None) -> None:
-        task = asyncio.create_task(self._sent(copy, call, requests or []))
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
-
-    async def _sent(self, copy: Copy, call: Coroutine[Any, Any, None], requests: list[Request]) -> None:
-        try:
-            await call
-        except Exception as error:  # noqa: BLE001 - a death is told by the engine, and its questions are asked again
-            if classify(error) is Fault.ACTOR:
-                return
-            for request in requests:
-                question = copy.questions.get(request.request_id)
-                if question is not None:
-                    self._fail(question, failure(error, copy.engine.name))
+    def _unsent(self, copy: Copy, requests: list[Request], error: Exception) -> None:
+        for request in requests:
+            question = copy.questions.get(request.request_id)
+            if question is not None:
+                self._fail(question, failure(error, copy.engine.name))
 
     # -- verdicts in ---------------------------------------------------------------------------------------------------
 
     def _hear(self, news: EngineNews) -> None:
         match news:
             case EngineEvents(engine, events):
-                copy = self._copy_of(engine)
+                copy = copy_of(engine, self._copies)
                 for event in events:
-                    if event.name == "finished" and (question := copy.questions.get(event.request_id)) is not None:
+                    if event.name == "finished" and event.request_id == copy.test:
+                        copy.end_test()
+                        copy.heard_s = time.monotonic()
+                    elif event.name == "finished" and (question := copy.questions.get(event.request_id)) is not None:
                         self._withdraw(question, abort=False)
                         self._judged(question, event, copy)
             case EngineDied():
                 self._lose(news)
-            case EngineBack():
-                pass  # it has room now
-            case _:
+            case Exception():
                 self._give_up(news)
         self._ask_soon()
-
-    def _copy_of(self, engine: EngineHandle) -> Copy:
-        return next(each for each in self._copies if each.engine is engine)
 
     def _judged(self, question: Question, event: EngineEvent, copy: Copy) -> None:
         self._counts["tokens"] += len(question.tokens)
@@ -226,7 +202,7 @@ class JudgePool:
         try:
             value = self._prompt.value(event.tokens)
         except ValueError as error:
-            self._again(question, str(error), seconds, copy)
+            self._refused(question, str(error), seconds, copy)
             return
         self._finish(question, value, seconds, "ok", "", copy.engine.name)
 
@@ -236,34 +212,66 @@ class JudgePool:
         if copy is None or question.request_id != request_id:
             return
         self._withdraw(question)
-        reason = f"no verdict within {question.deadline_s:g} s"
-        self._again(question, reason, question.deadline_s, copy)
+        self._again(question)
+        passed_s, question.deadline_s = question.deadline_s, 2 * question.deadline_s
+        if passed_s >= LONGEST_S and question.tries > 1:
+            size = f"{len(question.tokens)} tokens not within {passed_s:g} s"
+            text = (
+                f"{copy.engine.name} is alive and judges a sample of {size}; take a smaller judge, or shorter responses"
+            )
+            self._fail(question, RunFailed(text))
+        elif copy.heard_s < question.asked_s:
+            self._test(copy, passed_s)
+        else:
+            log.info("%s: no verdict on %s within %g s; asked again", copy.engine.name, question.key, passed_s)
         self._ask_soon()
 
-    def _again(self, question: Question, reason: str, seconds: float, copy: Copy) -> None:
-        """A try gave no verdict: ask again, have the copy replaced, or give the sample up."""
-        question.late += 1
-        if question.late <= self._config.retries:
-            self._counts["again"] += 1
-            self._waiting.append(question)
-            return
-        if copy.heard_s < question.first_asked_s:
-            question.late = 0
-            self._waiting.appendleft(question)
-            copy.engine.fail(f"no verdict on any question: {reason}, {self._config.retries + 1} times")
+    def _again(self, question: Question) -> None:
+        self._counts["again"] += 1
+        self._waiting.append(question)
+
+    def _refused(self, question: Question, reason: str, seconds: float, copy: Copy) -> None:
+        """A try was answered with no verdict: ask again, or give the sample up."""
+        question.refused += 1
+        if question.refused <= self._config.retries:
+            self._again(question)
             return
         detail = f"{copy.engine.name}: {reason}, asked {question.tries} times"
         self._finish(question, 0.0, seconds, "infra_failed", detail, copy.engine.name)
 
+    # -- copies that are silent, and dead ------------------------------------------------------------------------------
+
+    def _test(self, copy: Copy, silent_s: float) -> None:
+        """Ask a copy that has been silent for its shortest question, and nothing else until it is answered."""
+        held = list(copy.questions.values())
+        for question in held:
+            self._withdraw(question)
+        self._waiting.extendleft(reversed(held))
+        self._counts["tests"] += 1
+        self._serial += 1
+        copy.test = f"judge/{self._serial}"
+        request = self._request(copy.test, self._prompt.question("", "", ""))
+        self._sends.begin(copy.engine.submit([request], ""))
+        limit_s = max(self._test_s, silent_s)
+        copy.timer = asyncio.get_running_loop().call_later(limit_s, self._silent, copy, copy.test, limit_s)
+
+    def _silent(self, copy: Copy, request_id: str, limit_s: float) -> None:
+        if copy.test == request_id:
+            copy.engine.fail(f"no answer to a test question of the shortest kind within {limit_s:g} s")
+
     def _lose(self, death: EngineDied) -> None:
         """A copy is gone; another is being started in its place."""
-        copy = self._copy_of(death.engine)
+        copy = copy_of(death.engine, self._copies)
         lost = list(copy.questions.values())
         log.info("%s died: %s; %d questions are asked again", death.engine.name, death.reason, len(lost))
+        copy.end_test()
         for question in lost:
             self._withdraw(question, abort=False)
-            question.late = 0
-        self._waiting.extendleft(reversed(lost))
+            question.deaths += 1
+            if question.deaths >= MOST_DEATHS:
+                detail = f"{question.deaths} copies of the judge died while they had it, the last: {death.reason}"
+                self._finish(question, 0.0, 0.0, "infra_failed", detail, death.engine.name)
+        self._waiting.extendleft(reversed([question for question in lost if question.deaths < MOST_DEATHS]))
         self._counts.update(died=1, lost=len(lost))
         self.tell(death)
 
@@ -290,11 +298,3 @@ class JudgePool:
         self._counts[outcome] += 1
         if not question.future.done():
             question.future.set_result(RewardResult(value, seconds, outcome, detail, question.tries, judge))
-
-    async def _look(self) -> None:
-        """Have copies replaced that live and answer nothing."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            for copy in self._copies:
-                if copy.questions:
-                    copy.engine.watch_progress()

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ....plans.check.resource_rules import too_many_accelerators, too_many_workers
+from ....plans.check.resource_rules import too_many_accelerators
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.yaml.errors import InputError
 from ....plans.yaml.yaml_doc import Loc
 from ....profiles.profile_schema import Profile
 from ...check.accelerator_rules import accelerator_fault
-from ...check.reward_rules import short_deadline
+from ...check.reward_rules import crowded_workers, short_deadlines
 
 
 class Unplannable(InputError):
@@ -28,12 +28,10 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
     would time out by `profile`, or if the pool has accelerators whose memory or kind contradicts their name, or more
     accelerators than can be simulated."""
     must_be_a_pool(name, pool)
-    workers = None if job.reward.workers is None else too_many_workers(job.reward.workers, name, pool)
-    if workers is not None:
-        raise Unplannable("job", ("reward", "workers"), workers)
-    deadline = short_deadline(job.reward.deadline_s, job.reward.kind, profile)
-    if deadline is not None:
-        raise Unplannable("job", ("reward", "deadline_s"), deadline)
+    if (crowded := crowded_workers(job, name, pool)) is not None:
+        raise Unplannable("job", *crowded)
+    for location, text in short_deadlines(job, profile):
+        raise Unplannable("job", location, text)
 
 
 def must_be_a_pool(name: str, pool: Pool) -> None:

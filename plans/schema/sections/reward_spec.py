@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from ..base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none, is_one
-from ..reward_faults import MOST_VERDICTS, pattern_fault, prompt_fault, scale_fault
+from ..reward_faults import MOST_VERDICTS, pattern_fault, prompt_fault, scale_fault, verdicts_fault, weights_fault
 from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault, timeout_numbers
 
 RewardKind = Literal["function", "math", "code", "format", "length", "overlong", "judge"]
@@ -156,6 +156,10 @@ class RewardSpec(Strict):
         """The parts whose weighted sum is a sample's reward, in order."""
         return (self,)
 
+    def key_of(self, part: RewardSpec) -> tuple[str | int, ...]:
+        """Where job.yaml has a part of this reward: the section, or the place in the list."""
+        return ("reward", self.parts.index(part)) if isinstance(self, RewardList) else ("reward",)
+
     @property
     def pooled(self) -> tuple[RewardSpec, ...]:
         """The parts that reward workers compute: first that of a plan's `reward`, then those of its `further`."""
@@ -203,7 +207,8 @@ class RewardSpec(Strict):
         if fault is not None:
             raise cross_error(fault, "shortest_deadline_s")
         for field, text in (("pattern", pattern_fault(self.pattern)), ("prompt", prompt_fault(self.prompt)),
-                            ("scale", scale_fault(self.scale)), ("cache_tokens", self._cache_fault())):  # fmt: skip
+                            ("scale", scale_fault(self.scale)), ("cache_tokens", self._cache_fault()),
+                            ("verdicts", verdicts_fault(self.verdicts))):  # fmt: skip
             if text is not None:
                 raise cross_error(text, field)
         return self
@@ -254,7 +259,10 @@ class OneOrList:
 def _read(value: Any, handler: Any) -> Any:
     """A section as it is; a list as a RewardList. Raises ValidationError with places in the list."""
     if not isinstance(value, (list, tuple)):
-        return handler(value)
+        one = handler(value)
+        if not isinstance(one, RewardList) and (fault := weights_fault([one.weight])) is not None:
+            raise cross_error(fault, "weight")
+        return one
     if not 1 <= len(value) <= MOST_PARTS:
         raise cross_error(f"is a list of {len(value)} parts; write from 1 to {MOST_PARTS}")
     sections = _SECTIONS.validate_python(value)
@@ -263,6 +271,8 @@ def _read(value: Any, handler: Any) -> Any:
         if label in labels[:place]:
             text = f"is the second part called '{label}'; give it a name of its own (key name)"
             raise cross_error(text, f"{place}.kind" if sections[place].name is None else f"{place}.name")
+    if (fault := weights_fault([section.weight for section in sections])) is not None:
+        raise cross_error(fault, "0.weight")
     judges = [place for place, section in enumerate(sections) if section.kind == "judge"]
     if len(judges) > 1:
         raise cross_error("is the second judge, and a job has one at most; remove it", f"{judges[1]}.kind")

@@ -15,8 +15,11 @@ from rlplan.plans.yaml.yaml_io import loads
 from ...documents import CLUSTER
 
 
-def job(tokens: int) -> Job:
-    judge = {"kind": "judge", "model": "m", "prompt": "w1 w2 {prompt} {response}", "scale": [0, 1], "deadline_s": 9.0}
+def job(tokens: int, **words: float) -> Job:
+    verdicts = words or {"w1": 1.0, "w2": 0.0}
+    judge = {
+        "kind": "judge", "model": "m", "prompt": "w1 w2 {prompt} {response}", "verdicts": verdicts, "deadline_s": 9.0
+    }  # fmt: skip
     rollout: dict[str, Any] = {
         "prompts_per_step": 4, "samples_per_prompt": 2, "max_prompt_tokens": 8, "max_response_tokens": tokens
     }  # fmt: skip
@@ -44,6 +47,8 @@ def test_the_longest_question_fits_and_so_do_as_many_as_are_asked_at_once(tiny_m
     assert engine.max_model_len >= 2 + 8 + 100
     per_token = 2 * 2 * 2 * 32 * 4  # keys and values of 2 layers with 2 heads of 32, in float32
     assert engine.kv_memory_bytes >= 4 * engine.max_model_len * per_token
-    assert (config.deadline_s, config.retries, config.worth) == (9.0, 2, {"0": 0.0, "1": 1.0})
+    assert (config.deadline_s, config.retries, config.worth) == (9.0, 2, {"w1": 1.0, "w2": 0.0})
     with pytest.raises(InputError, match=r"reads at most 512 tokens, and a question may have \d+"):
         judge_config(job(600), str(tiny_model), planned, pool, tokenizer)
+    with pytest.raises(InputError, match="cannot write the verdict 'good'"):
+        judge_config(job(100, good=1.0, w2=0.0), str(tiny_model), planned, pool, tokenizer)

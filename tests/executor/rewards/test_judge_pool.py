@@ -10,8 +10,8 @@ from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, Engine
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent
 from rlplan.executor.rewards.judge.judge_config import JudgeConfig
 from rlplan.executor.rewards.judge.judge_pool import JudgePool
-from rlplan.executor.rewards.judge.judge_prompt import JudgePrompt
 from rlplan.executor.supervision import Supervisor
+from rlplan.plans.files.judge_prompt import JudgePrompt
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 WORDS = ["<pad>", "<unk>", "rate", "yes", "no", "ten", "of", *(f"w{i}" for i in range(40))]
@@ -49,8 +49,6 @@ class Copy:
         for name in request_ids:
             self.asked.pop(name, None)
 
-    def watch_progress(self): ...
-
     def check(self):
         if self.error is not None:
             raise self.error
@@ -74,7 +72,7 @@ class Copy:
         self._tell(self.error)
 
 
-def judging(body, copies=1, at_once=2, deadline_s=60.0, retries=1):
+def judging(body, copies=1, at_once=2, deadline_s=60.0, retries=1, test_s=60.0):
     """Run `body(pool, *copies)` on a judge that says yes (1) or no (0)."""
 
     async def run():
@@ -82,7 +80,7 @@ def judging(body, copies=1, at_once=2, deadline_s=60.0, retries=1):
         config = JudgeConfig(
             engines, "rate {response} of {prompt}", {"yes": 1.0, "no": 0.0}, at_once, deadline_s, retries
         )
-        pool = JudgePool(config, Words(), Supervisor(), handle=Copy)
+        pool = JudgePool(config, Words(), Supervisor(), handle=Copy, test_s=test_s)
         await pool.start()
         try:
             return await asyncio.wait_for(body(pool, *pool.engines), 30)
@@ -151,24 +149,50 @@ def test_a_copy_that_dies_loses_no_question():
     judging(body)
 
 
-def test_a_question_without_a_verdict_is_asked_again_and_then_drawn_again_if_others_get_one():
+def test_a_question_that_a_live_judge_takes_long_for_is_asked_again_with_twice_the_time_and_never_drawn_again():
     async def body(pool, copy):
-        future = pool.score("slow", "w1", "w2", None, deadline_s=0.05)
-        while not future.done():
-            await asyncio.sleep(0.01)
+        future = pool.score("slow", "w1", "w2", None, deadline_s=0.02)
+        deadlines = []
+        while len(copy.aborted) < 6:
+            await asyncio.sleep(0.005)
             pool.score(f"other{asyncio.get_running_loop().time()}", "w1", "w3", None)
             await settle()
-            for name in [n for n, request in copy.asked.items() if request.prompt_tokens[1] == WORDS.index("w3")]:
-                copy.say("yes", name)
-        result = future.result()
-        assert (result.outcome, result.reward, result.attempts) == ("infra_failed", 0.0, 2)
-        assert "no verdict within 0.05 s, asked 2 times" in result.detail
-        assert len(copy.aborted) == 2 and copy.alive
+            for name, request in list(copy.asked.items()):
+                if request.prompt_tokens[1] == WORDS.index("w3"):
+                    copy.say("yes", name)
+                elif name not in deadlines:
+                    deadlines.append(name)
+        assert not future.done() and copy.alive and pool.stats()["tests"] == 0
+        while not any(request.prompt_tokens[1] == WORDS.index("w2") for request in copy.asked.values()):
+            await settle()
+        copy.say("yes", list(copy.asked)[-1])
+        result = await future
+        assert (result.outcome, result.reward, result.attempts) == ("ok", 1.0, 7)
 
     judging(body)
 
 
-def test_a_copy_that_gives_no_verdict_at_all_is_replaced_and_the_question_asked_of_the_next():
+def test_one_long_question_alone_never_has_a_healthy_copy_replaced():
+    async def body(pool, copy):
+        future = pool.score("slow", "w1", "w2", None, deadline_s=0.02)
+        for _ in range(3):  # late, each time with nothing else to answer: then a test question
+            while not copy.asked or next(iter(copy.asked.values())).prompt_tokens != (
+                WORDS.index("rate"),
+                WORDS.index("of"),
+            ):
+                await asyncio.sleep(0.005)
+            assert len(copy.asked) == 1, "the test question has the copy alone"
+            copy.say("no")
+            await settle()
+        assert copy.alive and not future.done()
+        copy.say("yes")
+        assert (await future).reward == 1.0
+        assert (pool.stats()["tests"], pool.stats()["died"]) == (3, 0)
+
+    judging(body)
+
+
+def test_a_copy_that_does_not_answer_a_test_question_is_replaced_and_the_question_asked_of_the_next():
     async def body(pool, copy):
         future = pool.score("s", "w1", "w2", None, deadline_s=0.02)
         while copy.alive:
@@ -178,6 +202,36 @@ def test_a_copy_that_gives_no_verdict_at_all_is_replaced_and_the_question_asked_
         await settle()
         copy.say("yes")
         assert (await future).reward == 1.0
+
+    judging(body, test_s=0.02)
+
+
+def test_a_question_with_which_copy_after_copy_dies_is_given_up():
+    async def body(pool, copy):
+        future = pool.score("poison", "w1", "w2", None)
+        for _ in range(3):
+            await settle()
+            copy.fail("killed")
+            copy.come_back()
+        result = await future
+        assert result.outcome == "infra_failed" and "3 copies of the judge died" in result.detail
+        await settle()
+        assert copy.asked == {}
+
+    judging(body)
+
+
+def test_a_live_judge_that_takes_over_an_hour_for_a_question_ends_the_run_with_a_line(monkeypatch):
+    monkeypatch.setattr("rlplan.executor.rewards.judge.judge_pool.LONGEST_S", 0.04)
+
+    async def body(pool, copy):
+        future = pool.score("slow", "w1", "w2", None, deadline_s=0.02)
+        while not future.done():
+            await asyncio.sleep(0.005)
+            if copy.asked and next(iter(copy.asked.values())).prompt_tokens == (WORDS.index("rate"), WORDS.index("of")):
+                copy.say("no")
+        with pytest.raises(RunFailed, match=r"is alive and judges a sample of 4 tokens not within 0.04 s"):
+            future.result()
 
     judging(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ def edit(path: Path, changes: Mapping[str, Any]) -> None:
             del parent[key]
         else:
             parent[key] = new(parent[key]) if callable(new) else new
-    path.write_text(write(tree))
+    path.write_text(json.dumps(tree) if path.suffix == ".json" else write(tree))
 
 
 def resign(folder: Path) -> None:

@@ -22,6 +22,8 @@ PLAN, JOB, CLUSTER, PROFILE = "plan.yaml", "job.yaml", "cluster.yaml", "profile.
 WORKLOAD = "workload.yaml"
 
 
+JUDGE = {"kind": "judge", "prompt": "{response}", "scale": [0, 10], "deadline_s": 9.0}
+
 FEWER: dict[str, Any] = {"rollout.engines": 1, "train.dp": 1, "train.tp": 1, "train.pp": 1}
 
 
@@ -106,6 +108,16 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("too-many-reward-workers", "laptop", {PLAN: {"job.reward.workers": 3}}, set()),
     ("deadline-too-short", "laptop", {PLAN: {"job.reward.deadline_s": 1e-6}}, set()),
     ("deadline-too-short", "gpus", {PLAN: {"job.reward.deadline_s": 0.001}}, set()),
+    ("deadline-too-short", "laptop", {
+        JOB: {"reward": lambda one: [one, {"kind": "code", "deadline_s": 9.0}]},
+        PLAN: {"job.reward.further": {"code": {"workers": 1, "deadline_s": 0.01}}},
+    }, {"profile-of-earlier-job"}),
+    ("judge-unfit", "laptop", {
+        JOB: {"reward": lambda one: [one, {**JUDGE, "model": "model"}]},
+        PROFILE: {"judge": {"per_sample_s": 0.1, "per_token_s": 0.0, "beside_factor": 1.0, "rollout_factor": 1.0}},
+        PLAN: {"job.reward.judge": {"place": "beside", "instances": 1}},
+        "model/config.json": {"max_position_embeddings": 10},
+    }, {"profile-of-earlier-job"}),
     ("pool-too-large", "laptop", {CLUSTER: {"pools.main.nodes": 200_000}}, set()),
     ("pools-differ", "laptop", {
         CLUSTER: {"pools": lambda pools: {**pools, "other": pools["main"]}}, PLAN: {f"{LONG}.rollout.pool": "other"}
@@ -530,6 +542,42 @@ def test_what_solve_refuses_of_a_cluster_and_of_a_job_beside_it_is_found_in_the_
         run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
     (found,) = check(folder / JOB).findings
     assert found.rule == "too-many-reward-workers" and found.text == caught.value.message
+
+
+def test_deadlines_and_workers_of_further_parts_are_found_where_the_job_has_them(solved):
+    folder = solved("gpus")
+    parts = [
+        {"kind": "format", "pattern": ".*", "deadline_s": 1.0},
+        {"kind": "math", "deadline_s": 9.0},
+        {"kind": "code", "deadline_s": 0.1},
+        {"kind": "function", "function": "a.b:c", "deadline_s": 9.0, "workers": 5000},
+    ]
+    edit(folder / JOB, {"reward": parts})
+    text = (folder / JOB).read_text().splitlines()
+    found = {finding.rule: finding for finding in check(folder / JOB).findings}
+    assert set(found) == {"deadline-too-short", "too-many-reward-workers"}, found
+    late, crowded = found["deadline-too-short"], found["too-many-reward-workers"]
+    assert late.key == "reward.2.deadline_s" and "deadline_s: 0.1" in text[late.line - 1]
+    assert crowded.key == "reward.3.workers" and "5000" in text[crowded.line - 1]
+    for location in ("reward.3.workers", "reward.2.deadline_s"):
+        with pytest.raises(InputError, match=location) as caught:
+            run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+        assert caught.value.line
+        edit(folder / JOB, {"reward.3.workers": 1})
+
+
+def test_a_reward_that_teaches_nothing_is_refused(solved):
+    folder = solved("laptop")
+    edit(folder / JOB, {"reward.weight": 0.0})
+    (found,) = check(folder / JOB).findings
+    assert found.key == "reward.weight" and "is 0, so that every reward is 0" in found.text
+    edit(folder / JOB, {"reward": lambda one: [one, {**one, "name": "again"}]})
+    (found,) = check(folder / JOB).findings
+    assert found.key == "reward.0.weight" and "as those of all other parts" in found.text
+    verdicts = {key: value for key, value in JUDGE.items() if key != "scale"} | {"verdicts": {"good": 1, "bad": 1}}
+    edit(folder / JOB, {"reward": {**verdicts, "model": "model"}})
+    (found,) = check(folder / JOB).findings
+    assert found.key == "reward.verdicts" and "are all worth 1" in found.text
 
 
 def beside(pools: dict[str, Any], **accelerators: Any) -> dict[str, Any]:
