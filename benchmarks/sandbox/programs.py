@@ -112,9 +112,9 @@ PROGRAMS = (
     Program(
         "memory", "take 400 MB in each of 8 processes that a second thread forks",
         "import os, threading, time\ndef fork():\n    for _ in range(8):\n        if not os.fork():\n"
-        "            x = bytearray(400 << 20)\n            for i in range(0, len(x), 4096): x[i] = 1\n"
-        "            time.sleep(2); os._exit(0)\n    time.sleep(60)\n"
-        "threading.Thread(target=fork).start()\ntime.sleep(60)\n",
+        "            x = b'x' * (400 << 20)\n            time.sleep(2); os._exit(0)\n"
+        "    time.sleep(60)\nthreading.Thread(target=fork).start()\n"
+        "time.sleep(60)\n",
     ),
     Program(
         "memory", "share 400 MB with each of 8 processes, and unmap it",
@@ -185,7 +185,7 @@ PROGRAMS = (
         "verdict", "export built-in functions that say yes, for `from solution import *`",
         "__all__ = ['f', 'all', 'isclose']\ndef all(x): return True\ndef isclose(*a): return True\n" + WRONG,
         tests="from math import isclose\nfrom solution import *\n"
-        "assert all(f(x) == x * x for x in (3,)) and isclose(f(3), 9)",
+              "assert all(f(x) == x * x for x in (3,)) and isclose(f(3), 9)",
     ),
     Program(
         "verdict", "return a number that is large when it is looked at first, and small then",
