@@ -14,6 +14,7 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ..plans.schema.sections.levers import RewardJudge
 from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
@@ -80,6 +81,8 @@ class Configuration:
     fleet: FleetConfig
     rewards: Mapping[str, PoolSize]
     """By part of the reward: its workers, and the longest deadline of any plan; each sample has its own plan's."""
+    judge: RewardJudge | None
+    """Where the judge of the job's reward is; None without one."""
     trainers: tuple[TrainerConfig, ...]
     """One for each plan."""
     runs: tuple[RunSettings, ...]
@@ -107,6 +110,7 @@ def configuration(
             name: PoolSize(pool.workers, max(worker_pools(other, job)[name].deadline_s for other in plans))
             for name, pool in worker_pools(plans[0], job).items()
         },
+        judge=plans[0].reward.judge,
         trainers=tuple(planned_trainer(planned, job, paths.model, train_pool or pool) for planned in plans),
         runs=runs,
     )

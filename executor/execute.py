@@ -64,15 +64,15 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "prepare has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
+    settings = configuration([e.plan.job for e in executions], job, paths, pool, first.train_pool)
     asked, judge_tokenizer = None, None
-    if (planned := first.plan.job.reward.judge) is not None:
+    if settings.judge is not None:
         judge_tokenizer = load_tokenizer(paths.judge)
-        asked = judge_config(job, paths.judge, planned, pool, judge_tokenizer)
+        asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
 
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
-    settings = configuration([e.plan.job for e in executions], job, paths, pool, first.train_pool)
     placement = placement_of(executions)
     seats = SeatKeeper(placement, pool.accelerators.kind)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)

@@ -27,8 +27,8 @@ from .choose.candidates.round_kinds import ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits, TrainPool
 from .choose.rewards.judge_places import judge_places
-from .choose.rewards.reward_choices import room_for_workers
-from .costs.reward_costs import crowding
+from .choose.rewards.reward_choices import fixed_workers, room_beside, undecided
+from .costs.reward_costs import crowding, further_costs
 from .costs.round_costs import change_of, judge_factors, with_judge
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
@@ -85,7 +85,7 @@ def prepare(
     draws = Draws(model, options.seed, max(width, 2 * rollout.samples_per_prompt))
     space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
     rewards = [with_judge(choice.cost(profile.reward), profile, judge) for choice in space.rewards]
-    apart = space.pools.apart
+    apart, further = space.pools.apart, further_costs(pool for _, pool in space.rewards[0].further)
     setting = Setting(
         target=rollout.prompts_per_step,
         group_size=rollout.samples_per_prompt,
@@ -97,8 +97,8 @@ def prepare(
         draws=draws,
         drafted=space.drafted,
         noise=partial(noise_of, profile),
-        crowding=partial(crowding, profile),
-        change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart),
+        crowding=partial(crowding, profile, further=further),
+        change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart, further),
         max_prompt_tokens=rollout.max_prompt_tokens,
         streams=apart,
     )
@@ -152,8 +152,10 @@ def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, option
         train_pool=None if own is None else TrainPool(own.host_memory_bytes, own.nodes, usd_per_node_hour(own) / 3600),
         # The executor starts trainers once, for both kinds of round; layouts that were measured are its own.
         one_sharding=not options.for_any or profile.train_law is None,
-        workers=() if job.reward.workers is not None else tuple(choice.workers for choice in space.rewards),
-        worker_room={key: room_for_workers(key, pool) for key in space.decode},
+        workers=tuple(choice.all_workers - fixed_workers(job.reward) for choice in space.rewards)
+        if undecided(job.reward)
+        else (),
+        worker_room={key: room_beside(key, pool, job.reward) for key in space.decode},
     )
 
 

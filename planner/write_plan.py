@@ -19,7 +19,6 @@ from ..plans.schema.sections.planned_job import (
     Bias,
     PlacementSpec,
     PlannedJob,
-    PooledReward,
     RewardPlan,
     StepIssue,
     SyncPlan,
@@ -107,12 +106,7 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             deadline_s=reward.deadline_s,
             adaptive_timeout=reward.adaptive,
             judge=search.space.judge,
-            further={
-                part.label: PooledReward(
-                    workers=part.workers or 1, deadline_s=part.deadline_s, adaptive_timeout=part.adaptive_timeout
-                )
-                for part in job.reward.pooled[1:]
-            },
+            further=dict(reward.further),
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY, relay=relays(search, cycle)),

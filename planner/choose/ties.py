@@ -93,7 +93,7 @@ def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycl
         alike,
         key=lambda c: (
             issued_per_trained(c, target, group_size),
-            search.space.rewards[c.short.reward].workers if search.space.rewards else 0,
+            search.space.rewards[c.short.reward].all_workers if search.space.rewards else 0,
             c.cost(search.limits),
             c.name,
         ),

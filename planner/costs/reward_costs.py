@@ -13,8 +13,8 @@ learns them as the executor does, and pays the longest deadline until then.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.schema.sections.levers import TimeoutNumbers
+from ...plans.schema.sections.planned_job import PooledReward
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
+from ...profiles.reward_tables import reward_table
 from ...rounds.timeouts import Execution, TimeoutSpec
 
 Numbers = NDArray[np.float64]
@@ -138,6 +140,8 @@ class RewardCost:
         after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
         per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
         of_judge: whether a judge's copies are the workers.
+        of_further: whether they are those of a further part of the reward.
+        all_workers: reward workers of all parts, which run on host cores; 0: `workers`.
     """
 
     workers: int
@@ -148,6 +152,13 @@ class RewardCost:
     after_rollout: bool = False
     per_token_s: float = 0
     of_judge: bool = False
+    of_further: bool = False
+    all_workers: int = 0
+
+    @property
+    def on_cores(self) -> int:
+        """Reward workers of all parts."""
+        return self.all_workers or self.workers
 
     def read_s(self, tokens: int) -> float:
         """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
@@ -176,7 +187,27 @@ def slower_of(workers: RewardCost, judge: RewardCost) -> RewardCost:
     An approximation: the simulated queue is one, and so where both take about as long, rewards come a little too soon.
     """
     judge_s = judge.read_s(TYPICAL_TOKENS) / judge.workers
+    judge = replace(judge, all_workers=workers.on_cores)
     return judge if judge_s >= workers.mean_s() / workers.workers else workers
+
+
+def slowest_of(main: RewardCost, further: Sequence[RewardCost]) -> RewardCost:
+    """The one of the pools of all parts of a reward that takes longest for each sample of many, as `slower_of`."""
+    if not further:
+        return main
+    pools = [main, *(replace(each, of_further=True) for each in further)]
+    slowest = max(pools, key=lambda pool: pool.mean_s() / pool.workers)  # the first of those that are alike
+    return replace(slowest, all_workers=sum(pool.workers for pool in pools))
+
+
+def further_costs(further: Iterable[PooledReward]) -> list[RewardCost]:
+    """Costs of scoring by the pools of a reward's further parts, at the seconds that ship for their kinds: a profile
+    has those of the first part alone."""
+    return [
+        reward_cost(reward_table(pool.kind).reward(1), pool.workers, pool.timeout_numbers())
+        for pool in further
+        if pool.kind is not None
+    ]
 
 
 AT_ONCE = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
@@ -196,7 +227,7 @@ def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = N
     return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)
 
 
-def crowding(profile: Profile, engines: EngineLayout, workers: int) -> float:
+def crowding(profile: Profile, engines: EngineLayout, workers: int, further: Sequence[RewardCost] = ()) -> float:
     """Factor on decode and prefill seconds beside so many reward workers, over those beside the workers that the
     profile was measured with; 1 where accelerators are GPUs (workers then have cores of their own, reward_choices.py)
     or the profile does not know the load.
@@ -204,14 +235,18 @@ def crowding(profile: Profile, engines: EngineLayout, workers: int) -> float:
     Where accelerators are cores, a worker that scores keeps one busy, and so does each rank of an engine. The kernel
     shares c cores evenly among what wants to run, so that e ranks beside b busy workers decode (e + b) / c times as
     long, if that is above 1. Of W workers min(W, load) are busy. This is estimated from the counts, not measured: the
-    profile has rounds with one number of workers only.
+    profile has rounds with one number of workers only. Pools of `further` parts of the reward are taken to have had a
+    worker each then, and to be as much busier than the first part's as their samples take longer.
     """
     reward, machine = profile.reward, profile.machine
-    if machine.kind == "cuda" or reward.load is None or workers == reward.workers:
+    measured = reward.workers + len(further)
+    if machine.kind == "cuda" or reward.load is None or workers == measured:
         return 1.0
     ranks, load = min(engines.engines * engines.tp, machine.accelerators), reward.load
+    if reward.per_sample_s > 0:
+        load += load * math.fsum(pool.mean_s() for pool in further) / reward.per_sample_s
 
     def slowdown(count: int) -> float:
         return max(1.0, (ranks + min(count, load)) / machine.cores)
 
-    return slowdown(workers) / slowdown(reward.workers)
+    return slowdown(workers) / slowdown(measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +24,7 @@ from .draft_costs import Drafts, beside_judge, drafted, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
-from .reward_costs import AT_ONCE, RewardCost, crowding, reward_cost, slower_of
+from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
 
@@ -56,8 +57,9 @@ def round_costs(
     slower = judge_factors(profile, judge)[1] if judge is not None else 1.0
     pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
     streams = planned.placement is not None and planned.placement.streams
-    workers = planned.reward.workers or profile.reward.workers
-    kinds = partial(_kind, profile, allowed, slower, pools, apart, streams, workers)
+    further = further_costs(planned.reward.further.values())
+    workers = planned.reward.all_workers or profile.reward.workers
+    kinds = partial(_kind, profile, allowed, slower, pools, apart, streams, workers, further)
     short = kinds(rounds.short)
     return short, kinds(rounds.long) if rounds.long else short
 
@@ -67,7 +69,8 @@ def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
     reward = planned.reward
     cost = AT_ONCE
     if reward.workers:
-        cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
+        main = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
+        cost = slowest_of(main, further_costs(reward.further.values()))
     return replace(with_judge(cost, profile, reward.judge), after_rollout=reward.synchronous)
 
 
@@ -121,11 +124,12 @@ def _kind(
     apart: bool,
     streams: bool,
     workers: int,
+    further: Sequence[RewardCost],
     round_: ShortRound | LongRound,
 ) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers)
+    decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(
@@ -134,7 +138,7 @@ def _kind(
             )
         decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
     spec = change_spec(round_)
-    change = None if spec is None else change_of(profile, slower, apart, decode, spec, workers)
+    change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
     return RoundCosts(decode, rollout.max_num_seqs, train_of(profile, round_.train, apart), change, streams)
 
 
@@ -147,7 +151,13 @@ def change_spec(round_: ShortRound | LongRound) -> HandOverSpec | TailSpec | Non
 
 
 def change_of(
-    profile: Profile, slower: float, apart: bool, cost: DecodeCost, spec: HandOverSpec | TailSpec, workers: int
+    profile: Profile,
+    slower: float,
+    apart: bool,
+    further: Sequence[RewardCost],
+    cost: DecodeCost,
+    spec: HandOverSpec | TailSpec,
+    workers: int,
 ) -> EngineChange:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
@@ -167,16 +177,18 @@ def change_of(
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
-        return EngineChange(spec, _crowded(profile, after, slower, workers), takes_s)
+        return EngineChange(spec, _crowded(profile, after, slower, workers, further), takes_s)
     # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
     # What a sample that ends costs is the driver's, which serves all engines in turn.
     engines = cost.key.engines
     return EngineChange(spec, replace(cost, finish_s=cost.finish_s * spec.stay(engines) / engines))
 
 
-def _crowded(profile: Profile, cost: DecodeCost, slower: float, workers: int) -> DecodeCost:
+def _crowded(
+    profile: Profile, cost: DecodeCost, slower: float, workers: int, further: Sequence[RewardCost]
+) -> DecodeCost:
     """Costs beside a judge and reward workers."""
-    return slowed(beside_judge(cost, slower), crowding(profile, cost.key, workers))
+    return slowed(beside_judge(cost, slower), crowding(profile, cost.key, workers, further))
 
 
 def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = None) -> DecodeCost:

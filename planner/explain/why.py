@@ -21,11 +21,13 @@ from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
+from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
 from ..choose.ways_between import placement_text, transfer_text
 from ..costs.colocation import turns_text
-from ..costs.reward_costs import RewardCost, crowding
+from ..costs.reward_costs import RewardCost, further_costs
+from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
@@ -45,7 +47,9 @@ def explain(
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
         why["reward.adaptive_timeout"] = timeouts
     if search.limits.workers:
-        why["reward.workers"] = _workers(decided, profile)
+        why["reward.workers"] = _workers(decided, profile, job)
+    if search.space.rewards[decided.cycle.short.reward].further:
+        why["reward.further"] = _further(search, decided.cycle)
     why |= _rollouts(search, decided)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
@@ -217,26 +221,39 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
     )
 
 
-def _workers(decided: Decided, profile: Profile) -> str:
+def _workers(decided: Decided, profile: Profile, job: Job) -> str:
     """Text on the seconds of a step with one reward worker fewer and one more, which are simulated on the rounds that
     the plan is predicted from, and on the host cores that bound them."""
     search, cycle = decided.holdout.search, decided.holdout.cycle
-    size, choices = search.limits.group_size, search.space.rewards
+    size, choices, judge = search.limits.group_size, search.space.rewards, search.space.judge
     chosen, room = choices[cycle.short.reward], search.limits.worker_room[cycle.short.layout]
     rounds = cycle.short.rounds, cycle.long.rounds if cycle.long else 0
-    texts = []
-    for workers in (chosen.workers - 1, chosen.workers + 1):
-        if 1 <= workers <= room:
-            costs = [choice.with_workers(workers).cost(profile.reward) for choice in choices]
+    used, texts = chosen.all_workers - fixed_workers(job.reward), []
+    for workers in (chosen.workers - 1, chosen.workers + 1) if job.reward.pooled[0].workers is None else ():
+        if workers >= 1 and used + workers - chosen.workers <= room:
+            costs = [with_judge(each.with_workers(workers).cost(profile.reward), profile, judge) for each in choices]
             other = search.anew([cycle], search.setting.draws, costs).simulate(cycle, *rounds)
             change_s = other.seconds_per_sample(size) - cycle.seconds_per_sample(size)
             texts.append(f"with {workers} a step takes {size * search.setting.target * change_s:+.3g} s")
     parts = [f"{count(chosen.workers, 'reward worker')}: {', '.join(texts)}"] if texts else []
-    slower = crowding(profile, cycle.short.layout, chosen.workers)
+    slower = search.setting.crowding(cycle.short.layout, chosen.all_workers)
     if slower != 1.0:
         measured = count(profile.reward.workers, "worker")
         parts.append(f"decoding takes {slower:.2f} times as long as beside {measured}, as is estimated, not measured")
     return "; ".join([*parts, f"engines leave them {count(room, 'host core')}"])
+
+
+def _further(search: Search, cycle: Cycle) -> str:
+    """Text on the pools of a reward's further parts: where their seconds are from, and what of them is simulated."""
+    pools = search.space.rewards[cycle.short.reward].further
+    texts = [
+        f"{name}: {count(pool.workers, 'worker')}, {each.mean_s():.3g} s a sample"
+        for (name, pool), each in zip(pools, further_costs(pool for _, pool in pools), strict=True)
+    ]
+    return (
+        f"{'; '.join(texts)}; these seconds are those that ship for the kinds, since a profile has those of the first "
+        "part alone; of all pools and the judge only the slowest is simulated, not how a sample waits for the others"
+    )
 
 
 def _timeouts(reward: RewardCost) -> str | None:

@@ -112,7 +112,9 @@ def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Re
     if priced.reward.of_judge:  # what rewards waited for
         judge = judge and refitted_judge(judge, reward)
     else:
-        rewards = refitted_reward(rewards, run, reward)
+        # What rounds waited for says nothing of the first part where a further one is slower.
+        own = Line(0.0, 1.0, REWARD_PRIOR, REWARD_PRIOR, 0) if priced.reward.of_further else reward
+        rewards = refitted_reward(rewards, run, own)
     changed = corrected(profile, rollout, sync, updates, rewards, judge)
     return Refit(changed, rollout, updates, sync, reward, mean_factor(rollout))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from ...plans.schema.sections.planned_job import RewardPlan
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.reward_fit import ScoredSample, fit_executions
 from ...profiles.phase_schema import Reward, Spread
@@ -50,7 +52,8 @@ def refitted_judge(judge: Judge, line: Line) -> Judge:
 
 
 def _scored(run: ExecutedRun) -> Iterator[ScoredSample]:
-    """The samples that the run scored.
+    """The samples that the run scored, as the first part of the reward that workers compute has it: neither the
+    weighted sum nor the seconds of a judge are its own.
 
     One that a deadline below the longest ended would have taken the longest, as far as is known: it never ended. So
     that deadlines which adapted are not taken for what answers take.
@@ -58,11 +61,30 @@ def _scored(run: ExecutedRun) -> Iterator[ScoredSample]:
     longest_s = run.plan.job.reward.deadline_s
     for step in run.steps:
         for row in step.rows:
-            if row.get("reward") is None or row.get("reward_s") is None:
+            scored = _of_workers(row, run.plan.job.reward)
+            if scored is None:
                 continue
-            late = row.get("reward_outcome") == "policy_timeout"
-            seconds = max(longest_s, row["reward_s"]) if late else row["reward_s"]
-            yield ScoredSample(row["prompt"], row["reward"], seconds)
+            value, took_s, outcome = scored
+            late = outcome == "policy_timeout"
+            yield ScoredSample(row["prompt"], value, max(longest_s, took_s) if late else took_s)
+
+
+def _of_workers(row: Mapping[str, Any], planned: RewardPlan) -> tuple[float, float, str] | None:
+    """(value, seconds, outcome) of the first part of a sample's reward that workers compute; None if it has none.
+
+    Of several parts that is the one that is no further part of the plan and has a deadline in the trace, which neither
+    a judge nor a length has.
+    """
+    if row.get("reward") is None or row.get("reward_s") is None:
+        return None
+    parts = row.get("reward_parts")
+    if not parts:
+        return row["reward"], row["reward_s"], row.get("reward_outcome", "ok")
+    others = [part for name, part in parts.items() if name not in planned.further]
+    if planned.workers == 0 or not others:
+        return None
+    part = next((each for each in others if each.get("deadline_s") is not None), others[0])
+    return part["value"], part["s"], part["outcome"]
 
 
 def _scaled(spread: Spread, factor: float) -> Spread:

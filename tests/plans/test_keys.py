@@ -96,6 +96,9 @@ FURTHER: dict[str, tuple[dict[str, Any], Any]] = {
 }
 """Keys of the pools of further parts of a reward, which stand under the names of the parts."""
 
+FURTHER_SHOWN = {"job.reward.further.kind"}
+"""Those that only predictions read."""
+
 REWARDS = {"library": "code", "sha256": "d" * 64}
 REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "rlplan": ({}, 2),
@@ -206,7 +209,7 @@ def test_every_key_of_a_plan_is_read_or_refused_or_shown_and_only_one_of_them() 
     found = list(dict.fromkeys(leaves(Plan)))
     assert len(found) > 100, "the walk misses sections"
     shown = {leaf for leaf in found if leaf.startswith(SHOWN)}
-    kinds = [set(READ), set(FURTHER), set(REFUSED), shown]
+    kinds = [set(READ), set(FURTHER), FURTHER_SHOWN, set(REFUSED), shown]
     assert sorted(leaf for leaf in found if not any(leaf in kind for kind in kinds)) == [], "say what becomes of them"
     assert sorted((set(READ) | set(FURTHER) | set(REFUSED)) - set(found)) == [], "keys that are no more"
     assert sum(map(len, kinds)) == len(set.union(*kinds)), "a key is declared twice"
@@ -240,6 +243,9 @@ def test_a_change_of_each_key_of_a_further_pool_changes_what_is_started(document
         changed_pool = with_value(plan.job.reward.further["shape"], path, value)
         changed = with_value(plan, ["job", "reward", "further"], {"shape": changed_pool})
         assert documents.configuration(changed) != documents.configuration(plan), leaf
+    named = with_value(plan.job.reward.further["shape"], ["kind"], "format")
+    same = with_value(plan, ["job", "reward", "further"], {"shape": named})
+    assert documents.configuration(same).rewards["shape"] == documents.configuration(plan).rewards["shape"]
 
 
 def test_a_change_of_each_key_that_cannot_be_run_is_refused_with_its_name(documents: Documents) -> None:

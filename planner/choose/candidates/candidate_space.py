@@ -24,7 +24,7 @@ from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
 from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
-from ..rewards.reward_choices import RewardChoice, reward_choices
+from ..rewards.reward_choices import RewardChoice, reward_choices, undecided
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
 from .memory_fit import fitting_beside
@@ -180,7 +180,7 @@ def _rewards(
     if planned is None:
         return choices
     written = RewardChoice.of_plan(planned.reward)
-    return (written, *(choice for choice in choices if choice != written and job.reward.workers is None))
+    return (written, *(choice for choice in choices if choice != written and undecided(job.reward)))
 
 
 def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:

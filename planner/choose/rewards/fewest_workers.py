@@ -20,8 +20,9 @@ def with_fewest_workers(search: Search, cycle: Cycle, alike: float) -> Cycle:
     if len(rewards) < 2:
         return cycle
     chosen = rewards[cycle.short.reward]
-    fewer = [number for number, choice in enumerate(rewards) if choice == chosen.with_workers(choice.workers)]
-    fewer = sorted((n for n in fewer if rewards[n].workers < chosen.workers), key=lambda n: rewards[n].workers)
+    fewer = [number for number, choice in enumerate(rewards) if choice.as_slow_as(chosen)]
+    fewer = [number for number in fewer if rewards[number].all_workers < chosen.all_workers]
+    fewer.sort(key=lambda number: rewards[number].all_workers)
     rounds = cycle.short.rounds, cycle.long.rounds if cycle.long else 0
     bar, low, high, least = (1.0 + alike) * cycle.cost(limits), 0, len(fewer), cycle
     while low < high:

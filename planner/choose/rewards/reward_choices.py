@@ -7,24 +7,26 @@ the costs say (profiles/laws/core_sharing.py). One more worker matters less the 
 of a third to a half.
 
 Deadlines are as the job has them, or, where it gives a lower bound, may also adapt to each prompt (rounds/timeouts.py).
-They may only where no right answer of the profile would have been judged wrong: the factor is above the most by which
-right answers to a prompt were seen to differ.
+They may only where no right answer of the profile (of a further part: of the seconds that ship for its kind) would have
+been judged wrong: the factor is above the most by which right answers to a prompt were seen to differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
 
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....plans.schema.sections.levers import AdaptiveTimeout, timeout_numbers
-from ....plans.schema.sections.planned_job import RewardPlan
+from ....plans.schema.sections.planned_job import PooledReward, RewardPlan, WorkerKind
+from ....plans.schema.sections.reward_spec import RewardSpec
 from ....profiles.laws.reward_fit import SCATTER_FROM_S
 from ....profiles.phase_schema import Reward
-from ...costs.reward_costs import AT_ONCE, RewardCost, reward_cost
+from ....profiles.reward_tables import reward_table
+from ...costs.reward_costs import AT_ONCE, RewardCost, further_costs, reward_cost, slowest_of
 
 MOST_WORKERS = 4096
 """More are no candidates; each is a process that the driver feeds."""
@@ -38,49 +40,109 @@ MARGIN = 1.25
 
 
 class RewardChoice(NamedTuple):
-    """A choice: reward workers, the longest deadline in seconds, and how deadlines adapt (None: they do not)."""
+    """A choice: reward workers, the longest deadline in seconds, and how deadlines adapt (None: they do not), of the
+    first part of a reward that workers compute; and the pools of its further parts, by name."""
 
     workers: int
     deadline_s: float
     adaptive: AdaptiveTimeout | None
+    further: tuple[tuple[str, PooledReward], ...] = ()
 
     @classmethod
     def of_plan(cls, planned: RewardPlan) -> RewardChoice:
         """What a plan has written."""
-        return cls(planned.workers, planned.deadline_s, planned.adaptive_timeout)
+        return cls(planned.workers, planned.deadline_s, planned.adaptive_timeout, tuple(planned.further.items()))
+
+    @property
+    def all_workers(self) -> int:
+        """Workers of all pools."""
+        return self.workers + sum(pool.workers for _, pool in self.further)
 
     def cost(self, reward: Reward) -> RewardCost:
         """What scoring costs with it, by the profile's section; nothing without workers."""
         if not self.workers:
             return AT_ONCE
-        return reward_cost(reward, self.workers, timeout_numbers(self.deadline_s, self.adaptive))
+        main = reward_cost(reward, self.workers, timeout_numbers(self.deadline_s, self.adaptive))
+        return slowest_of(main, further_costs(pool for _, pool in self.further))
 
     def with_workers(self, workers: int) -> RewardChoice:
-        """The same deadlines kept by so many workers."""
+        """The same deadlines kept by so many workers of the first part."""
         return self._replace(workers=workers)
+
+    def as_slow_as(self, other: RewardChoice) -> bool:
+        """Whether all deadlines are those of another choice."""
+        one, two = ([pool.model_copy(update={"workers": 1}) for _, pool in each.further] for each in (self, other))
+        return self[1:3] == other[1:3] and one == two
 
     def text(self) -> str:
         """Text for a reader."""
         workers = f"{self.workers} reward worker{'s' * (self.workers != 1)}"
         if self.adaptive is None:
-            return f"{workers}, deadline {self.deadline_s:g} s"
-        return f"{workers}, deadlines from {self.adaptive.min_s:g} to {self.deadline_s:g} s"
+            workers = f"{workers}, deadline {self.deadline_s:g} s"
+        else:
+            workers = f"{workers}, deadlines from {self.adaptive.min_s:g} to {self.deadline_s:g} s"
+        return "; ".join([workers, *(f"{name}: {pool.workers}" for name, pool in self.further)])
 
 
 def reward_choices(job: Job, pool: Pool, layouts: Iterable[EngineLayout], reward: Reward) -> tuple[RewardChoice, ...]:
-    """All choices of a job, those with the most workers first: what scoring takes at least."""
-    if not job.reward.pooled:  # no worker scores anything
+    """All choices of a job, those with the most workers first: what scoring takes at least.
+
+    Of several parts that workers compute, those that do not say how many they have share a number of workers, so that
+    the slowest of them takes as little as it can.
+    """
+    parts = job.reward.pooled
+    if not parts:  # no worker scores anything
         return (RewardChoice(0, job.reward.deadline_s, None),)
-    counts = [job.reward.workers]
-    if job.reward.workers is None:
-        most = min(MOST_WORKERS, max((room_for_workers(layout, pool) for layout in layouts), default=1))
-        counts = [*sorted(worker_counts(most), reverse=True)]
-    return tuple(
-        RewardChoice(count, job.reward.deadline_s, adaptive)
-        for count in counts
-        if count is not None
-        for adaptive in _adaptive(job, reward)
-    )
+    open_parts, totals = undecided(job.reward), [0]
+    if open_parts:
+        most = min(MOST_WORKERS, max((room_beside(layout, pool, job.reward) for layout in layouts), default=1))
+        totals = sorted({max(count, open_parts) for count in worker_counts(most)}, reverse=True)
+    main, further = parts[0], parts[1:]
+    seconds = [reward, *(reward_table(part.kind).reward(1) for part in further)]
+    timeouts = [_adaptive(part, took) for part, took in zip(parts, seconds, strict=True)]
+    choices = []
+    for total in totals:
+        for adaptive in timeouts[0]:
+            used = [adaptive, *(found[0] for found in timeouts[1:])]
+            took_s = [
+                reward_cost(took, 1, timeout_numbers(part.deadline_s, timeout)).mean_s()
+                for part, took, timeout in zip(parts, seconds, used, strict=True)
+            ]
+            workers = _shared([part.workers for part in parts], took_s, total)
+            pools = tuple(
+                (part.label, PooledReward(kind=cast(WorkerKind, part.kind), workers=count, deadline_s=part.deadline_s,
+                                          adaptive_timeout=timeout))
+                for part, count, timeout in zip(further, workers[1:], used[1:], strict=True)
+            )  # fmt: skip
+            choices.append(RewardChoice(workers[0], main.deadline_s, adaptive, pools))
+    return tuple(choices)
+
+
+def _shared(fixed: Sequence[int | None], took_s: Sequence[float], total: int) -> list[int]:
+    """Workers of each pool: as fixed, else at least one, `total` of these together; the next worker is always that of
+    the pool that takes longest."""
+    workers = [count or 1 for count in fixed]
+    decided = [place for place, count in enumerate(fixed) if count is None]
+    for _ in range(total - len(decided)):
+        slowest = max(decided, key=lambda place: took_s[place] / workers[place])
+        workers[slowest] += 1
+    return workers
+
+
+def undecided(reward: RewardSpec) -> int:
+    """Parts of a reward whose number of workers the job leaves to `solve`."""
+    return sum(part.workers is None for part in reward.pooled)
+
+
+def fixed_workers(reward: RewardSpec) -> int:
+    """Workers that the parts of a reward have by the job."""
+    return sum(part.workers or 0 for part in reward.pooled)
+
+
+def room_beside(layout: EngineLayout, pool: Pool, reward: RewardSpec) -> int:
+    """Host cores for the workers that `solve` decides, beside engines and workers that the job fixes; at least one for
+    each part."""
+    return max(undecided(reward), room_for_workers(layout, pool) - fixed_workers(reward))
 
 
 def room_for_workers(layout: EngineLayout, pool: Pool) -> int:
@@ -98,12 +160,12 @@ def worker_counts(most: int) -> list[int]:
     return sorted(count for count in counts if count <= most)
 
 
-def _adaptive(job: Job, reward: Reward) -> list[AdaptiveTimeout | None]:
-    """How deadlines may adapt; None stands for those that do not."""
-    shortest_s = job.reward.shortest_deadline_s
+def _adaptive(part: RewardSpec, reward: Reward) -> list[AdaptiveTimeout | None]:
+    """How deadlines of a part may adapt, by its seconds; None stands for those that do not."""
+    shortest_s = part.shortest_deadline_s
     if shortest_s is None:
-        return [job.reward.adaptive_timeout]
-    found = safe_timeout(shortest_s, job.reward.deadline_s, reward)
+        return [part.adaptive_timeout]
+    found = safe_timeout(shortest_s, part.deadline_s, reward)
     return [None] if found is None else [found, None]
 
 

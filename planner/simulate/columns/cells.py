@@ -101,7 +101,7 @@ def cell_of(setting: Setting, key: ShortKey | LongKey) -> Cell:
 
 def similar_cell(setting: Setting, key: ShortKey | LongKey) -> Cell:
     """The cell with the size and engines of a part of such rounds, also where cells cannot stand for whole rounds."""
-    least_workers = LEAST_WORKERS if setting.reward.executions else 1
+    least_workers = LEAST_WORKERS if setting.reward_of(key).executions else 1
     samples = key.samples if isinstance(key, ShortKey) else setting.group_size
     most_cells = setting.reward_of(key).workers / least_workers
     return sized_cell(key.layout.engines, setting.target, samples, setting.cell_prompts, most_cells)
@@ -177,6 +177,8 @@ def reward_share(reward: RewardCost, cells: float) -> RewardCost:
     in the queue takes as long as before.
     """
     workers = max(1, round(reward.workers / cells))
+    if reward.all_workers:
+        reward = dataclasses.replace(reward, all_workers=max(1, round(reward.all_workers / cells)))
     slower = workers * cells / reward.workers
     if slower == 1.0:
         return dataclasses.replace(reward, workers=workers)

@@ -80,12 +80,17 @@ class Setting:
         """P, or, where rounds are simulated by cells, as many prompts as a cell trains at most."""
         return min(self.target, 2 * self.cell_prompts) if self.cell_prompts else self.target
 
+    @property
+    def rewards_differ(self) -> bool:
+        """Whether some choice of rewards takes unlike seconds for samples, which are drawn then."""
+        return any(cost.executions is not None for cost in (self.reward, *self.other_rewards))
+
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """Decode costs of a kind of round."""
         if key in self.as_written:
             return self.as_written[key].cost
         cost = self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
-        return slowed(cost, self.crowding(key.layout, self.reward_of(key).workers))
+        return slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
 
     def reward_of(self, key: ShortKey | LongKey) -> RewardCost:
         """Scoring costs of a kind of round."""
@@ -106,7 +111,7 @@ class Setting:
         else:
             assert key.tail_layout is not None
             spec = TailSpec(key.tail_layout.engines, key.tail_layout.tp, share, growth)
-        return self.change(self.cost_of(key), spec, self.reward_of(key).workers)
+        return self.change(self.cost_of(key), spec, self.reward_of(key).on_cores)
 
     def at_once(self, key: ShortKey | LongKey) -> int:
         """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.

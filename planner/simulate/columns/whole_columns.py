@@ -132,8 +132,8 @@ class ShortColumn:
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
-            reward_draws=draws.reward_draws(numbers, 0, nth) if setting.reward.executions else 0.0,
-            prompt_draws=draws.prompt_draws(numbers) if setting.reward.executions else 0.0,
+            reward_draws=draws.reward_draws(numbers, 0, nth) if setting.rewards_differ else 0.0,
+            prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
             more=given < len(self._fresh),
         )
         return places, round_draws
@@ -203,7 +203,7 @@ class LongColumn:
             drawn = np.repeat(in_stream, given), stream, np.concatenate([np.arange(count) for count in given])
             if setting.dynamic_sampling:
                 rewards.append(draws.rewards(*drawn))
-            if setting.reward.executions:
+            if setting.rewards_differ:
                 reward_draws.append(draws.reward_draws(*drawn))
         return RoundDraws(
             lengths=np.concatenate(lengths),
@@ -212,7 +212,7 @@ class LongColumn:
             expected_tokens=draws.model.mean_tokens,
             rewards=np.concatenate(rewards) if rewards else 0.0,
             reward_draws=np.concatenate(reward_draws) if reward_draws else 0.0,
-            prompt_draws=draws.prompt_draws(numbers) if setting.reward.executions else 0.0,
+            prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._round_kind.redraws else None,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -39,8 +39,15 @@ class StepIssue(Strict):
     """n, as in the job."""
 
 
+WorkerKind = Literal["function", "math", "code", "format"]
+"""Kinds of reward that workers compute."""
+
+
 class PooledReward(Strict):
     """Reward workers of one further part of the job's reward."""
+
+    kind: Annotated[WorkerKind | None, Field(exclude_if=is_none)] = None
+    """The part's kind, by which its seconds are predicted: those that ship; null: they are not."""
 
     workers: Count
     """Reward worker processes."""
@@ -76,7 +83,7 @@ class RewardPlan(Strict):
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
     judge: Annotated[RewardJudge | None, Field(exclude_if=is_none)] = None
-    """A model that scores instead of the workers; null for none. `solve` plans none yet, `simulate` says its cost."""
+    """A model that scores samples beside the workers, if there are any; null for none. `solve` decides where it is."""
 
     synchronous: Annotated[bool, Field(exclude_if=is_false)] = False
     """Score when the round's last sample is decoded, as plain trainers do, and not beside the rollout; to compare."""

@@ -122,8 +122,7 @@ class RewardSpec(Strict):
     """Of kind judge, in place of `scale`: the words that it can write, and what each is worth, `{good: 1, bad: 0}`."""
 
     workers: Annotated[Count | None, Field(exclude_if=is_none)] = None
-    """Reward worker processes; null: `solve` decides those of the first part that has any, within the host cores that
-    engines leave them, and further parts have one."""
+    """Reward worker processes; null: `solve` decides, within the host cores that engines and other parts leave them."""
 
     deadline_s: Annotated[float, Field(gt=0, le=3600)] = 3600.0
     """Seconds until one call is given up; a response that causes it gets reward 0. A judge that gives no verdict in

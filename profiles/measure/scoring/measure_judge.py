@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import statistics
+import string
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +77,7 @@ async def measure_judge(
         pool = JudgePool(replace(config, engines=seated), own, Supervisor())
         try:
             await pool.start()
-            timed = _Timed(pool, questions)
+            timed = _Timed(pool, config.template, questions)
             await timed.burst(timed.mixed(AT_ONCE))  # first calls build what later ones reuse
             if share is None:
                 latency_s = statistics.median([(await timed.burst(timed.mixed(1))).seconds for _ in range(SINGLES)])
@@ -104,7 +106,8 @@ async def measure_judge(
 class _Timed:
     """Times bursts on a judge. No question is asked twice: the prefix cache would know all of it."""
 
-    def __init__(self, pool: JudgePool, questions: Sequence[_Question]) -> None:
+    def __init__(self, pool: JudgePool, template: str, questions: Sequence[_Question]) -> None:
+        self._template = template
         self._pool, self._ordered = pool, sorted(questions, key=lambda question: question.tokens)
         self._mixed = itertools.cycle(questions)
         self._serial = itertools.count()
@@ -123,7 +126,8 @@ class _Timed:
 
     def _ask(self, question: _Question) -> asyncio.Future[RewardResult]:
         number = next(self._serial)
-        return self._pool.score(f"profile/{number}", f"{number} {question.prompt}", question.response, question.answer)
+        values = numbered(self._template, number, question.prompt, question.response, question.answer)
+        return self._pool.score(f"profile/{number}", *values)
 
     async def burst(self, questions: Sequence[_Question]) -> Burst:
         """Questions that come together."""
@@ -150,6 +154,18 @@ class _Timed:
         if not tokens:
             raise RunFailed("the judge gave no verdict while an engine decoded beside it; take a smaller judge")
         return Burst(len(tokens), statistics.fmean(tokens), seconds)
+
+
+def numbered(template: str, number: int, prompt: str, response: str, answer: Any) -> tuple[str, str, Any]:
+    """Prompt, response and answer of a question that is like no other from its first placeholder on: a number stands
+    in front of what comes first."""
+    first = next(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
+    if first == "prompt":
+        return f"{number} {prompt}", response, answer
+    if first == "response":
+        return prompt, f"{number} {response}", answer
+    shown = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return prompt, response, f"{number} {shown}"
 
 
 def _must_be_verdicts(results: Sequence[RewardResult]) -> None:

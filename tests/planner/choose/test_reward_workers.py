@@ -12,6 +12,7 @@ from rlplan.planner.choose.rewards.reward_choices import room_for_workers, safe_
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.choose.schedule_choice import finalists_of
 from rlplan.planner.choose.schedules import all_cycles
+from rlplan.planner.costs.reward_costs import RewardCost, slower_of, slowest_of
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import Pool
@@ -187,3 +188,44 @@ def test_a_plan_on_fewer_nodes_has_its_workers_on_the_cores_of_these(inputs: Inp
     assert 1 < found.plan.job.reward.workers <= 16 * nodes - rollout.engines * rollout.tp
     taken = {c.nodes(found.search.limits) for c in found.search.cycles() if not c.violations(found.search.limits)}
     assert taken == {1, 2}, "plans on one node and on two were compared"
+
+
+FORMAT_AND_CODE: list[dict[str, Any]] = [
+    {"kind": "math", "deadline_s": 30.0},
+    {"kind": "code", "deadline_s": 30.0, "shortest_deadline_s": 2.0},
+]
+
+
+def several(inputs: Inputs, parts: list[dict[str, Any]], costs: Reward, cores: int = 8) -> Solved:
+    job = small_job(reward=parts)
+    options = SolveOptions(passes=QUICK, mode="sync")
+    return solve(laptop(cores=cores), job, small_profile(reward=costs), heavy_trace(), inputs, options)
+
+
+def test_a_slow_further_part_is_priced_and_gets_the_workers_that_the_first_does_not_need(inputs: Inputs) -> None:
+    quick = scoring(1e-4)
+    alone = several(inputs, FORMAT_AND_CODE[:1], quick)
+    both = several(inputs, FORMAT_AND_CODE, quick)
+    planned = both.plan.job.reward
+    code = planned.further["code"]
+    assert both.plan.predicted.step_s.mean > 1.2 * alone.plan.predicted.step_s.mean
+    assert planned.workers == 1 < code.workers and planned.all_workers <= 8
+    assert code.adaptive_timeout is not None and code.adaptive_timeout.min_s == 2.0, "its own safe deadlines"
+    assert "those that ship" in both.plan.job.why["reward.further"]
+    one = several(inputs, [FORMAT_AND_CODE[0], {**FORMAT_AND_CODE[1], "workers": 1}], quick)
+    assert one.plan.job.reward.further["code"].workers == 1
+    assert one.plan.predicted.step_s.mean > both.plan.predicted.step_s.mean
+
+
+def test_workers_of_further_parts_take_cores_of_the_others(inputs: Inputs) -> None:
+    fixed = [{"kind": "math", "deadline_s": 30.0}, {"kind": "format", "pattern": ".*", "deadline_s": 1.0, "workers": 6}]
+    planned = several(inputs, fixed, scoring(0.2)).plan.job.reward
+    assert planned.further["format"].workers == 6 and planned.workers <= 2
+
+
+def test_a_judge_takes_no_core_of_reward_workers() -> None:
+    pools = [RewardCost(3, 0.1, 0.0), RewardCost(2, 0.2, 0.0)]
+    slowest = slowest_of(pools[0], pools[1:])
+    assert (slowest.workers, slowest.of_further, slowest.on_cores) == (2, True, 5)
+    judged = slower_of(slowest, RewardCost(1, 9.0, 0.0, of_judge=True))
+    assert judged.of_judge and (judged.workers, judged.on_cores) == (1, 5)

@@ -67,3 +67,18 @@ def test_seconds_that_are_one_number_for_all_samples_are_multiplied_by_the_facto
     found = refitted_reward(constant, ran(plan, [row("a", 2.0)] * FEWEST), TWICE)
     assert found.per_sample_s == pytest.approx(0.2) and found.latency.p50 == pytest.approx(0.4)
     assert found.executions is None and found.load is None and found.workers == 1
+
+
+def test_of_several_parts_only_the_first_pool_s_own_seconds_and_values_count(plan: Any) -> None:
+    def summed(prompt: str, right: bool) -> dict[str, Any]:
+        judge = {"value": 1.0, "s": 6.0, "outcome": "ok", "deadline_s": None, "attempts": 1}
+        code = {"value": float(right), "s": 0.3, "outcome": "ok", "deadline_s": 30.0, "attempts": 1}
+        return {**row(prompt, 6.0), "reward_parts": {"taste": judge, "code": code}}
+
+    rows = [summed(f"p{number % 8}", number % 2 == 0) for number in range(FEWEST)]
+    found = refitted_reward(PROFILED, ran(plan, rows), TWICE)
+    assert found.executions is not None and found.executions.correct == 1.0 and found.executions.unsolved == 0.5
+    assert [*found.executions.correct_s, *found.executions.wrong_s] == pytest.approx(
+        [0.3] * (len(found.executions.correct_s) + len(found.executions.wrong_s))
+    )
+    assert found.load == pytest.approx(0.3 * FEWEST / 10.0), "a judge is on no core of the workers"
