@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -24,7 +25,7 @@ SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 MATH = {"kind": "math", "workers": 1, "deadline_s": 2.0}
 JUDGED = [
     MATH,
-    {"kind": "format", "name": "shape", "pattern": "a+", "workers": 2, "deadline_s": 1.0},
+    {"kind": "format", "name": "shape", "pattern": "a+", "workers": 1, "deadline_s": 1.0},
     {"kind": "length", "target_tokens": 100, "per_token": 0.01},
     {"kind": "judge", "model": "m/m", "prompt": "{response}?", "scale": [0, 1], "deadline_s": 5.0, "weight": 0.1},
 ]
@@ -59,7 +60,7 @@ def test_a_judge_that_takes_little_is_beside_two_engines_and_one_that_takes_much
     assert "on accelerators of its own costs" in beside.why["reward.judge"]
     own = solved(judge(beside=2.0, rollout=4.0))
     assert (own.reward.judge.place, own.rounds.short.rollout.engines) == ("own", 1)
-    assert beside.reward.further == {"shape": PooledReward(workers=2, deadline_s=1.0)}
+    assert beside.reward.further == {"shape": PooledReward(kind="format", workers=1, deadline_s=1.0)}
 
 
 def test_a_share_is_chosen_where_the_engines_lose_less_by_it(solved) -> None:
@@ -106,4 +107,5 @@ def test_a_share_that_was_not_measured_is_refused(make_profile) -> None:
 def test_rewards_are_known_with_the_slower_of_workers_and_judge() -> None:
     workers, quick = RewardCost(4, 0.4, 0.0), RewardCost(1, 0.05, 0.0)
     slow = RewardCost(1, 0.05, 0.0, per_token_s=1e-3)
-    assert slower_of(workers, quick) is workers and slower_of(workers, slow) is slow
+    assert slower_of(workers, quick) is workers
+    assert slower_of(workers, slow) == dataclasses.replace(slow, all_workers=4)
