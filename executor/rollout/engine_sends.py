@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..engines.engine_handle import EngineHandle
@@ -34,8 +34,11 @@ class EngineSends:
         self._failed = failed
         self._calls: set[asyncio.Task[None]] = set()
 
-    def submit(self, batches: Mapping[int, list[Request]]) -> None:
-        """Have engines decode requests, by engine."""
+    def submit(self, placed: Iterable[tuple[int, Request]]) -> None:
+        """Have engines decode requests, each with the number of its engine; those of one engine go together."""
+        batches: dict[int, list[Request]] = {}
+        for number, request in placed:
+            batches.setdefault(number, []).append(request)
         for number, requests in batches.items():
             self._send(self._engines[number].submit(requests, self._version, self._max_num_seqs), "submit")
 

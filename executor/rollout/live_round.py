@@ -12,7 +12,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -30,7 +30,7 @@ from ...rounds.machines.events import (
 )
 from ...rounds.machines.round import Round
 from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle
-from ..engines.messages import EngineEvent, Request
+from ..engines.messages import EngineEvent
 from ..faults import Fault, classify, failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
@@ -182,11 +182,7 @@ class LiveRound:
         if not alive:
             self._moving += keys
             return
-        batches: dict[int, list[Request]] = {}
-        for key in keys:
-            engine, request = self._ledger.go_on(key, alive)
-            batches.setdefault(engine, []).append(request)
-        self._sends.submit(batches)
+        self._sends.submit(self._ledger.go_on(key, alive) for key in keys)
 
     def _alive(self) -> set[int]:
         """The engines that can take samples, by number."""
@@ -203,9 +199,6 @@ class LiveRound:
         for number, requests in self._change.decide(held):
             if requests:
                 self._sends.release(number, requests)
-
-    async def _ask(self, change: EngineChange) -> None:
-        self._inbox.put_nowait(await change.ask())
 
     def _lose(self, death: EngineDied) -> list[Event]:
         """The samples of a dead engine are lost; its replacement is on its way."""
@@ -229,15 +222,19 @@ class LiveRound:
             self._issue(waiting)
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
-            spawn(self._joins, self._join(back.engine), f"weights for {back.engine.name}")
+            spawn(self._joins, self._told(self._join(back.engine), back.engine.name), "weights for an engine")
 
-    async def _join(self, engine: EngineHandle) -> None:
+    async def _join(self, engine: EngineHandle) -> Message:
         """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
+        await self._weights.give(engine, self._weights.version)
+        return EngineBack(engine)
+
+    async def _told(self, answer: Awaitable[Message], process: str) -> None:
+        """Have the round hear an answer, or the error in its place."""
         try:
-            await self._weights.give(engine, self._weights.version)
-            self._inbox.put_nowait(EngineBack(engine))
+            self._inbox.put_nowait(await answer)
         except Exception as error:  # noqa: BLE001 - the fleet reports an engine that died again
-            self._tell_unless_death(error, engine.name)
+            self._tell_unless_death(error, process)
 
     def _tell_unless_death(self, error: Exception, process: str) -> None:
         """End the round with the error of a call, unless the process died: then the fleet reports it."""
@@ -261,7 +258,7 @@ class LiveRound:
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
         if self._change is not None and self._change.scored(finished):
-            spawn(self._joins, self._ask(self._change), "what engines hold")
+            spawn(self._joins, self._told(self._change.ask(), "rollout"), "what engines hold")
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
@@ -283,11 +280,7 @@ class LiveRound:
         if issues and not alive:
             self._waiting.extend(issues)
             return
-        batches: dict[int, list[Request]] = {}
-        for issue in issues:
-            engine, request = self._ledger.issue(issue, alive)
-            batches.setdefault(engine, []).append(request)
-        self._sends.submit(batches)
+        self._sends.submit(self._ledger.issue(issue, alive) for issue in issues)
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.

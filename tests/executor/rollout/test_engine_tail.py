@@ -287,6 +287,19 @@ def test_what_does_not_fit_into_the_tail_stays_where_it_is(tmp_path, bounded):
     play(body, tmp_path, bounded, prepare=prepare)
 
 
+def test_an_error_of_asking_what_engines_hold_ends_the_round_with_it(tmp_path):
+    async def body(stage):
+        async def no_answer(request_ids=()):
+            raise ValueError("held_tokens has no answer")
+
+        for engine in stage.first:
+            engine.held_tokens = no_answer
+        with pytest.raises(RunFailed, match="held_tokens has no answer"):
+            await stage.round()
+
+    play(body, tmp_path, False)
+
+
 @both
 def test_an_engine_of_the_tail_that_is_gone_before_the_change_keeps_the_round_where_it_is(tmp_path, bounded):
     async def body(stage):
