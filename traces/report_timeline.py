@@ -32,7 +32,7 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
     return {
         "reward": {
             "exposed_s": statistics.fmean(step["reward_exposed_s"] for step in steps),
-            "alone_s": statistics.fmean(scored) / plan.job.reward.workers,
+            "alone_s": statistics.fmean(scored) / _scored_at_once(plan),
         },
         "train": {
             "exposed_s": exposed_s,
@@ -47,6 +47,13 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
         else None,
         "tails": _tails(events),
     }
+
+
+def _scored_at_once(plan: Plan) -> int:
+    """How many samples are scored at once: by reward workers, else by a judge; 1 where only lengths are looked at."""
+    reward = plan.job.reward
+    judged = 0 if reward.judge is None else reward.judge.instances * reward.judge.at_once
+    return reward.workers or judged or 1
 
 
 def _tails(events: Sequence[Event]) -> dict[str, Any] | None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from rlplan.traces.report_timeline import _tails, round_timeline
+from pathlib import Path
+
+import pytest
+
+from rlplan.plans.schema.plan import load_plan
+from rlplan.traces.report_timeline import _tails, overlap, round_timeline
 
 STEP = {"step": 4, "kind": "long", "rollout_s": 10.0, "reward_exposed_s": 0.5, "train_s": 2.0, "other_s": 0.0}
 STREAMED = {
@@ -53,3 +58,19 @@ def test_a_sample_that_moved_to_the_tails_engine_is_there_from_the_change_on() -
     assert _tails([tail, {**tail, "step": 5, "seconds": 2.5, "moved": 4}, {**never, "step": 6}]) == {
         "rounds": 2, "seconds": 2.0, "moved": 2.5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reward", "alone_s"),
+    [
+        ({"workers": 4}, 3.0),
+        ({"workers": 0}, 12.0),  # lengths alone
+        ({"workers": 0, "judge": {"place": "own", "instances": 2, "at_once": 3}}, 2.0),
+    ],
+)
+def test_scores_alone_are_shared_out_over_what_scores_be_it_no_worker(reward, alone_s) -> None:
+    plan = load_plan(Path(__file__).parents[2] / "plans" / "examples" / "cpu-demo.yaml")
+    scored = type(plan.job.reward).model_validate({"deadline_s": 2.0, **reward})
+    plan = plan.model_copy(update={"job": plan.job.model_copy(update={"reward": scored})})
+    beside = overlap(plan, [STEP], {4: [sample("a", 0.0, 4.0, reward_s=12.0)]}, [])
+    assert beside["reward"] == {"exposed_s": 0.5, "alone_s": alone_s}
