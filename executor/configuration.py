@@ -148,8 +148,8 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         update=update_settings(planned.train),
-        hand_over=None if freed is None else HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens),
-        tail=None if tail is None else TailSpec(tail.engines, tail.tp, tail.at_finished, tail.growth_tokens),
+        hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
+        tail=None if tail is None else TailSpec(**tail.model_dump()),
     )
 
 

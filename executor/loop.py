@@ -15,7 +15,7 @@ from ..plans.yaml.errors import RunFailed
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.changes.engine_tail import round_tail
-from .rollout.round_samples import reward_executions, samples_to_train, train_groups
+from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
@@ -56,7 +56,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     streaming = run.streaming(machine, settings)
-    samples = samples_to_train(machine, run.settings.spec.prompts_per_step)
+    samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),

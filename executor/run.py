@@ -30,7 +30,7 @@ from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
 from .rollout.round_runner import RoundRunner
-from .rollout.round_samples import Progress, RolloutResult, samples_to_train
+from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
@@ -135,7 +135,7 @@ class TrainingRun:
         spec = settings.hand_over
         if spec is None and not self.settings.streams:
             return None
-        samples = samples_to_train(machine, self.settings.spec.prompts_per_step)
+        samples = machine.samples_to_train(self.settings.spec.prompts_per_step)
         engines = self.fleet.engines(settings.layout)
         decision = None if spec is None else HandOver(spec, samples, len(engines))
         return round_streaming(self, engines, decision, settings.update, self.trainer, self.turns)

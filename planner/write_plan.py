@@ -32,7 +32,7 @@ from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
 from .choose.ways_between import relays
-from .costs.decode_costs import EngineChange
+from .costs.decode_costs import ChangeCost
 from .lengths.loss_divisors import expected_loss
 from .solve_options import SolveOptions
 
@@ -139,7 +139,7 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     )
 
 
-def _planned_change(change: EngineChange | None) -> dict[str, Any]:
+def _planned_change(change: ChangeCost | None) -> dict[str, Any]:
     """The keys of a long round that state a change of its engines."""
     if change is None:
         return {}

@@ -18,7 +18,7 @@ from ..profiles.profile_schema import Profile
 from .choose.candidate_search import ON_REQUEST, UNBIASED, Pass, Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.plan_limits import Objective
-from .choose.rewards.reward_choices import room_for_workers
+from .choose.rewards.reward_choices import room_beside
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
 from .costs.round_costs import RoundCosts, round_costs, scoring
@@ -100,7 +100,7 @@ def search_with_plan(
         limits,
         host_bytes={**{key: cost.host_bytes for key, cost in layouts.items()}, **limits.host_bytes},
         nodes={**limits.nodes, **{key: pools.rollout.nodes_of(key.engines, key.tp) for key in layouts}},
-        worker_room={**limits.worker_room, **{key: room_for_workers(key, pools.rollout) for key in layouts}},
+        worker_room={**limits.worker_room, **{key: room_beside(key, pools.rollout, job.reward) for key in layouts}},
         sharding=space.sharding,
         train_nodes=tuple(pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in train),
         train_host=tuple(

@@ -122,8 +122,8 @@ class HandOver:
         """
         assert not self.freed and self.finished >= self.milestone, "no decision is due"
         self.milestone = self.finished + self.stride
-        room = (1.0 - MARGIN) * (self.stay * capacity_tokens) if self.refused else 1.0 * (self.stay * capacity_tokens)
-        self.freed = held_tokens + sequences * self.spec.growth_tokens <= room
+        share = 1.0 - MARGIN if self.refused else 1.0
+        self.freed = held_tokens + sequences * self.spec.growth_tokens <= share * (self.stay * capacity_tokens)
         self.refused = not self.freed
         return self.freed
 

@@ -71,17 +71,16 @@ class Decoding:
                     event.tokens.extend(part.token_ids)
                     if part.logprobs is not None and part.token_ids:  # of no new token, 0.24 gives all log-probs again
                         event.logprobs.extend(part.logprobs.logprobs)
+                    reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
                     if output.finished:
                         event.name = "released" if part.finish_reason == "abort" else "finished"
-                        # What vLLM tells last may reach the cutoff, and the engine where it goes on begins behind it.
-                        reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
-                        if event.name == "released" and reached:
+                        if event.name == "released" and reached:  # the engine where it goes on begins behind the cutoff
                             self._tell(EngineEvent("cutoff", name))
                         event.truncated = part.finish_reason == "length"
                         event.version_start, event.version_end = versions_of(part, version, version)
                     elif name in self._released:  # vLLM had not begun with it when it was released
                         await self._engine.abort(name)
-                    elif cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens:
+                    elif reached:
                         self._tell(EngineEvent("cutoff", name))
                         cutoff_tokens = None
             event.decode_s = time.perf_counter() - began

@@ -40,11 +40,6 @@ class RolloutSample:
     aborted: bool = False
 
 
-def samples_to_train(machine: Round, prompts_per_step: int) -> int:
-    """How many samples a round is to train."""
-    return min(prompts_per_step, len(machine.taken)) * machine.group_size
-
-
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for

@@ -8,7 +8,7 @@ from typing import cast
 
 from ...plans.check.finding import Fault
 from ...plans.check.resource_rules import too_many_workers
-from ...plans.files.judge_model import judge_fault
+from ...plans.files.judge_model import judge_model_fault
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
@@ -128,7 +128,7 @@ def plan_deadlines(plan: Plan, job: Job, profile: Profile | None) -> list[Fault]
 def judge_faults(job: Job, job_path: str | Path, location: Loc | None = None) -> list[Fault]:
     """The fault of a judge whose model cannot read a whole question or write its verdicts, at `location` (None: where
     the job names the model); empty where the model is not on this machine."""
-    error = judge_fault(job, job_path)
+    error = judge_model_fault(job, job_path)
     if error is None or job.reward.judge is None:
         return []
     message, _, remedy = error.message.partition("; ")

@@ -111,7 +111,7 @@ class DecodeCost:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineChange:
+class ChangeCost:
     """A planned change of a round's engines before its end.
 
     Attributes:

@@ -19,7 +19,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
-from .decode_costs import DecodeCost, EngineChange, engines_of, layout_cost
+from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
 from .draft_costs import Drafts, beside_judge, drafted, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
@@ -39,7 +39,7 @@ class RoundCosts:
     decode: DecodeCost
     max_num_seqs: int
     train: TrainCost
-    change: EngineChange | None = None
+    change: ChangeCost | None = None
     streams: bool = False
 
 
@@ -146,8 +146,8 @@ def change_spec(round_: ShortRound | LongRound) -> HandOverSpec | TailSpec | Non
     """The change of a round's engines as the plan has it; None without one."""
     freed, tail = round_.hand_over, round_.tail if isinstance(round_, LongRound) else None
     if tail is not None:
-        return TailSpec(tail.engines, tail.tp, tail.at_finished, tail.growth_tokens)
-    return None if freed is None else HandOverSpec(freed.engines, freed.at_finished, freed.growth_tokens)
+        return TailSpec(**tail.model_dump())
+    return None if freed is None else HandOverSpec(**freed.model_dump())
 
 
 def change_of(
@@ -158,7 +158,7 @@ def change_of(
     cost: DecodeCost,
     spec: HandOverSpec | TailSpec,
     workers: int,
-) -> EngineChange:
+) -> ChangeCost:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
     Engines that a hand-over leaves decode as before. The engines of a tail get weights of their own, after those that
@@ -177,11 +177,11 @@ def change_of(
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
-        return EngineChange(spec, _crowded(profile, after, slower, workers, further), takes_s)
+        return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
     # What a sample that ends costs is the driver's, which serves all engines in turn.
     engines = cost.key.engines
-    return EngineChange(spec, replace(cost, finish_s=cost.finish_s * spec.stay(engines) / engines))
+    return ChangeCost(spec, replace(cost, finish_s=cost.finish_s * spec.stay(engines) / engines))
 
 
 def _crowded(
@@ -213,7 +213,7 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
     for kind in rounds:
         decode_of(profile, kind.rollout)
-    engines = max(pools.rollout.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds)
+    engines = max(pools.rollout.nodes_of(each.engines, each.tp) for kind in rounds for each in kind.layouts)
     trainers = max(pools.of_trainers.nodes_of(1, kind.train.accelerators) for kind in rounds)
 
     def held(side: Side, most: int) -> int:
@@ -238,11 +238,7 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
 def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
     """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
-    pairs = [(kind.rollout.layout, kind.train) for kind in rounds]
-    long = planned.rounds.long
-    if long is not None and long.tail is not None:
-        pairs.append((long.tail.layout, long.train))
-    return [(engines_of(profile, layout), train) for layout, train in pairs]
+    return [(engines_of(profile, layout), kind.train) for kind in rounds for layout in kind.layouts]
 
 
 def table_of(

@@ -15,7 +15,7 @@ from ...rounds.compiled import kernel_state
 from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
 from ...rounds.round_spec import RoundKind
-from ..costs.decode_costs import DecodeCost, EngineChange
+from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
 from .reference_round import RoundTimes, weight
 from .round_arrays import RanOut, RoundDraws, SimulatedRound
@@ -38,7 +38,7 @@ def _round(
     decode: DecodeCost,
     reward: RewardCost,
     most: int,
-    change: EngineChange | None,
+    change: ChangeCost | None,
 ) -> Any:
     short = round_kind.name == "short"
     kind = kernel_state.RACE if not round_kind.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
@@ -83,7 +83,7 @@ def _round(
     return round_
 
 
-def _engines(decode: DecodeCost, change: EngineChange | None) -> Any:
+def _engines(decode: DecodeCost, change: ChangeCost | None) -> Any:
     tail = [] if change is None or not change.is_tail else change.numbers(decode.key.engines)
     engines = np.zeros(decode.key.engines + len(tail), dtype=kernel_state.ENGINE)
     engines["now"] = decode.round_s
@@ -133,7 +133,7 @@ def run(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    change: EngineChange | None,
+    change: ChangeCost | None,
 ) -> SimulatedRound:
     """Run a round to its end. Raises RanOut, and AssertionError if no event is left and the round is not done."""
     rows, width = round_draws.lengths.shape

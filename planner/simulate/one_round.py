@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Draw, Round
 from ...rounds.round_spec import RoundKind
-from ..costs.decode_costs import DecodeCost, EngineChange
+from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
 from .reference_round import Lengths, Observe, simulate_round
 from .round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
@@ -27,7 +27,7 @@ def simulate_one_round(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    change: EngineChange | None = None,
+    change: ChangeCost | None = None,
     *,
     reference: bool = False,
     observe: Observe | None = None,
@@ -74,7 +74,7 @@ def _reference(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    change: EngineChange | None,
+    change: ChangeCost | None,
     observe: Observe | None,
 ) -> SimulatedRound:
     machine = machine_of(round_kind, round_draws)

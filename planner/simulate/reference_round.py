@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from ...rounds.balance import Balancer
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.machines.round import Round
-from ..costs.decode_costs import DecodeCost, EngineChange
+from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
 from .reference_engine import FINISH, Engine, Sample
 
@@ -130,7 +130,7 @@ def simulate_round(
     max_num_seqs: int,
     observe: Observe | None = None,
     *,
-    change: EngineChange | None = None,
+    change: ChangeCost | None = None,
     samples_to_train: int = 0,
     on_ready: Callable[[int, float], None] | None = None,
 ) -> RoundTimes:

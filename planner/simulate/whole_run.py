@@ -107,7 +107,7 @@ def simulate_run(
             kind.max_num_seqs,
             observe,
             change=kind.change,
-            samples_to_train=min(spec.prompts_per_step, len(machine.taken)) * size,
+            samples_to_train=machine.samples_to_train(spec.prompts_per_step),
             on_ready=ready.__setitem__,
         )
         switched, layout = kind.decode.key != layout, kind.decode.key

@@ -215,7 +215,7 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         reward,
         kind.max_num_seqs,
         change=kind.change,
-        samples_to_train=min(spec.prompts_per_step, len(machine.taken)) * spec.samples_per_prompt,
+        samples_to_train=machine.samples_to_train(spec.prompts_per_step),
         on_ready=ready.__setitem__,
     )
     update_s = kind.train.update_s(*step.trained_tokens)

@@ -45,8 +45,8 @@ def corrected(
     entries = []
     for entry in profile.rollout:
         own_lines = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
-        scaled = _scaled(entry.sync, mean_factor(own_lines) if own_lines else mean_sync)
-        entries.append(entry.model_copy(update={"sync": scaled}))
+        factor = mean_factor(own_lines) if own_lines else mean_sync
+        entries.append(entry.model_copy(update={"sync": scaled(entry.sync, factor)}))
     trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
@@ -132,5 +132,6 @@ def _step_s(priced: Profile, profile: Profile, train: TrainCost) -> float:
     return train_cost_in(priced, train.layout, apart).step_s
 
 
-def _scaled(spread: Spread, factor: float) -> Spread:
+def scaled(spread: Spread, factor: float) -> Spread:
+    """A spread whose seconds are multiplied."""
     return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)

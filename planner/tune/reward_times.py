@@ -9,9 +9,10 @@ from typing import Any
 from ...plans.schema.sections.planned_job import RewardPlan
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.reward_fit import ScoredSample, fit_executions
-from ...profiles.phase_schema import Reward, Spread
+from ...profiles.phase_schema import Reward
 from .executed_run import ExecutedRun
 from .fitted_line import Line
+from .profile_correction import scaled
 
 FEWEST = 128
 """Scored samples from which on a run's own distribution takes the place of the profile's."""
@@ -29,7 +30,7 @@ def refitted_reward(reward: Reward, run: ExecutedRun, line: Line) -> Reward:
     if executions is not None and len(scored) >= FEWEST:
         executions = fit_executions(scored) or executions
     changes: dict[str, object] = {
-        "latency": _scaled(reward.latency, line.factor),
+        "latency": scaled(reward.latency, line.factor),
         "per_sample_s": line.factor * reward.per_sample_s,
         "executions": executions,
     }
@@ -85,7 +86,3 @@ def _of_workers(row: Mapping[str, Any], planned: RewardPlan) -> tuple[float, flo
         return None
     part = next((each for each in others if each.get("deadline_s") is not None), others[0])
     return part["value"], part["s"], part["outcome"]
-
-
-def _scaled(spread: Spread, factor: float) -> Spread:
-    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)

@@ -15,8 +15,7 @@ from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.plan import Plan
 from ..schema.predicted import PredictedRound
-from ..schema.sections.layouts import UpdateLayout
-from ..schema.sections.planned_rounds import RoundRollout
+from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .plan_fit import pool_faults
@@ -86,15 +85,14 @@ def nodes_taken(plan: Plan, pool: Pool, train_pool: Pool | None) -> tuple[int, i
     """Nodes that engines and trainers need for their accelerators, the maximum over both kinds of round: of `pool`, and
     of the pool that trainers have to themselves (None: they are on the same; then 0)."""
     rounds = plan.job.rounds
-    layouts: list[tuple[RoundRollout, UpdateLayout]] = [(rounds.short.rollout, rounds.short.train)]
-    if rounds.long is not None:
-        layouts.append((rounds.long.rollout, rounds.long.train))
-    engines = max(pool.nodes_of(rollout.engines, rollout.tp) for rollout, _ in layouts)
+    kinds: list[ShortRound | LongRound] = [rounds.short, *filter(None, [rounds.long])]
+    layouts = [layout for kind in kinds for layout in kind.layouts]
+    engines = max(pool.nodes_of(layout.engines, layout.tp) for layout in layouts)
     judge = plan.job.reward.judge
     if judge is not None and judge.place == "own":
-        accelerators = max(rollout.engines * rollout.tp for rollout, _ in layouts) + judge.instances * judge.tp
+        accelerators = max(layout.engines * layout.tp for layout in layouts) + judge.instances * judge.tp
         engines = max(engines, pool.nodes_of(accelerators, 1))
-    trainers = max((train_pool or pool).nodes_of(1, train.accelerators) for _, train in layouts)
+    trainers = max((train_pool or pool).nodes_of(1, kind.train.accelerators) for kind in kinds)
     return (max(engines, trainers), 0) if train_pool is None else (engines, trainers)
 
 

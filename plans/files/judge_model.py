@@ -33,7 +33,7 @@ def fitting_prompt(job: Job, tokenizer: Any, most_tokens: int, model: str) -> Ju
     return prompt
 
 
-def judge_fault(job: Job, job_path: str | Path) -> InputError | None:
+def judge_model_fault(job: Job, job_path: str | Path) -> InputError | None:
     """Why the model of the job's judge is of no use; None if it is, or if there is none on this machine.
 
     What its tokenizer does is seen only where transformers is installed.

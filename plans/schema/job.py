@@ -224,7 +224,7 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     ]
     if missing:
         raise joined(missing)
-    _, data = _located(job, job_path)
+    data = _beside(job.data.path, job_path)
     folder = model_folder(job, job_path)
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
     judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
@@ -234,17 +234,21 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
 
 def model_folder(job: Job, job_path: str | Path) -> Path | None:
     """The local folder of the model of the job at `job_path`; None where it is not on this machine, or on the hub."""
-    model, _ = _located(job, job_path)
-    return model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
+    return _folder(job.model.path, job_path)
+
+
+def _beside(path: str | None, job_path: str | Path) -> Path | None:
+    """A path that the job at `job_path` names, relative to it, be it there or not; None for what is no path."""
+    try:
+        return None if path is None else Path(job_path).resolve().parent / Path(path).expanduser()
+    except RuntimeError:  # `~name`, where no user is called `name`
+        return None
 
 
 def _folder(model: str, job_path: str | Path) -> Path | None:
     """The local folder of a model that the job at `job_path` names; None if it is none on this machine."""
-    try:
-        folder = Path(job_path).resolve().parent / Path(model).expanduser()
-    except RuntimeError:  # `~name`, where no user is called `name`
-        return None
-    return folder if os.path.isdir(folder) else None  # noqa: PTH112
+    folder = _beside(model, job_path)
+    return folder if folder is not None and os.path.isdir(folder) else None  # noqa: PTH112
 
 
 def judge_folder(job: Job, job_path: str | Path) -> Path | None:
@@ -258,8 +262,8 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
 
     `to_train`: the file of prompts is needed; otherwise their number (`data.prompts`) is enough.
     """
-    model, data = _located(job, job_path)
-    if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
+    data = _beside(job.data.path, job_path)
+    if _folder(job.model.path, job_path) is None and not _HUB_ID.match(job.model.path):
         yield (
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
@@ -281,15 +285,3 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
             f"{fault}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
             'each row {"id": …, "prompt": …, "answer": …}',
         )
-
-
-def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
-    """Return the paths of the model's folder and of the data file, which may not exist; None for what is no path."""
-    folder = Path(job_path).resolve().parent
-    paths: list[Path | None] = []
-    for text in (job.model.path, job.data.path):
-        try:
-            paths.append(None if text is None else folder / Path(text).expanduser())
-        except RuntimeError:  # `~name`, where no user is called `name`
-            paths.append(None)
-    return paths[0], paths[1]

@@ -233,9 +233,8 @@ def free(W: Any, now: float) -> None:
                 sequences += 1
             i = S[i].behind
     R.milestone = R.finished + R.stride
-    capacity = (R.last_on - R.first_on) * R.after_capacity
-    room = (1.0 - MARGIN) * capacity if R.refused else 1.0 * capacity
-    R.freed = held + sequences * R.growth <= room
+    share = 1.0 - MARGIN if R.refused else 1.0
+    R.freed = held + sequences * R.growth <= share * ((R.last_on - R.first_on) * R.after_capacity)
     R.refused = not R.freed
     if R.freed:
         _change(W)

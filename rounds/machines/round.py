@@ -164,6 +164,10 @@ class Round(ABC):
 
     # -- the account ---------------------------------------------------------------------------------------------------
 
+    def samples_to_train(self, prompts_per_step: int) -> int:
+        """How many samples the round is to train, in steps of so many prompts."""
+        return min(prompts_per_step, len(self.taken)) * self.group_size
+
     def trained_samples(self, draw: Draw) -> list[int]:
         """The samples of a draw that are trained: the first `group_size` whose rewards arrived, in sample order."""
         return sorted(list(draw.rewards)[: self.group_size])

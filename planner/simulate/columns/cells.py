@@ -28,7 +28,7 @@ from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey
-from ...costs.decode_costs import DecodeCost, EngineChange
+from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from .column_setting import Setting
 
@@ -155,7 +155,7 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
 
 def _change_in_cell(
     setting: Setting, layout: EngineLayout, cell: Cell, cost: DecodeCost, spec: HandOverSpec | TailSpec, workers: int
-) -> EngineChange:
+) -> ChangeCost:
     """A change of the engines of a cell, at the costs of that of the whole round on `layout`."""
     tail = isinstance(spec, TailSpec)
     engines = layout.engines * layout.tp // spec.tp if isinstance(spec, TailSpec) else layout.engines // 2

@@ -15,7 +15,7 @@ from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.round_kinds import LongKey, ShortKey
-from ...costs.decode_costs import DecodeCost, EngineChange
+from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.draft_costs import DraftedCost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
@@ -71,8 +71,8 @@ class Setting:
     streams: bool = False
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
     other_rewards: tuple[RewardCost, ...] = ()
-    change: Callable[[DecodeCost, HandOverSpec | TailSpec, int], EngineChange] = lambda cost, spec, workers: (
-        EngineChange(spec, cost)
+    change: Callable[[DecodeCost, HandOverSpec | TailSpec, int], ChangeCost] = lambda cost, spec, workers: ChangeCost(
+        spec, cost
     )
 
     @property
@@ -96,7 +96,7 @@ class Setting:
         """Scoring costs of a kind of round."""
         return self.reward if key.reward == 0 else self.other_rewards[key.reward - 1]
 
-    def change_of(self, key: LongKey) -> EngineChange | None:
+    def change_of(self, key: LongKey) -> ChangeCost | None:
         """The change of engines of a kind of long round, with how much samples grow that still run then, by the length
         model: the mean of what lengths have beyond the share that has ended, and beyond the cutoff."""
         share = key.hand_over or key.tail

@@ -24,7 +24,7 @@ from ....rounds.machines.exact_long import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
-from ...costs.decode_costs import EngineChange
+from ...costs.decode_costs import ChangeCost
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from ..one_round import simulate_one_round
 from ..round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
@@ -247,7 +247,7 @@ def simulate_column_round(
     key: ShortKey | LongKey,
     round_kind: RoundKind,
     round_draws: RoundDraws,
-    change: EngineChange | None = None,
+    change: ChangeCost | None = None,
 ) -> SimulatedRound:
     """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None

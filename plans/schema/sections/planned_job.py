@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,7 @@ from .levers import (
     timeout_numbers,
 )
 from .planned_rounds import Rounds, hand_over_faults, tail_faults
-from .reward_spec import MOST_PARTS
+from .reward_spec import MOST_PARTS, WorkerKind
 
 
 class Bias(Strict):
@@ -37,10 +37,6 @@ class StepIssue(Strict):
 
     samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
     """n, as in the job."""
-
-
-WorkerKind = Literal["function", "math", "code", "format"]
-"""Kinds of reward that workers compute."""
 
 
 class PooledReward(Strict):

@@ -6,6 +6,7 @@ depend on which part was known first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -25,7 +26,8 @@ from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault,
 
 RewardKind = Literal["function", "math", "code", "format", "length", "overlong", "judge"]
 
-WORKER_KINDS = ("function", "math", "code", "format")
+WorkerKind = Literal["function", "math", "code", "format"]
+WORKER_KINDS = get_args(WorkerKind)
 """Kinds that reward workers compute, each in a pool of its own."""
 
 LENGTH_KINDS = ("length", "overlong")
@@ -162,8 +164,7 @@ class RewardSpec(Strict):
     @property
     def pooled(self) -> tuple[RewardSpec, ...]:
         """The parts that reward workers compute: first that of a plan's `reward`, then those of its `further`."""
-        pooled = [part for part in self.parts if part.kind in WORKER_KINDS]
-        return tuple(sorted(pooled, key=lambda part: part.kind == "format"))  # a pattern is the quickest of them
+        return _pooled(self.parts)
 
     @property
     def judge(self) -> RewardSpec | None:
@@ -241,6 +242,11 @@ class RewardList(RewardSpec):
         return self.sections
 
 
+def _pooled(parts: Sequence[RewardSpec]) -> tuple[RewardSpec, ...]:
+    """The parts that reward workers compute, a pattern, which is the quickest of them, last."""
+    return tuple(sorted((part for part in parts if part.kind in WORKER_KINDS), key=lambda part: part.kind == "format"))
+
+
 _SECTIONS: TypeAdapter[tuple[RewardSpec, ...]] = TypeAdapter(Annotated[tuple[RewardSpec, ...], Field(strict=False)])
 
 
@@ -275,10 +281,7 @@ def _read(value: Any, handler: Any) -> Any:
     judges = [place for place, section in enumerate(sections) if section.kind == "judge"]
     if len(judges) > 1:
         raise cross_error("is the second judge, and a job has one at most; remove it", f"{judges[1]}.kind")
-    pooled = [section for section in sections if section.kind in WORKER_KINDS]
-    pooled.sort(key=lambda section: section.kind == "format")
-    judged = [section for section in sections if section.kind == "judge"]
-    main = [*pooled, *judged, *sections][0]
+    main = [*_pooled(sections), *(sections[place] for place in judges), *sections][0]
     keys = {key: getattr(main, key) for key in main.model_fields_set if key != "weight"}
     return RewardList(**keys, sections=sections)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.decode_costs import DecodeCost, EngineChange
+from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
@@ -145,10 +145,10 @@ def test_and_the_same_change_of_engines(drawn, decode, later, reward, limit, sha
     later = dataclasses.replace(later, block_tokens=decode.block_tokens)
     if tail is None:
         freed = data.draw(st.integers(1, decode.key.engines - 1))
-        change = EngineChange(HandOverSpec(freed, share, growth), data.draw(st.sampled_from([decode, later])))
+        change = ChangeCost(HandOverSpec(freed, share, growth), data.draw(st.sampled_from([decode, later])))
     else:
         engines, takes_s = tail
-        change = EngineChange(TailSpec(engines, 2, share, growth), later, takes_s)
+        change = ChangeCost(TailSpec(engines, 2, share, growth), later, takes_s)
     assert_same(*drawn, decode, reward, limit, change)
 
 

@@ -8,7 +8,7 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, column_name
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
-from rlplan.planner.costs.decode_costs import EngineChange, decode_cost
+from rlplan.planner.costs.decode_costs import ChangeCost, decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.reward_costs import reward_cost
@@ -110,7 +110,7 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     kinds = (
         RoundCosts(cost, cost.max_sequences, slow_train),
         RoundCosts(
-            fast, fast.max_sequences, slow_train, EngineChange(HandOverSpec(key.freed_engines, key.hand_over), fast)
+            fast, fast.max_sequences, slow_train, ChangeCost(HandOverSpec(key.freed_engines, key.hand_over), fast)
         ),
     )
     run = simulate_run(spec, *kinds, setting.reward, setting.draws, steps=300, prompts=1200)

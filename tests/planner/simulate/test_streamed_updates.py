@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.decode_costs import DecodeCost, EngineChange
+from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import simulate_one_round
@@ -30,7 +30,7 @@ def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool 
     round_kind = RoundKind("short", 16, 16, 1, 1, 4096)
     round_draws = RoundDraws(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
     decode = DecodeCost(EngineLayout(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
-    change = None if hand_over is None else EngineChange(hand_over, decode)
+    change = None if hand_over is None else ChangeCost(hand_over, decode)
     return simulate_one_round(round_kind, round_draws, decode, REWARD, 64, change, reference=reference)
 
 
