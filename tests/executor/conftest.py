@@ -18,6 +18,22 @@ def runs(process):
         return False
 
 
+class RunInMemory:
+    """A run as turns, rounds and tails see it; its events are kept."""
+
+    name, step_number = "a", 0
+
+    def __init__(self):
+        self.events = []
+
+    def event(self, event, /, **fields):
+        self.events.append((event, fields))
+
+    def told(self, event):
+        """The fields of each event of a kind."""
+        return [fields for name, fields in self.events if name == event]
+
+
 def make_tiny_model(folder, seed=0):
     """A random 2-layer Llama whose heads allow TP 2, with its tokenizer."""
     import torch

@@ -31,6 +31,7 @@ from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_h
 from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
 from rlplan.rounds.step_order import to_decoding, to_tail
 
+from .conftest import RunInMemory
 from .engines.engine_fakes import FakeActor
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
@@ -75,18 +76,6 @@ class Ranks:
         self.log.append((self.name, "end"))
 
 
-class Run:
-    """A run as the turns see it."""
-
-    name, step_number = "a", 0
-
-    def __init__(self):
-        self.events = []
-
-    def event(self, event, /, **fields):
-        self.events.append((event, fields))
-
-
 class Seats:
     """Seats for engines, while a node is free."""
 
@@ -103,7 +92,7 @@ class Stage:
     """Engines `short` (TP 1, two of them) and `long` (TP 2) and trainer `a` on two devices of `CAPACITY`."""
 
     def __init__(self, training=90.0, bounded=True):
-        self.log, self.actors, self.run = [], [], Run()
+        self.log, self.actors, self.run = [], [], RunInMemory()
         supervisor = Supervisor(Patience(stall_s=5.0), pause=lambda seconds: asyncio.sleep(0))
 
         def spawn(config):

@@ -100,19 +100,24 @@ def plan_document(folder):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def job_dir(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("job")
-    shutil.copytree(tiny_model, folder / "model")
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    (folder / "job.yaml").write_text(JOB)
-    rows = [{"id": f"q{i:02d}", "prompt": f"w{i} w{i + 1}", "answer": i} for i in range(PROMPTS)]
+def write_files(folder, model, job, cluster=CLUSTER, prompts=32):
+    """All that a plan names beside it: model, job, cluster, data, reward, and what is looked at by its digest only."""
+    shutil.copytree(model, folder / "model")
+    (folder / "cluster.yaml").write_text(cluster)
+    (folder / "job.yaml").write_text(job)
+    rows = [{"id": f"q{i:02d}", "prompt": f"w{i} w{i + 1}", "answer": i} for i in range(prompts)]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "my_reward.py").write_text(
         "def score(prompt, response, answer):\n    return float(len(response.split()) % 3 == 0)\n"
     )
     for name in ("profile.yaml", "lengths.jsonl"):
         (folder / name).write_text("looked at by its digest only\n")
+
+
+@pytest.fixture(scope="module")
+def job_dir(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    write_files(folder, tiny_model, JOB, prompts=PROMPTS)
     dump(plan_document(folder), folder / "plan.yaml")
     return folder
 

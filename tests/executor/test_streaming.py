@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 
@@ -16,7 +14,7 @@ from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.report_runs import load_runs
 from rlplan.traces.run_log import TRACE, read_run
 
-from .test_execute import CLUSTER, JOB, plan_document
+from .test_execute import JOB, plan_document, write_files
 
 pytestmark = pytest.mark.engine
 
@@ -27,18 +25,9 @@ STEPS, WAIT_S = 3, 400
 def runs(tiny_model, tmp_path_factory):
     """Folders of two runs that took turns: `off`, and `on`, in which one of two engines is handed over."""
     folder = tmp_path_factory.mktemp("streaming")
-    shutil.copytree(tiny_model, folder / "model")
-    (folder / "cluster.yaml").write_text(CLUSTER)
     job = JOB.replace("prompts_per_step: 4, samples_per_prompt: 2", "prompts_per_step: 8, samples_per_prompt: 4")
     job = job.replace("max_response_tokens: 48}", "max_response_tokens: 400, seed_per_sample: true}")
-    (folder / "job.yaml").write_text(job.replace("[64, 256]", "[512]"))
-    rows = [{"id": f"q{i:02d}", "prompt": f"w{i} w{i + 1}", "answer": i} for i in range(32)]
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "my_reward.py").write_text(
-        "def score(prompt, response, answer):\n    return float(len(response.split()) % 3 == 0)\n"
-    )
-    for name in ("profile.yaml", "lengths.jsonl"):
-        (folder / name).write_text("looked at by its digest only\n")
+    write_files(folder, tiny_model, job.replace("[64, 256]", "[512]"))
     plan = plan_document(folder).model_dump(mode="json")
     planned = plan["job"]
     planned["bias"]["mode"] = "sync"

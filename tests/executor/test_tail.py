@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from rlplan.traces.report import run_report
 from rlplan.traces.report_runs import load_runs
 from rlplan.traces.run_log import TRACE, read_run
 
-from .test_execute import CLUSTER, JOB, plan_document
+from .test_execute import CLUSTER, JOB, plan_document, write_files
 
 pytestmark = pytest.mark.engine
 
@@ -29,21 +28,12 @@ STEPS, WAIT_S, LONGEST = 5, 500, 200
 
 def make_job(tiny_model, folder, own_trainers=False):
     """A job whose every second step or so is a long round, and its plan in `tail.yaml`."""
-    shutil.copytree(tiny_model, folder / "model")
     cluster = CLUSTER
     if own_trainers:
         cluster += CLUSTER[CLUSTER.index("  main:") :].replace("  main:", "  other:")
-    (folder / "cluster.yaml").write_text(cluster)
     job = JOB.replace("prompts_per_step: 4, samples_per_prompt: 2", "prompts_per_step: 4, samples_per_prompt: 4")
     job = job.replace("max_response_tokens: 48}", f"max_response_tokens: {LONGEST}, seed_per_sample: true}}")
-    (folder / "job.yaml").write_text(job.replace("search: {tp: [1],", "search: {tp: [1, 2],"))
-    rows = [{"id": f"q{i:02d}", "prompt": f"w{i} w{i + 1}", "answer": i} for i in range(32)]
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "my_reward.py").write_text(
-        "def score(prompt, response, answer):\n    return float(len(response.split()) % 3 == 0)\n"
-    )
-    for name in ("profile.yaml", "lengths.jsonl"):
-        (folder / name).write_text("looked at by its digest only\n")
+    write_files(folder, tiny_model, job.replace("search: {tp: [1],", "search: {tp: [1, 2],"), cluster)
     plan = plan_document(folder).model_dump(mode="json")
     planned = plan["job"]
     planned["issue"] = {"prompts_per_step": 4, "samples_per_prompt": 4}

@@ -19,6 +19,7 @@ from rlplan.rounds.hand_over import TailSpec
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.seeds import RoundSeeds
 
+from ..conftest import RunInMemory
 from .test_engines import PROMPTS, load, runner
 
 pytestmark = pytest.mark.engine
@@ -33,19 +34,9 @@ class Ranks:
     async def place(self, parts): ...
 
 
-class Run:
-    name, step_number = "a", 0
-
-    def __init__(self):
-        self.events = []
-
-    def event(self, event, /, **fields):
-        self.events.append((event, fields))
-
-
 async def tail_round(fleet, path, version, spec, in_change=None):
     """A seeded round on the engines of TP 1, as `spec` has its tail; (its machine, result, run)."""
-    small, large, run = fleet.engines(ONE), fleet.engines(TWO), Run()
+    small, large, run = fleet.engines(ONE), fleet.engines(TWO), RunInMemory()
     devices = [
         DeviceLedger(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)])
         for n in range(2)

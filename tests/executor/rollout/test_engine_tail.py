@@ -29,6 +29,7 @@ from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
 from rlplan.rounds.hand_over import TailSpec
 from rlplan.rounds.machines.race import RaceRound
 
+from ..conftest import RunInMemory
 from ..engines.engine_fakes import FakeActor
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", "text", (3, 4), None) for i in range(4)}
@@ -129,25 +130,12 @@ class Ranks:
     async def close(self): ...
 
 
-class Run:
-    name, step_number = "a", 0
-
-    def __init__(self):
-        self.events = []
-
-    def event(self, event, /, **fields):
-        self.events.append((event, fields))
-
-    def told(self, event):
-        return [fields for name, fields in self.events if name == event]
-
-
 class Stage:
     """Two engines of TP 1 and one of TP 2 on the same two devices, whose memory holds one layout at a time if they are
     `bounded`; and a trainer that shares them."""
 
     def __init__(self, tmp_path, bounded, prepare=lambda actor: None):
-        self.log, self.actors, self.run = [], [], Run()
+        self.log, self.actors, self.run = [], [], RunInMemory()
         self.path = tmp_path / "weights"
         self.path.write_bytes(b"0")
         supervisor = Supervisor(Patience(stall_s=1.0), pause=lambda seconds: asyncio.sleep(0))
