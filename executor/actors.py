@@ -6,13 +6,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import ray
 
 from ..plans.yaml.errors import InputError, RunFailed
-from .faults import ActorFailed
+from .faults import ActorFailed, Fault, classify
 from .placement.cluster_address import cluster_address
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
@@ -108,3 +108,31 @@ async def within(deadline_s: float, awaitable: Any, actor: str) -> Any:
         return await asyncio.wait_for(awaitable, deadline_s)
     except TimeoutError:
         raise ActorFailed(actor, f"no answer within {deadline_s:.0f} s") from None
+
+
+class UnawaitedCalls:
+    """Calls to actors that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def begin(self, call: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None = None) -> None:
+        """Make a call. `failed` hears of an error, but not of the death of the actor's process, which supervision tells."""
+        task = asyncio.create_task(self._made(call, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _made(self, call: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None) -> None:
+        try:
+            await call
+        except Exception as error:  # noqa: BLE001 - whatever it is, `failed` hears of it
+            if failed is not None and classify(error) is not Fault.ACTOR:
+                failed(error)
+
+    async def settle(self, seconds: float | None) -> None:
+        """Wait for calls that are under way, so long at most; None: until all have ended."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=seconds)

@@ -50,7 +50,6 @@ class Host:
         self._watching = True
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
-        self._descriptors = _descriptors()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -102,10 +101,6 @@ class Host:
             time.sleep(0.02)
         return False
 
-    def descriptors_lost(self) -> int:
-        """Descriptors of this process beyond those that it had."""
-        return _descriptors() - self._descriptors
-
     def repair(self) -> None:
         """Make all as it was, after a program that harmed it."""
         self.kept.write_text("kept\n")
@@ -133,10 +128,6 @@ class Host:
 def _free_bytes() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a Path would open more
 
 
 def _letter(pid: int) -> str:

@@ -12,7 +12,8 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -29,12 +30,13 @@ from ...rounds.machines.events import (
     Scored,
 )
 from ...rounds.machines.round import Round
+from ..actors import UnawaitedCalls
 from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle
 from ..engines.messages import EngineEvent
-from ..faults import Fault, classify, failure
+from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
-from .engine_sends import EngineSends, spawn
+from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
@@ -67,8 +69,8 @@ class LiveRound:
         self._rewards = rewards
         self._inbox = inbox
         self._stall_s = stall_s
-        self._sends = EngineSends(engines, weights, max_num_seqs, self._tell_unless_death)
-        self._joins: set[asyncio.Task[None]] = set()
+        self._sends = EngineSends(engines, weights, max_num_seqs, partial(self._fail, "rollout"))
+        self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._waiting: list[Issue] = []  # issues that found no engine alive
         self._moving: list[SampleKey] = []  # released samples that found none, while new engines come
@@ -222,24 +224,19 @@ class LiveRound:
             self._issue(waiting)
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
-            spawn(self._joins, self._told(self._join(back.engine), back.engine.name), "weights for an engine")
+            self._joins.begin(self._join(back.engine), partial(self._fail, back.engine.name))
 
-    async def _join(self, engine: EngineHandle) -> Message:
+    async def _join(self, engine: EngineHandle) -> None:
         """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
         await self._weights.give(engine, self._weights.version)
-        return EngineBack(engine)
+        self._inbox.put_nowait(EngineBack(engine))
 
-    async def _told(self, answer: Awaitable[Message], process: str) -> None:
-        """Have the round hear an answer, or the error in its place."""
-        try:
-            self._inbox.put_nowait(await answer)
-        except Exception as error:  # noqa: BLE001 - the fleet reports an engine that died again
-            self._tell_unless_death(error, process)
+    async def _ask(self, change: EngineChange) -> None:
+        self._inbox.put_nowait(await change.ask())
 
-    def _tell_unless_death(self, error: Exception, process: str) -> None:
-        """End the round with the error of a call, unless the process died: then the fleet reports it."""
-        if classify(error) is not Fault.ACTOR:
-            self._inbox.put_nowait(failure(error, process))
+    def _fail(self, process: str, error: Exception) -> None:
+        """End the round with the error of a call; of a process that died the fleet tells."""
+        self._inbox.put_nowait(failure(error, process))
 
     # -- actions out ---------------------------------------------------------------------------------------------------
 
@@ -258,7 +255,7 @@ class LiveRound:
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
         if self._change is not None and self._change.scored(finished):
-            spawn(self._joins, self._told(self._change.ask(), "rollout"), "what engines hold")
+            self._joins.begin(self._ask(self._change), partial(self._fail, "rollout"))
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""

@@ -25,6 +25,7 @@ from typing import Any
 
 from ....plans.files.judge_prompt import JudgePrompt
 from ....plans.yaml.errors import RunFailed
+from ...actors import UnawaitedCalls
 from ...engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...engines.messages import EngineEvent, Request
 from ...faults import failure
@@ -34,7 +35,6 @@ from ..charges import RewardResult
 from ..scoring import Outcome
 from .judge_config import JudgeConfig
 from .judge_questions import LONGEST_S, MOST_DEATHS, TEST_S, Copy, Question, copy_of, given_up, least_loaded
-from .judge_sends import Sends
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class JudgePool:
         self._copies = [Copy(handle(engine, self._hear, supervisor, seats=seats)) for engine in config.engines]
         self._questions: dict[str, Question] = {}
         self._waiting: deque[Question] = deque()
-        self._sends = Sends()
+        self._sends = UnawaitedCalls()
         self._due, self._serial = False, 0
         self._down: BaseException | None = None
         self._counts: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class JudgePool:
             copy.end_test()
         for key in list(self._questions):
             self.cancel(key)
-        await self._sends.end(LOOK_S)
+        await self._sends.settle(LOOK_S)
         await asyncio.gather(*(copy.engine.close() for copy in self._copies))
 
     def score(
