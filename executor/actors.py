@@ -120,7 +120,7 @@ class UnawaitedCalls:
         return len(self._tasks)
 
     def begin(self, call: Coroutine[Any, Any, None], failed: Callable[[Exception], None] | None = None) -> None:
-        """Make a call. `failed` hears of an error, but not of the death of the actor's process, which supervision tells."""
+        """Make a call. `failed` hears of an error, but of no death of the actor's process, which supervision tells."""
         task = asyncio.create_task(self._made(call, failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
