@@ -274,9 +274,9 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
         j = profile.judge
         lines.append(
             f"judge: {seconds(j.per_sample_s)} + {seconds(1e3 * j.per_token_s)} per 1k tokens a sample, {j.at_once} at "
-            f"once; beside an engine {times(j.beside_factor)}, and decoding takes {times(j.rollout_factor)}"
+            f"once; beside an engine {times(j.beside_factor)} as long, and decoding {times(j.rollout_factor)}"
             + "".join(
-                f"; with {percent(s.share)} of the cores {times(s.beside_factor)} and {times(s.rollout_factor)}"
+                f"; with {percent(s.share)} of the cores {times(s.beside_factor)}, decoding {times(s.rollout_factor)}"
                 for s in j.shares
             )
         )

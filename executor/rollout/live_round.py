@@ -219,7 +219,7 @@ class LiveRound:
         if back.engine.version == self._weights.version:
             waiting, moving, self._waiting, self._moving = self._waiting, self._moving, [], []
             if self._change is not None:
-                self._change.went_on()
+                self._change.note_resumed()
             self._go_on(moving)
             self._issue(waiting)
         elif self._joined.get(back.engine.name) != back.engine.lives:

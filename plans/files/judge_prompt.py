@@ -62,7 +62,7 @@ class JudgePrompt:
         of the room at least, and then the beginnings of answer and prompt are left out, too."""
         shown = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         values = {"prompt": prompt, "response": response, "answer": shown}
-        found = [self._value(space + values[name]) for name, space in self._slots]
+        found = [self._value_tokens(space + values[name]) for name, space in self._slots]
         of_response = [place for place, (name, _) in enumerate(self._slots) if name == "response"]
         of_others = [place for place, (name, _) in enumerate(self._slots) if name != "response"]
         room, wanted = max(0, self._room), sum(len(found[place]) for place in of_others)
@@ -89,9 +89,9 @@ class JudgePrompt:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
 
-    def _value(self, text: str) -> tuple[int, ...]:
-        """Tokens of a text of others: texts of control tokens are taken apart, and what is one all the same is left
-        out."""
+    def _value_tokens(self, text: str) -> tuple[int, ...]:
+        """Tokens of text that comes from a sample. Text that spells a control token is split, so that it becomes
+        ordinary tokens; a control token that appears all the same is dropped."""
         tokens = (token for piece in self._pieces(text) for token in self._encode(piece))
         return tuple(token for token in tokens if token not in self._control)
 

@@ -45,7 +45,8 @@ class EngineChange:
 
     Attributes:
         decided_s: when it was decided, in seconds from the round's start; None: not yet.
-        went_on_s: when new engines took the first samples; None: not yet.
+        resumed_s: when waiting samples were first sent to a new engine, in seconds from the round's start; None: not
+            yet.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class EngineChange:
         new: bool = False,
     ) -> None:
         self.decided_s: float | None = None
-        self.went_on_s: float | None = None
+        self.resumed_s: float | None = None
         self._machine, self._engines, self._ledger = machine, engines, ledger
         self._leaving, self._staying = frozenset(leaving), frozenset(staying)
         self._allowed, self._cleared = allowed, cleared
@@ -89,10 +90,10 @@ class EngineChange:
         """The new engines that live can take samples, once they have the weights."""
         self._open = True
 
-    def went_on(self) -> None:
-        """An engine takes the samples that waited."""
-        if self._machine.freed and self._new and self.went_on_s is None:
-            self.went_on_s = self._ledger.now_s()
+    def note_resumed(self) -> None:
+        """Note that the samples that waited for a new engine have been sent to one."""
+        if self._machine.freed and self._new and self.resumed_s is None:
+            self.resumed_s = self._ledger.now_s()
 
     def scored(self, count: int) -> bool:
         """So many more samples went to be scored; whether to `ask` the engines now."""

@@ -122,14 +122,14 @@ class RoundTail:
     def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
         """Write into the run's trace what happened; seconds from the round's start."""
         at_s = None if self._change is None else self._change.decided_s
-        went_on_s = None if self._change is None else self._change.went_on_s
+        resumed_s = None if self._change is None else self._change.resumed_s
         run.event(
             "tail",
             step=run.step_number + 1,
             engines=len(self.engines),
             tp=self.engines[0].config.tp,
             at_s=None if at_s is None else round(at_s, 6),
-            seconds=None if at_s is None or went_on_s is None else round(went_on_s - at_s, 6),
+            seconds=None if at_s is None or resumed_s is None else round(resumed_s - at_s, 6),
             moved=sum(sample.moves > 0 for sample in samples),
         )
 

@@ -81,7 +81,9 @@ async def measure_judge(
             await timed.burst(timed.mixed(AT_ONCE))  # first calls build what later ones reuse
             if share is None:
                 latency_s = statistics.median([(await timed.burst(timed.mixed(1))).seconds for _ in range(SINGLES)])
-                per_sample_s, per_token_s = fit_judge(await timed.burst(timed.short()), await timed.burst(timed.long()))
+                per_sample_s, per_token_s = fit_judge(
+                    await timed.burst(timed.short_questions()), await timed.burst(timed.long_questions())
+                )
             batches = bench.prompts(1, DECODE_SEQUENCES, DECODE_PROMPT)
             await bench.seconds([engine], batches, DECODE_TOKENS)
             decode_s = await bench.seconds([engine], batches, DECODE_TOKENS)
@@ -113,15 +115,15 @@ class _Timed:
         self._serial = itertools.count()
 
     def mixed(self, count: int) -> list[_Question]:
-        """Questions of all lengths."""
+        """The next `count` questions about samples of all lengths."""
         return list(itertools.islice(self._mixed, count))
 
-    def short(self) -> list[_Question]:
-        """Of the shorter half of the samples."""
+    def short_questions(self) -> list[_Question]:
+        """`BURST` questions about samples of the shorter half."""
         return list(itertools.islice(itertools.cycle(self._ordered[: max(1, len(self._ordered) // 2)]), BURST))
 
-    def long(self) -> list[_Question]:
-        """The longest samples."""
+    def long_questions(self) -> list[_Question]:
+        """`BURST` questions about the longest eighth of the samples."""
         return list(itertools.islice(itertools.cycle(self._ordered[-max(1, len(self._ordered) // 8) :]), BURST))
 
     def _ask(self, question: _Question) -> asyncio.Future[RewardResult]:
