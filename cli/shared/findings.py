@@ -100,7 +100,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
         return None
     return [
         {
-            "round": ("short", "long")[bar.kind],
+            "round": ("short", "long", "tail")[bar.kind],
             "phase": bar.phase,
             "place": bar.place,
             **({} if bar.side == "both" else {"of": bar.side}),

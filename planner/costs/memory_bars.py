@@ -32,7 +32,7 @@ class Bar:
     """The bytes that a device, or the host of a node, holds in one phase of a kind of round; of all places the fullest.
 
     Attributes:
-        kind: which of the table's kinds of round.
+        kind: which of the table's kinds of round: 0 short, 1 long, 2 the tail of long rounds on engines of its own.
         kept: bytes throughout the phase, by what holds them.
         moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
         capacity_bytes: that there are.

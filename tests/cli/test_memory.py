@@ -187,3 +187,16 @@ def test_a_plan_says_who_holds_the_memory_that_it_needs(solved):
     host = plan["predicted"]["host_memory"]
     assert sum(host["holds_bytes"].values()) == pytest.approx(host["needed_bytes"], rel=1e-5)
     assert host["needed_bytes"] == pytest.approx(max(b["needed_bytes"] for b in plan["memory"]), rel=1e-5)
+
+
+def test_a_tail_on_engines_of_its_own_is_shown_and_has_bars_of_its_own(impossible):
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    tail = {"engines": 8, "tp": 8, "at_finished": 0.9}
+    edit(impossible, {
+        "job.rounds.long.rollout": lambda engines: {**engines, "engines": 32, "tp": 2}, "job.rounds.long.tail": tail,
+    })  # fmt: skip
+    resign(impossible.parent)
+    shown = rlplan("show", impossible)
+    assert shown.returncode == 0 and "8 x tp 8 at 90%" in shown.stdout, shown.stderr
+    bars = json.loads(rlplan("show", impossible, "--json").stdout)["memory"]
+    assert {bar["round"] for bar in bars} == {"short", "long", "tail"}
