@@ -27,6 +27,11 @@ from .memory_table import memory_table
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
+TRAINING_CROWDS = 0.3
+"""Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a part
+of the time, and has no actor whose messages the driver serves. Measured by benchmarks.streaming: 0.2 in one run, 0.4
+in another."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
@@ -161,7 +166,7 @@ def change_of(
 ) -> ChangeCost:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
-    Engines that a hand-over leaves decode as before. The engines of a tail get weights of their own, after those that
+    Of a CPU's cores, those that a hand-over leaves decode faster than before. The engines of a tail get weights of their own, after those that
     stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and wake of the step brings the
     earlier engines back.
     Raises InputError if the profile does not price the tail's engines.
@@ -178,10 +183,27 @@ def change_of(
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
-    # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
+    return ChangeCost(spec, _beside_training(profile, cost, spec.stay(cost.key.engines), slower, workers, further))
+
+
+def _beside_training(
+    profile: Profile, cost: DecodeCost, stay: int, slower: float, workers: int, further: Sequence[RewardCost]
+) -> DecodeCost:
+    """Costs of the engines that a hand-over leaves, while freed cores train; on GPUs those of before."""
     # What a sample that ends costs is the driver's, which serves all engines in turn.
-    engines = cost.key.engines
-    return ChangeCost(spec, replace(cost, finish_s=cost.finish_s * spec.stay(engines) / engines))
+    cost = replace(cost, finish_s=cost.finish_s * stay / cost.key.engines)
+    alone = None
+    if profile.machine.kind == "cpu" and type(cost) is DecodeCost:  # drafts were measured with no other layout
+        alone = layout_cost(profile, EngineLayout(cost.key.tp, stay))
+    if alone is None or cost.curve or alone.curve:  # a CPU's steps are lines
+        return cost
+    alone = _crowded(profile, alone, slower, workers, further)
+
+    def between(rate: str) -> float:
+        return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * getattr(alone, rate))
+
+    rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
+    return replace(cost, **{rate: between(rate) for rate in rates})
 
 
 def _crowded(

@@ -1,0 +1,116 @@
+"""Whether drafts pay on an engine, and how likely a drafted token must be, by what its steps took and gave so far.
+
+A step that verifies drafts takes longer and gives more tokens. Both depend on how many samples decode, so steps are
+kept by batch: powers of two. Within a class drafts pay if the tokens that a sample gains by them outweigh the seconds.
+To know what a step takes without drafts, some steps of every class go without: the first `PLAIN_FIRST`, and one in
+`PLAIN_EVERY`. Where drafts do not pay they are left out, and tried again for `TRIAL` steps after every `PAUSE`.
+
+A token that is drafted for each of B samples makes a step longer by B times what a token takes, and all samples gain
+the token with the chance that it is accepted: it pays from the chance that is the share of the step that B tokens take.
+
+Invariants:
+- decisions depend on what was recorded and in which order, never on a clock: the same steps give the same decisions;
+- a batch above `up_to_sequences` gets no drafts;
+- at most `TRIAL` of `PAUSE` steps are lost where drafts do not pay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PLAIN_FIRST = 4
+PLAIN_EVERY = 64
+TRIAL = 16
+PAUSE = 1024
+WARM_UP = 16
+"""Drafted steps of a class before it is judged: rates of acceptance are learnt meanwhile."""
+
+SMOOTH = 1.0 / 32.0
+"""What the last step counts in a mean."""
+
+OUTLIER = 3.0
+"""A step that takes so many times the mean has waited for something else, and is not counted."""
+
+LEAST_CHANCE, MOST_CHANCE = 0.02, 0.9
+"""Bounds of the chance from which a token is drafted."""
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A mean over about the last 1 / `SMOOTH` values."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += (value - self.value) * max(SMOOTH, 1.0 / self.count)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Steps of one class of batch: seconds without and with drafts, and tokens of a sample in a step with drafts."""
+
+    plain_s: _Mean = field(default_factory=_Mean)
+    drafted_s: _Mean = field(default_factory=_Mean)
+    emitted: _Mean = field(default_factory=_Mean)
+    steps: int = 0
+    resume: int = 0  # number of the step from which on drafts are tried again
+
+    def pays(self) -> bool:
+        return self.emitted.value * self.plain_s.value >= self.drafted_s.value
+
+
+class DraftAccount:
+    """The account of one engine. Ask `least_chance` before a step is drafted, and tell `record` what the step took.
+
+    Args:
+        up_to_sequences: of the plan; samples that decode at most while there are drafts.
+    """
+
+    def __init__(self, up_to_sequences: int) -> None:
+        self.up_to_sequences = up_to_sequences
+        self._batches: dict[int, _Batch] = {}
+
+    def least_chance(self, running: int) -> float | None:
+        """The least chance from which a token is drafted now, while `running` samples decode; None: no drafts."""
+        if not 1 <= running <= self.up_to_sequences:
+            return None
+        batch = self._batches.setdefault(running.bit_length(), _Batch())
+        batch.steps += 1
+        if batch.plain_s.count < PLAIN_FIRST or batch.steps % PLAIN_EVERY == 0 or batch.steps < batch.resume:
+            return None
+        if batch.drafted_s.count >= WARM_UP and not batch.pays():
+            batch.resume = batch.steps + PAUSE
+            batch.drafted_s.count = batch.emitted.count = WARM_UP - TRIAL  # judged again after a trial
+            return None
+        return min(max(running * self._token_s() / batch.plain_s.value, LEAST_CHANCE), MOST_CHANCE)
+
+    def record(self, running: int, drafted: int, emitted: int, seconds: float) -> None:
+        """A step of `running` samples with `drafted` tokens in all to verify took `seconds` and gave `emitted` tokens.
+
+        A batch above `up_to_sequences` is recorded, too: it says what a token more takes.
+        """
+        batch = self._batches.setdefault(running.bit_length(), _Batch())
+        mean = batch.drafted_s if drafted else batch.plain_s
+        if seconds <= 0.0 or (mean.count >= PLAIN_FIRST and seconds > OUTLIER * mean.value):
+            return
+        mean.add(seconds)
+        if drafted:
+            batch.emitted.add(emitted / running)
+
+    def _token_s(self) -> float:
+        """Seconds that a token more makes a step longer: the slope between the smallest and the largest batch."""
+        known = sorted((size, batch.plain_s.value) for size, batch in self._batches.items() if batch.plain_s.count)
+        (small, small_s), (large, large_s) = known[0], known[-1]
+        if small == large:
+            return 0.0
+        return max(0.0, (large_s - small_s) / (1.5 * 2 ** (large - 1) - 1.5 * 2 ** (small - 1)))
+
+    def gains(self) -> dict[int, float]:
+        """By the largest batch of a class: how many times as fast its steps are with drafts, where both were seen."""
+        return {
+            2**size - 1: batch.emitted.value * batch.plain_s.value / batch.drafted_s.value
+            for size, batch in sorted(self._batches.items())
+            if batch.plain_s.count and batch.drafted_s.count and batch.drafted_s.value > 0.0
+        }
