@@ -21,7 +21,8 @@ import numpy as np
 from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import draft_chain
-from .prompt_index import PromptIndex
+from .exact_expand import mend_expand
+from .prompt_index import EMPTY, PromptIndex
 
 PROMPT, PROMPT_TOKENS = "rlplan_prompt", "rlplan_prompt_tokens"
 """Keys of vLLM's extra arguments: the prompt's name, and how many tokens it has (a sample that moved here has decoded
@@ -63,7 +64,11 @@ class HistoryProposer:
     # -- of the worker ---------------------------------------------------------------------------------------------
 
     def attach(self, runner: Any) -> None:
-        """Follow what vLLM's model runner schedules."""
+        """Follow what vLLM's model runner schedules; compiles what drafting needs."""
+        if runner.device.type == "cpu":
+            mend_expand()
+        self._context[:2] = 0
+        draft_chain(EMPTY, EMPTY, self._context, 2, self._table.rates, 1, 1.0, self._drafted, self._cells)
         self._runner = runner
         update = runner._update_states
 

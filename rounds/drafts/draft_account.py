@@ -22,7 +22,7 @@ PLAIN_FIRST = 4
 PLAIN_EVERY = 64
 TRIAL = 16
 PAUSE = 1024
-WARM_UP = 16
+WARM_UP = 64
 """Drafted steps of a class before it is judged: rates of acceptance are learnt meanwhile."""
 
 SMOOTH = 1.0 / 32.0
