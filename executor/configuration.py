@@ -14,7 +14,7 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ..plans.schema.sections.levers import RewardJudge
+from ..plans.schema.sections.levers import RewardJudge, RoundDrafts
 from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
@@ -44,6 +44,8 @@ class RoundSettings:
     """Engines that are handed over to training while others decode on; None: none."""
     tail: TailSpec | None = None
     """Engines that decode the tail in place of the round's; None: these decode it."""
+    drafts: RoundDrafts | None = None
+    """How its engines draft; None: they do not."""
 
     @property
     def layouts(self) -> tuple[EngineLayout, ...]:
@@ -105,6 +107,7 @@ def configuration(
             paths.model,
             pool,
             max(settings.max_num_seqs for settings in rounds),
+            max(settings.drafts.tokens if settings.drafts else 0 for settings in rounds),
         ),
         rewards={
             name: PoolSize(pool.workers, max(worker_pools(other, job)[name].deadline_s for other in plans))
@@ -150,11 +153,15 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         update=update_settings(planned.train),
         hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
         tail=None if tail is None else TailSpec(**tail.model_dump()),
+        drafts=rollout.drafts,
     )
 
 
-def fleet_config(layouts: Sequence[EngineLayout], job: Job, model: str, pool: Pool, max_num_seqs: int) -> FleetConfig:
-    """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most."""
+def fleet_config(
+    layouts: Sequence[EngineLayout], job: Job, model: str, pool: Pool, max_num_seqs: int, draft_tokens: int = 0
+) -> FleetConfig:
+    """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most, which
+    draft at most `draft_tokens` a step."""
     return FleetConfig(
         layouts=tuple(layouts),
         model_path=model,
@@ -164,6 +171,7 @@ def fleet_config(layouts: Sequence[EngineLayout], job: Job, model: str, pool: Po
         max_num_seqs=max_num_seqs,
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
+        draft_tokens=draft_tokens,
     )
 
 

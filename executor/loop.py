@@ -57,10 +57,11 @@ async def _step(run: TrainingRun) -> StepRecord:
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     streaming = run.streaming(machine, settings)
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
+    drafts = run.drafts.next_round(settings.drafts)
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -82,6 +83,8 @@ async def _step(run: TrainingRun) -> StepRecord:
         streaming.tell(run, result.samples.values())
     if tail is not None:
         tail.tell(run, result.samples.values())
+    if drafts is not None and result.drafts is not None:
+        run.event("drafts", step=run.step_number + 1, kind=round_kind, **drafts.fields(result.drafts))
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     training = TurnsTook()

@@ -32,6 +32,7 @@ from .records.run_record import Recorder, StepRecord
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
+from .rollout.run_drafts import RunDrafts
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weights.sync import SyncReport, WeightSync
@@ -64,12 +65,13 @@ class TrainingRun:
         self.weights_path = run_dir / "weights" / "current.safetensors"
         way, relay = self.settings.weights_way, self.settings.relay
         self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay)
+        self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
         self.trainer_restarts = 0
-        self._job = job
+        self._job, self._prompt_ids = job, prompt_ids
         self._run_dir = run_dir
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
@@ -245,7 +247,7 @@ class TrainingRun:
         }
 
     async def _begin_checkpoint(self) -> None:
-        await self.checkpoints.begin(self.step_number, self._last_state or self._state())
+        await self.checkpoints.begin(self.step_number, self._last_state or self._state(), self.drafts.files())
 
     async def _checkpoint(self) -> None:
         await self._begin_checkpoint()
@@ -268,6 +270,8 @@ class TrainingRun:
             ) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
+        if (lost := self.drafts.load(loaded.folder, self._prompt_ids)) is not None:
+            self.event("history_lost", checkpoint=loaded.folder.name, reason=lost)
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
         self.step_number = int(state["step"])
         self.checkpoints.loaded(self.step_number)

@@ -35,5 +35,5 @@ def mend_expand() -> bool:
     wanted = expand(values, ends, 5, 0, 1)
     if torch.equal(rejection_sampler.expand_batch_to_tokens(values, ends, 5, 0, 1), wanted):
         return False
-    rejection_sampler.expand_batch_to_tokens = expand
+    rejection_sampler.expand_batch_to_tokens = expand  # type: ignore[assignment]
     return True

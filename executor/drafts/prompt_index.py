@@ -7,10 +7,11 @@ way, whatever the length.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from .draft_chain import LIVE
 from .suffix_text import SuffixText, Tokens, suffix_text
 
 BRIDGE = 8
@@ -29,25 +30,30 @@ class PromptIndex:
         prompt: its tokens, int32.
         earlier: its responses before this round, int32 each, without the prompt.
         weights: what each of these counts.
+        ahead: how many of the last of these were decoded for drafts alone.
     """
 
-    def __init__(self, prompt: Tokens, earlier: Sequence[Tokens] = (), weights: Sequence[float] = ()) -> None:
+    def __init__(
+        self, prompt: Tokens, earlier: Sequence[Tokens] = (), weights: Sequence[float] = (), ahead: int = 0
+    ) -> None:
         self._bridge = prompt[-BRIDGE:]
         self._earlier_texts, self._weights = list(earlier), list(weights)
+        self._first_ahead = len(earlier) - ahead
         self._earlier: SuffixText | None = None
-        self._streams: dict[Hashable, Tokens] = {}
+        self._streams: dict[str, Tokens] = {}
         self._live, self._ordered, self._grown = EMPTY, 0, 0
+        self._live_samples: list[str] = []
 
-    def tell(self, sample: Hashable, response: Tokens) -> None:
+    def tell(self, sample: str, response: Tokens) -> None:
         """The response of a sample so far, int32; it only ever grows."""
         self._grown += len(response) - len(self._streams.get(sample, ()))
         self._streams[sample] = response
 
-    def told(self, sample: Hashable) -> int:
+    def told(self, sample: str) -> int:
         """Tokens that are known of a sample that decodes or has ended in this round."""
         return len(self._streams.get(sample, ()))
 
-    def responses(self) -> dict[Hashable, Tokens]:
+    def responses(self) -> dict[str, Tokens]:
         """All responses of this round, as far as they were told."""
         return self._streams
 
@@ -63,10 +69,24 @@ class PromptIndex:
     def live(self) -> SuffixText:
         """The responses of this round, but for the last tokens."""
         if self._grown > max(UNORDERED, UNORDERED_SHARE * self._ordered):
+            self._live_samples = list(self._streams)
             texts = [self._text(response) for response in self._streams.values()]
             self._live = suffix_text(texts, [1.0] * len(texts))
             self._ordered, self._grown = len(self._live), 0
         return self._live
+
+    def source(self, sample: str, origin: int) -> str:
+        """The source (draft_messages.SOURCES) of a token of a sample's draft, by its origin (draft_chain)."""
+        if origin >= LIVE:
+            return "own" if self._live_samples[origin - LIVE] == sample else "sibling"
+        return "ahead" if origin >= self._first_ahead else "earlier"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all texts and their order."""
+        waiting = sum(response.nbytes for response in self._earlier_texts)
+        streams = sum(response.nbytes for response in self._streams.values())
+        return waiting + streams + self._live.nbytes + (0 if self._earlier is None else self._earlier.nbytes)
 
     def _text(self, response: Tokens) -> Tokens:
         return np.concatenate((self._bridge, response)).astype(np.int32, copy=False)

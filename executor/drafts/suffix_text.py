@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
@@ -74,33 +73,3 @@ def suffix_order(tokens: Tokens) -> Tokens:
             return order.astype(np.int32)
         ranks = np.empty(size, np.int64)
         ranks[order] = np.cumsum(steps)
-
-
-@njit(cache=True, nogil=True)
-def suffix_range(tokens: Tokens, order: Tokens, context: Tokens, end: int, length: int) -> tuple[int, int]:
-    """The part of `order` whose suffixes begin with the last `length` tokens of `context[:end]`: (first, behind the
-    last); empty if there is none. `length` is at most `ORDERED`."""
-    size = len(tokens)
-    begin = end - length
-    first = 0
-    for bound in range(2):  # the first suffix that is not below the context, then the first that is above it
-        low, high = first, size
-        while low < high:
-            middle = (low + high) // 2
-            at = order[middle]
-            sign = 0
-            for offset in range(length):
-                token = tokens[at + offset] if at + offset < size else -2
-                wanted = context[begin + offset]
-                if token != wanted:
-                    sign = -1 if token < wanted else 1
-                    break
-            if sign < 0 or (bound == 1 and sign == 0):
-                low = middle + 1
-            else:
-                high = middle
-        if bound == 0:
-            first = low
-        else:
-            return first, low
-    return first, first

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...rounds.device_holders import SLEEP_LEVEL
+from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key
 from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received, agreed
@@ -72,7 +73,11 @@ class RolloutEngine:
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)
         with self._watch.deaths():
-            self._decoding.continues_seeds = all(await self._engine.collective_rpc("continue_moved_samples"))
+            # With drafts a sample draws random numbers for each drafted token, too: how many is not known elsewhere.
+            continues = await self._engine.collective_rpc("continue_moved_samples")
+            self._decoding.continues_seeds = all(continues) and not self._config.draft_tokens
+            if self._config.draft_tokens:
+                await self._engine.collective_rpc("attach_drafts")
             await self._warm_up()
         self._watch.start()
         cache = self._engine.vllm_config.cache_config
@@ -204,6 +209,19 @@ class RolloutEngine:
         """Stop these requests and tell what each has decoded, so that another engine may go on with it: each ends in an
         event `released`. Ids that ended already are ignored."""
         await self._decoding.release(request_ids, self._version)
+
+    async def begin_drafts(self, tokens: int, up_to_sequences: int) -> None:
+        """Begin a round that drafts at most so many tokens a step (0: none) while at most so many samples decode."""
+        await self._call_ranks("begin_drafts", (tokens, up_to_sequences))
+
+    async def remember(self, histories: list[PromptHistory]) -> None:
+        """Take earlier responses to prompts of the round."""
+        await self._call_ranks("remember", ([history.packed() for history in histories],))
+
+    async def take_drafts(self, unfinished: list[str]) -> DraftReport:
+        """What drafts gave since `begin_drafts`, with the tokens of the `unfinished` requests, which were aborted."""
+        answers = await self._call_ranks("take_drafts", (unfinished,))
+        return DraftReport.unpacked(next(answer for answer in answers if answer is not None))
 
     async def sleep(self) -> None:
         """Drop weights and KV cache and free their memory; on a CPU nothing is freed, and the weights count as dropped.

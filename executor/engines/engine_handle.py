@@ -18,6 +18,7 @@ import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..actors import ACTOR_OPTIONS, end_actor, track
+from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed, failure
 from ..placement.live_nodes import on_node
 from ..placement.seat_keeper import SeatKeeper
@@ -270,6 +271,18 @@ class EngineHandle:
     def release(self, request_ids: list[str]) -> Coroutine[Any, Any, None]:
         """Stop requests, each of which then tells what it has decoded. Raises ActorFailed as `abort`."""
         return self._call(self._process, "release", request_ids)
+
+    def begin_drafts(self, tokens: int, up_to_sequences: int) -> Coroutine[Any, Any, None]:
+        """Begin a round with drafts, as RolloutEngine.begin_drafts. Raises ActorFailed."""
+        return self._call(self._process, "begin_drafts", tokens, up_to_sequences)
+
+    def remember(self, histories: list[PromptHistory]) -> Coroutine[Any, Any, None]:
+        """Give the engine earlier responses to prompts of the round. Raises ActorFailed."""
+        return self._call(self._process, "remember", histories)
+
+    def take_drafts(self, unfinished: list[str]) -> Coroutine[Any, Any, DraftReport]:
+        """What drafts gave in the round, with the tokens of aborted requests. Raises ActorFailed."""
+        return self._call(self._process, "take_drafts", unfinished)
 
     async def _call(self, process: EngineProcess | None, method: str, *arguments: Any) -> Any:
         return await self._up(process).call(method, arguments)

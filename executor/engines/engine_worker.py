@@ -1,7 +1,7 @@
 """What runs inside each vLLM worker process: receiving weights, from a file or a transfer, going on with the random
 numbers of samples that another engine began, and telling that it lives.
 
-vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
+vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from ..drafts.draft_worker import DraftRank
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.slots.device_slots import device_key
 from ..weights.transfer.bucket_reader import ReaderPlace
@@ -146,3 +147,7 @@ class WeightReceiver:
     def pulse(self) -> bool:
         """A sign of life; it comes between two engine steps."""
         return True
+
+
+class EngineRank(WeightReceiver, DraftRank):
+    """All that runs in a rank beside vLLM's own."""

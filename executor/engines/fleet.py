@@ -32,6 +32,7 @@ class FleetConfig:
         max_model_len: longest prompt and response together.
         max_num_seqs: most sequences that an engine decodes at a time, in any kind of round.
         seed: of the first engine; those after it have the numbers that follow.
+        draft_tokens: that an engine drafts for a sample and step at most, in any kind of round; 0: none ever drafts.
     """
 
     layouts: tuple[EngineLayout, ...]
@@ -42,6 +43,7 @@ class FleetConfig:
     max_num_seqs: int
     kv_memory_bytes_per_accelerator: int
     seed: int = 0
+    draft_tokens: int = 0
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
@@ -61,6 +63,7 @@ class FleetConfig:
             kv_memory_bytes=self.kv_memory_bytes_per_accelerator * tp,
             cores=tuple(cores[(number * tp + rank) % len(cores)] for rank in range(tp)) if cores else (),
             seed=self.seed + number,
+            draft_tokens=self.draft_tokens,
         )
 
 
@@ -76,6 +79,8 @@ class Fleet:
     ) -> None:
         handle = handle or partial(EngineHandle, seats=seats)
         self._device = config.device
+        self.draft_tokens = config.draft_tokens
+        """Tokens that its engines can draft for a sample and step; 0: they cannot."""
         self._tell: Callable[[EngineNews], None] | None = None
         self._missed: list[EngineDied] = []
         self.supervisor = supervisor or Supervisor()

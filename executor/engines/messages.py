@@ -32,8 +32,9 @@ class EngineConfig:
     """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for device cpu, `gpus`
     ids of GPUs for cuda (none: all that the process sees), `node_id` is Ray's of the engine's node ("": any).
 
-    `compute_share`: of its cores, which an engine beside others gets while these want them too. `fixed_cache`:
-    its KV cache has `kv_memory_bytes` on GPUs, too, where it otherwise takes what is left of the engines' share.
+    `draft_tokens`: drafted for a sample and step at most; 0: it never drafts. `compute_share`: of its cores, which an
+    engine beside others gets while these want them too. `fixed_cache`: its KV cache has `kv_memory_bytes` on GPUs, too,
+    where it otherwise takes what is left of the engines' share.
     """
 
     name: str
@@ -50,6 +51,7 @@ class EngineConfig:
     node_id: str = ""
     compute_share: float = 1.0
     fixed_cache: bool = False
+    draft_tokens: int = 0
 
     def renamed(self, name: str) -> EngineConfig:
         """Another engine that is built like this one."""
@@ -75,7 +77,7 @@ class Request:
 
     With a `seed` the sample does not depend on the requests that decode beside it. `drawn_tokens`: of the prompt's
     last tokens, those that another engine has decoded of this sample, by the same weights. With `choices` the engine
-    can write one of these texts and nothing else.
+    can write one of these texts and nothing else. `prompt_id`: whose earlier responses drafts may come from.
     """
 
     request_id: str
@@ -87,6 +89,7 @@ class Request:
     seed: int | None = None
     drawn_tokens: int = 0
     choices: tuple[str, ...] = ()
+    prompt_id: str = ""
 
 
 @dataclass(slots=True)

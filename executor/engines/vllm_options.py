@@ -8,6 +8,7 @@ from typing import Any
 
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ..actors import visible_gpus
+from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from .messages import EngineConfig, Request
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
@@ -54,13 +55,28 @@ def niceness(config: EngineConfig) -> int:
     return min(19, round(math.log((1 - compute_share) / compute_share, 1.25)))
 
 
+def context_tokens(config: EngineConfig) -> int:
+    """The longest context that vLLM is built for.
+
+    It drafts for no sample of a batch any more once a draft of any would reach beyond that, so there is room for one,
+    where the model has the positions.
+    """
+    if not config.draft_tokens:
+        return config.max_model_len
+    from transformers import AutoConfig
+
+    positions = getattr(AutoConfig.from_pretrained(config.model_path), "max_position_embeddings", None)
+    wanted = config.max_model_len + config.draft_tokens
+    return wanted if positions is None else max(config.max_model_len, min(wanted, positions))
+
+
 def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     """Keyword arguments of vLLM's `AsyncEngineArgs`."""
     arguments: dict[str, Any] = {
         "model": config.model_path,
         "dtype": config.dtype,
         "tensor_parallel_size": config.tp,
-        "max_model_len": config.max_model_len,
+        "max_model_len": context_tokens(config),
         "max_num_seqs": config.max_num_seqs,
         "seed": config.seed,
         "enable_prefix_caching": True,
@@ -68,8 +84,14 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         # Log-probs of the distribution that was sampled from, so that the trainer's can be compared with them.
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
-        "worker_extension_cls": "rlplan.executor.engines.engine_worker.WeightReceiver",
+        "worker_extension_cls": "rlplan.executor.engines.engine_worker.EngineRank",
     }
+    if config.draft_tokens:
+        arguments["speculative_config"] = {
+            "method": "custom_class",
+            "model": "rlplan.executor.drafts.proposer.HistoryProposer",
+            "num_speculative_tokens": config.draft_tokens,
+        }
     if config.device == "cpu":
         if config.tp == 1:
             arguments["distributed_executor_backend"] = "rlplan.executor.engines.one_process.OneProcessExecutor"
@@ -78,7 +100,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "kv_cache_memory_bytes": config.kv_memory_bytes,
             # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
+            "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
         }
     if config.fixed_cache:
         return arguments | {
@@ -109,12 +131,18 @@ def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
         from vllm.sampling_params import StructuredOutputsParams
 
         further["structured_outputs"] = StructuredOutputsParams(choice=list(request.choices))
-    seed, extra_args = request.seed, None
+    seed, extra_args = request.seed, dict[str, Any]()
+    if request.prompt_id:
+        extra_args |= {
+            PROMPT: request.prompt_id,
+            PROMPT_TOKENS: len(request.prompt_tokens) - request.drawn_tokens,
+            REQUEST: request.request_id,
+        }
     if seed is not None and request.drawn_tokens:
-        extra_args = {DRAWN_TOKENS: request.drawn_tokens} if continues_seeds else None
+        extra_args |= {DRAWN_TOKENS: request.drawn_tokens} if continues_seeds else {}
         seed = seed if continues_seeds else (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
     return SamplingParams(
-        extra_args=extra_args,
+        extra_args=extra_args or None,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         logprobs=0,

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,21 +40,26 @@ class CheckpointFailed(RunFailed):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checkpoint that was loaded: the driver's state, and the faults of newer ones, by folder name."""
+    """A checkpoint that was loaded: the driver's state, the faults of newer ones by folder name, and its folder."""
 
     state: dict[str, Any]
     damaged: dict[str, str]
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A checkpoint of which the trainer's ranks hold the state in host memory; `state` is the driver's, as JSON."""
+    """A checkpoint of which the trainer's ranks hold the state in host memory; `state` is the driver's, as JSON, and
+    `files` lie beside it, by name: a checkpoint is sound without them."""
 
     step: int
     state: str
+    files: Mapping[str, bytes]
 
 
-async def stage_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup) -> Staged:
+async def stage_checkpoint(
+    run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup, files: Mapping[str, bytes]
+) -> Staged:
     """Take the state of `step`, for `write_checkpoint`; training goes on only after it.
 
     Raises CheckpointFailed if the disk has no room or the state cannot be staged, TrainerDied if the trainer is gone.
@@ -67,7 +73,7 @@ async def stage_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trai
         raise
     except (OSError, RunFailed) as error:
         raise _failed(step, error) from error
-    return Staged(step, json.dumps(state))
+    return Staged(step, json.dumps(state), files)
 
 
 async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup) -> int:
@@ -82,7 +88,7 @@ async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup)
         await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
         partial.mkdir()
         await trainer.write(partial / "trainer")
-        size = await asyncio.to_thread(_finish, partial, folder / f"step-{staged.step:06d}", staged.state)
+        size = await asyncio.to_thread(_finish, partial, folder / f"step-{staged.step:06d}", staged)
     except (OSError, RunFailed) as error:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
         if isinstance(error, TrainerDied):
@@ -104,15 +110,17 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(leftover)
 
 
-def _finish(partial: Path, final: Path, state: str) -> int:
+def _finish(partial: Path, final: Path, staged: Staged) -> int:
     """Add the driver's state and the manifest, and give the folder its name, so that all of it survives a crash.
 
     Returns the bytes of its files.
     """
     with (partial / "state.json").open("w", encoding="utf-8") as file:
-        file.write(state)
+        file.write(staged.state)
         file.flush()
         os.fsync(file.fileno())
+    for name, data in staged.files.items():
+        (partial / name).write_bytes(data)
     # The trainer's ranks have listed their own files.
     write_manifest(partial / MANIFEST, [partial / "state.json", *sorted((partial / "trainer").glob("manifest-*.json"))])
     sync_folder(partial)
@@ -190,7 +198,7 @@ async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
             await trainer.load(folder / "trainer")
             for newer in faults:  # what the trace has lost is written anew, and would fit them by its length alone
                 _set_aside(newer)
-            return Loaded(state, {newer.name: fault for newer, fault in faults.items()})
+            return Loaded(state, {newer.name: fault for newer, fault in faults.items()}, folder)
         faults[folder] = fault
     raise InputError(_no_checkpoint(run_dir, faults, trace_lost), str(run_dir))
 

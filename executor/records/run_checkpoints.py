@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,12 @@ class RunCheckpoints:
         writes = self._write is not None and not self._write.done()
         return not writes and self._cadence.due(self._trainer.mean_s_between_failures())
 
-    async def begin(self, step: int, state: dict[str, Any]) -> None:
+    async def begin(self, step: int, state: dict[str, Any], files: Mapping[str, bytes] | None = None) -> None:
         """Stage a checkpoint of `step`, unless there is one, and begin to write it.
 
-        `state` is the driver's. One that is still being written is waited for. Raises TrainerDied if the trainer is
-        gone, RunFailed if the trace of the one before could not be written.
+        `state` is the driver's; `files` lie beside it, and what becomes of them does not matter. One that is still
+        being written is waited for. Raises TrainerDied if the trainer is gone, RunFailed if the trace of the one before
+        could not be written.
         """
         began = time.monotonic()
         await self.written()
@@ -84,7 +85,7 @@ class RunCheckpoints:
         if self.saved_step == step:
             return
         try:
-            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer)
+            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer, files or {})
         except CheckpointFailed as failure:
             self.failed(step, failure)
             return

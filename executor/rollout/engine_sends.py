@@ -13,14 +13,16 @@ from typing import Any
 from ..actors import UnawaitedCalls
 from ..engines.engine_handle import EngineHandle
 from ..engines.messages import Request
+from .drafted_round import DraftedRound
 from .round_messages import Weights
 
 
 class EngineSends:
     """Calls to the engines of one round, which are numbered in their order.
 
-    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `failed` hears the
-    error of a call, unless its engine died: the fleet tells it, and the samples are issued again.
+    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `drafts`: what engines
+    are told of prompts before these decode; None: they never draft. `failed` hears the error of a call, unless its
+    engine died: the fleet tells it, and the samples are issued again.
     """
 
     def __init__(
@@ -28,10 +30,11 @@ class EngineSends:
         engines: Sequence[EngineHandle],
         weights: Weights,
         max_num_seqs: int | None,
+        drafts: DraftedRound | None,
         failed: Callable[[Exception], None],
     ) -> None:
         self._engines, self._version, self._max_num_seqs = engines, weights.version, max_num_seqs
-        self._failed = failed
+        self._drafts, self._failed = drafts, failed
         self._calls = UnawaitedCalls()
 
     def submit(self, placed: Iterable[tuple[int, Request]]) -> None:
@@ -40,6 +43,8 @@ class EngineSends:
         for number, request in placed:
             batches.setdefault(number, []).append(request)
         for number, requests in batches.items():
+            if self._drafts is not None:
+                self._drafts.prepare(self._engines[number], requests, self._calls, self._failed)
             self._begin(self._engines[number].submit(requests, self._version, self._max_num_seqs))
 
     def abort(self, batches: Mapping[int, list[str]]) -> None:

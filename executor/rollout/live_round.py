@@ -36,6 +36,7 @@ from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
+from .drafted_round import DraftedRound
 from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
@@ -47,7 +48,8 @@ class LiveRound:
     """One round on its engines: `drive` it to its end, then `stop` it; all messages for it go to `inbox`.
 
     `engines`: those of its tail are the last. `max_num_seqs`: samples that an engine decodes at a time (None: as many
-    as it was built for); `stall_s`: seconds without any message after which the round fails if nobody owes it one.
+    as it was built for); `stall_s`: seconds without any message after which the round fails if nobody owes it one;
+    `drafts`: of the round (None: its engines never draft).
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class LiveRound:
         *,
         max_num_seqs: int | None,
         stall_s: float,
+        drafts: DraftedRound | None = None,
     ) -> None:
         self._machine = machine
         self._engines = engines
@@ -69,7 +72,7 @@ class LiveRound:
         self._rewards = rewards
         self._inbox = inbox
         self._stall_s = stall_s
-        self._sends = EngineSends(engines, weights, max_num_seqs, partial(self._fail, "rollout"))
+        self._sends = EngineSends(engines, weights, max_num_seqs, drafts, partial(self._fail, "rollout"))
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._waiting: list[Issue] = []  # issues that found no engine alive

@@ -18,6 +18,7 @@ from ..engines.fleet import Fleet
 from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
 from .changes.engine_tail import RoundTail
+from .drafted_round import DraftedRound
 from .live_round import LiveRound
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -71,6 +72,7 @@ class RoundRunner:
         sharing: PrefixSharing | None = None,
         streaming: RoundStreaming | None = None,
         tail: RoundTail | None = None,
+        drafts: DraftedRound | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
@@ -80,7 +82,7 @@ class RoundRunner:
         seconds that scoring a sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how
         many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
         samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
-        closed after the round. `tail` has other engines take over in mid-round.
+        closed after the round. `tail` has other engines take over in mid-round. `drafts` remembers what is written.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout) + ([] if tail is None else tail.engines)
@@ -97,7 +99,7 @@ class RoundRunner:
         )  # fmt: skip
         live = LiveRound(
             round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
-            max_num_seqs=max_num_seqs, stall_s=self._stall_s,
+            max_num_seqs=max_num_seqs, stall_s=self._stall_s, drafts=drafts,
         )  # fmt: skip
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
@@ -111,6 +113,10 @@ class RoundRunner:
             result = await live.drive()
             if streaming is not None:
                 streaming.stream.round_over()  # now, before the stream takes what became ready with the round's end
+            if drafts is not None:
+                await live.stop()
+                requests = ((ledger.request_id(key), sample) for key, sample in ledger.samples.items())
+                result.drafts = await drafts.end(engines, requests)
             return result
         except BaseException as end:
             if isinstance(end, asyncio.CancelledError):

@@ -9,6 +9,7 @@ from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution
+from ..drafts.draft_messages import DraftReport
 from ..trainer.samples import TrainSample
 from .reward_sum import PartScore
 
@@ -43,12 +44,13 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced."""
+    each engine that was replaced; what drafts gave, None of a round without."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
+    drafts: DraftReport | None = None
 
 
 @dataclass(slots=True)

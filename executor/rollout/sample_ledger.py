@@ -108,6 +108,7 @@ class SampleLedger:
             temperature=self._temperature,
             ignore_eos=self._ignore_eos,
             seed=None if self._seeds is None else self._seeds.issue(issue),
+            prompt_id=issue.prompt,
         )
 
     def release(self, event: EngineEvent, version: str) -> None:
@@ -141,6 +142,7 @@ class SampleLedger:
             ignore_eos=self._ignore_eos,
             seed=None if self._seeds is None else self._seeds.seed(key),
             drawn_tokens=kept,
+            prompt_id=issue.prompt,
         )
 
     def _decoded(self, event: EngineEvent, version: str) -> SampleKey:

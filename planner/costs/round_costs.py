@@ -28,9 +28,9 @@ from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_c
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
 TRAINING_CROWDS = 0.3
-"""Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a part
-of the time, and has no actor whose messages the driver serves. Measured by benchmarks.streaming: 0.2 in one run, 0.4
-in another."""
+"""Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a
+part of the time, and has no actor whose messages the driver serves. Measured by benchmarks.streaming: 0.2 in one run,
+0.4 in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +166,9 @@ def change_of(
 ) -> ChangeCost:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
-    Of a CPU's cores, those that a hand-over leaves decode faster than before. The engines of a tail get weights of their own, after those that
-    stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and wake of the step brings the
-    earlier engines back.
+    Engines that a hand-over leaves on a CPU decode faster than before. The engines of a tail get weights of their own,
+    after those that stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and wake of the
+    step brings the earlier engines back.
     Raises InputError if the profile does not price the tail's engines.
     """
     if isinstance(spec, TailSpec):

@@ -32,9 +32,7 @@ SAME_IN_BOTH_KINDS = ("dp", "tp", "sp")
 """Keys of `train` with one value for short and for long rounds, since trainers are started once. The others of the keys
 that the executor has (recompute, offload, micro_batch_tokens) may differ."""
 
-LEVERS: Mapping[str, str] = {
-    "drafts": "the executor's engines decode without drafts",
-}
+LEVERS: Mapping[str, str] = {}
 """Levers of a job's `search` that the executor does not have, each with the reason."""
 
 OTHERS_ONLY = "other frameworks only"
@@ -182,12 +180,12 @@ def is_for_any(plan: Plan, model: ModelShape | None) -> bool:
 
 def left_out(search: Search) -> list[str]:
     """Return a line for each lever that a job names and that a plan for this executor leaves out."""
-    named = {"drafts": search.drafts is not None}
+    named: dict[str, bool] = {}
     return [f"search.{lever} is left out: {why}; --for any plans it" for lever, why in LEVERS.items() if named[lever]]
 
 
 def _lever_faults(location: Loc, kind: ShortRound | LongRound, again: str) -> Iterator[tuple[Loc, str, str]]:
-    if kind.rollout.drafts is not None:
+    if kind.rollout.drafts is not None and "drafts" in LEVERS:
         yield (*location, "rollout", "drafts"), LEVERS["drafts"], f"write null, or {again}"
 
 

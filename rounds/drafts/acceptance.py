@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..compiled.numba_options import compiled
 
 CONTEXT = 16
 """The longest context that is looked up, in tokens; longer ones were not seen to tell more."""
@@ -37,7 +38,7 @@ FADE = 0.5
 """What the drafts of earlier weights still count when new weights come, as with lengths (rounds/predict.py)."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cell_of(context: int, occurrences: int, share: float) -> int:
     """The cell of a token that followed a share of the occurrences of a context of so many tokens."""
     if context <= 3:

@@ -3,8 +3,8 @@
 A job that writes `reward.workers` has one choice; one that leaves them out lets the program choose. Workers are
 processes on host cores of the nodes that the engines take. On GPUs each accelerator in use keeps one core busy for its
 engine or trainer rank, and workers have the others; where accelerators are cores, engines and workers share them, which
-the costs say (`crowding`, costs/reward_costs.py). One more worker matters less the more there are, so counts grow by steps
-of a third to a half.
+the costs say (`crowding`, costs/reward_costs.py). One more worker matters less the more there are, so counts grow by
+steps of a third to a half.
 
 Deadlines are as the job has them, or, where it gives a lower bound, may also adapt to each prompt (rounds/timeouts.py).
 They may only where no right answer of the profile (of a further part: of the seconds that ship for its kind) would have

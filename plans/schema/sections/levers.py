@@ -57,6 +57,9 @@ FinishedShares = Annotated[
 class RoundDrafts(Strict):
     """Speculative decoding in a round."""
 
+    source: Literal["history"] = "history"
+    """Where drafts come from: `history`, responses to the same prompt in earlier rounds and in this one."""
+
     tokens: Count
     """Tokens drafted for each sequence and step."""
 

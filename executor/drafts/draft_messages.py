@@ -1,0 +1,123 @@
+"""What driver and engines tell each other about drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .suffix_text import Tokens
+
+PROMPT, PROMPT_TOKENS, REQUEST = "rlplan_prompt", "rlplan_prompt_tokens", "rlplan_request"
+"""Keys of vLLM's extra arguments: the prompt's id, how many tokens it has (a sample that moved to an engine has decoded
+the others), and the request's id as the driver knows it."""
+
+
+class PromptHistory(NamedTuple):
+    """Earlier responses to a prompt.
+
+    Attributes:
+        prompt: its id.
+        responses: int32 each, the oldest first.
+        weights: what each counts, above 0.
+        ahead: how many of the last of them were decoded for drafts alone.
+    """
+
+    prompt: str
+    responses: list[Tokens]
+    weights: list[float]
+    ahead: int = 0
+
+    def packed(self) -> tuple[str, list[bytes], list[float], int]:
+        """As plain data, which vLLM passes on to its ranks."""
+        return self.prompt, [response.tobytes() for response in self.responses], list(self.weights), self.ahead
+
+    @classmethod
+    def unpacked(cls, packed: Any) -> PromptHistory:
+        """What was `packed`."""
+        prompt, responses, weights, ahead = packed
+        return cls(prompt, [np.frombuffer(data, np.int32) for data in responses], list(weights), ahead)
+
+
+SOURCES = ("earlier", "ahead", "sibling", "own")
+"""Where a draft comes from: responses of earlier rounds, those that were decoded for drafts alone, another sample of
+the prompt in this round, the sample itself."""
+
+
+@dataclass(slots=True)
+class BatchSteps:
+    """Steps of an engine with batches of one class, as means: seconds without and with drafts to verify, and tokens
+    that a sample got in a step with some; 0 where there was no such step."""
+
+    plain_s: float = 0.0
+    drafted_s: float = 0.0
+    emitted: float = 0.0
+
+
+@dataclass(slots=True)
+class DraftReport:
+    """What drafts gave in a round, of one engine or several.
+
+    Attributes:
+        steps, sequence_steps: steps in which samples were drafted for, and their samples in all.
+        drafted_at, accepted_at: tokens at each place of a draft, from the first: drafted, accepted.
+        by_source: accepted tokens by source (`SOURCES`).
+        batches: by the largest batch of a class, of powers of two.
+        index_bytes: of the texts and their order, at the round's end.
+        unfinished: by id of a request that was aborted, the tokens that it had.
+    """
+
+    steps: int = 0
+    sequence_steps: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    by_source: dict[str, int] = field(default_factory=dict)
+    batches: dict[int, BatchSteps] = field(default_factory=dict)
+    index_bytes: int = 0
+    unfinished: dict[str, Tokens] = field(default_factory=dict)
+
+    def packed(self) -> tuple[Any, ...]:
+        """As plain data."""
+        batches = [[size, one.plain_s, one.drafted_s, one.emitted] for size, one in self.batches.items()]
+        texts = [[name, tokens.tobytes()] for name, tokens in self.unfinished.items()]
+        return (self.steps, self.sequence_steps, self.drafted_at, self.accepted_at, self.by_source, batches,
+                self.index_bytes, texts)  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, packed: Any) -> DraftReport:
+        """What was `packed`."""
+        steps, sequence_steps, drafted_at, accepted_at, by_source, batches, index_bytes, texts = packed
+        return cls(
+            steps,
+            sequence_steps,
+            drafted_at,
+            accepted_at,
+            by_source,
+            batches={size: BatchSteps(*steps) for size, *steps in batches},
+            index_bytes=index_bytes,
+            unfinished={name: np.frombuffer(data, np.int32) for name, data in texts},
+        )
+
+
+def summed(reports: Iterable[DraftReport]) -> DraftReport:
+    """The report of several engines together; seconds of a batch are those of the engine that reports it last."""
+    total = DraftReport()
+    for report in reports:
+        total.steps += report.steps
+        total.sequence_steps += report.sequence_steps
+        total.drafted_at = _added(total.drafted_at, report.drafted_at)
+        total.accepted_at = _added(total.accepted_at, report.accepted_at)
+        for source, tokens in report.by_source.items():
+            total.by_source[source] = total.by_source.get(source, 0) + tokens
+        total.batches |= report.batches
+        total.index_bytes += report.index_bytes
+        total.unfinished |= report.unfinished
+    return total
+
+
+def _added(one: list[int], other: list[int]) -> list[int]:
+    length = max(len(one), len(other))
+    padded = [counts + [0] * (length - len(counts)) for counts in (one, other)]
+    return [first + second for first, second in zip(*padded, strict=True)]

@@ -1,0 +1,48 @@
+"""The drafts of a run: what it remembers of its prompts' responses, from round to round and in its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...plans.schema.sections.levers import RoundDrafts
+from ...rounds.schedule import Schedule
+from ..drafts.history_store import HistoryStore, read_history
+from ..engines.fleet import Fleet
+from .drafted_round import DraftedRound
+
+HISTORY = "history.npz"
+"""File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""
+
+
+class RunDrafts:
+    """Drafts of the rounds of one run.
+
+    Args:
+        planned: of each kind of round; None: it has none.
+        fleet: the engines, which may draft in rounds of other runs, too.
+        schedule: knows which epoch has issued a prompt.
+
+    `store` is what is remembered; None: nothing, since none of the run's rounds drafts.
+    """
+
+    def __init__(self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule) -> None:
+        self.store = HistoryStore() if any(planned) else None
+        self._fleet, self._schedule = fleet, schedule
+
+    def next_round(self, planned: RoundDrafts | None) -> DraftedRound | None:
+        """The drafts of the next round; None: its engines draft in no run."""
+        if not self._fleet.draft_tokens:
+            return None
+        return DraftedRound(planned, self.store, self._schedule.epoch_of, self._schedule.round_number)
+
+    def files(self) -> dict[str, bytes]:
+        """By name, files for a checkpoint."""
+        return {} if self.store is None else {HISTORY: self.store.packed()}
+
+    def load(self, checkpoint: Path, prompts: Iterable[str]) -> str | None:
+        """Continue with what a checkpoint of this or of another run remembers; returns why it is lost, if it is."""
+        if self.store is None:
+            return None
+        data, fault = read_history(checkpoint / HISTORY)
+        return self.store.restore(data, prompts) if data is not None else fault
