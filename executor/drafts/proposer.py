@@ -90,7 +90,8 @@ class HistoryProposer:
         self._histories.clear()
         self._prompts.clear()
         self._samples.clear()
-        self._table.fade()
+        if tokens:
+            self._table.fade()
         self._report = DraftReport(drafted_at=[0] * self._tokens, accepted_at=[0] * self._tokens)
 
     def remember(self, history: PromptHistory) -> None:

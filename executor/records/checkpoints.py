@@ -58,7 +58,11 @@ class Staged:
 
 
 async def stage_checkpoint(
-    run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup, files: Mapping[str, bytes]
+    run_dir: Path,
+    step: int,
+    state: dict[str, Any],
+    trainer: TrainerGroup,
+    files: Mapping[str, bytes] | None = None,
 ) -> Staged:
     """Take the state of `step`, for `write_checkpoint`; training goes on only after it.
 
@@ -73,7 +77,7 @@ async def stage_checkpoint(
         raise
     except (OSError, RunFailed) as error:
         raise _failed(step, error) from error
-    return Staged(step, json.dumps(state), files)
+    return Staged(step, json.dumps(state), files or {})
 
 
 async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup) -> int:

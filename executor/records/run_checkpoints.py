@@ -85,7 +85,7 @@ class RunCheckpoints:
         if self.saved_step == step:
             return
         try:
-            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer, files or {})
+            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer, files)
         except CheckpointFailed as failure:
             self.failed(step, failure)
             return

@@ -34,8 +34,8 @@ _MIDDLES = (0.25, 0.55, 0.8, 0.95, 1.0)
 PRIOR = 8.0
 """Drafted tokens that the first guess of a rate counts."""
 
-FADE = 0.5
-"""What the drafts of earlier weights still count when new weights come, as with lengths (rounds/predict.py)."""
+FADE = 0.9
+"""What the drafts of earlier weights still count when new weights come: the policy drifts, and slowly."""
 
 
 @compiled
