@@ -41,9 +41,9 @@ class PromptHistory(NamedTuple):
         return cls(prompt, [np.frombuffer(data, np.int32) for data in responses], list(weights), ahead)
 
 
-SOURCES = ("earlier", "ahead", "sibling", "own")
+SOURCES = ("earlier", "ahead", "sibling", "own", "other")
 """Where a draft comes from: responses of earlier rounds, those that were decoded for drafts alone, another sample of
-the prompt in this round, the sample itself."""
+the prompt in this round, the sample itself, responses to other prompts."""
 
 
 @dataclass(slots=True)

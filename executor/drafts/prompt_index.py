@@ -7,6 +7,7 @@ way, whatever the length.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,10 @@ UNORDERED, UNORDERED_SHARE = 64, 1.0 / 8.0
 """Tokens that may have come since suffixes were ordered, or this share of those that are ordered."""
 
 EMPTY = suffix_text([], [])
+
+COMMON_TOKENS = 32_768
+"""Tokens of responses to any prompt that an engine keeps: enough for what responses have in common, and an order that
+is made in milliseconds."""
 
 
 class PromptIndex:
@@ -90,3 +95,27 @@ class PromptIndex:
 
     def _text(self, response: Tokens) -> Tokens:
         return np.concatenate((self._bridge, response)).astype(np.int32, copy=False)
+
+
+class CommonText:
+    """The last responses of an engine, to whatever prompt: where nothing of a prompt itself is known, they may be."""
+
+    def __init__(self) -> None:
+        self._responses: deque[Tokens] = deque()
+        self._tokens, self._new = 0, 0
+        self._text = EMPTY
+
+    def add(self, response: Tokens) -> None:
+        """A response that has ended, int32."""
+        self._responses.append(response)
+        self._tokens += len(response)
+        self._new += len(response)
+        while self._tokens > COMMON_TOKENS:
+            self._tokens -= len(self._responses.popleft())
+
+    @property
+    def text(self) -> SuffixText:
+        """Them, but for the latest."""
+        if self._new > max(UNORDERED, UNORDERED_SHARE * len(self._text)):
+            self._text, self._new = suffix_text(list(self._responses), [1.0] * len(self._responses)), 0
+        return self._text

@@ -5,6 +5,7 @@ changes how many tokens a step gives, and never their distribution.
 
 Invariants:
 - a sample's drafts come from responses to its own prompt: of earlier rounds as the driver gave them, and of this one;
+  where these have nothing likely, from the last responses of the engine to any prompt;
 - while no drafts are wanted, a step costs nothing but the look at the number of samples; what they decode meanwhile is
   read when they end, or when drafts are wanted again;
 - a round's texts are dropped when the next one begins: the driver gives those of its prompts.
@@ -22,7 +23,7 @@ from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
 from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
 from .exact_expand import mend_expand
-from .prompt_index import EMPTY, PromptIndex
+from .prompt_index import EMPTY, CommonText, PromptIndex
 
 READ_TOKENS = 8
 """Tokens of a sample after which its row is read again while it is drafted for."""
@@ -30,7 +31,7 @@ READ_TOKENS = 8
 
 class _Sample:
     """A sample that decodes here: its request, prompt and where its response begins, and its latest draft's cells and
-    origins (draft_chain)."""
+    origins (draft_chain; none where it is from responses to other prompts)."""
 
     __slots__ = ("begin", "cells", "index", "origins", "request")
 
@@ -50,6 +51,7 @@ class HistoryProposer:
         self._account, self._table, self._report = DraftAccount(0), AcceptanceTable(), DraftReport()
         self._histories: dict[str, PromptHistory] = {}
         self._prompts: dict[str, PromptIndex] = {}
+        self._common = CommonText()
         self._samples: dict[str, _Sample] = {}  # by vLLM's id of the request
         self._runner: Any = None
         self._scheduled: dict[str, list[int]] = {}
@@ -78,7 +80,8 @@ class HistoryProposer:
                 self._disturbed = bool(scheduled.scheduled_new_reqs or scheduled.finished_req_ids)
                 for name in scheduled.finished_req_ids:
                     self._read(name)
-                    self._samples.pop(name, None)
+                    if (sample := self._samples.pop(name, None)) is not None:
+                        self._common.add(sample.index.responses()[sample.request])
             return update(scheduled)
 
         runner._update_states = updated
@@ -157,7 +160,7 @@ class HistoryProposer:
                 report.drafted_at[place] += 1
             for place in range(accepted):
                 report.accepted_at[place] += 1
-                source = sample.index.source(sample.request, sample.origins[place])
+                source = sample.index.source(sample.request, sample.origins[place]) if sample.origins else "other"
                 report.by_source[source] = report.by_source.get(source, 0) + 1
 
     def _draft(self, name: str, row: Any, known: int, least_chance: float) -> list[int]:
@@ -171,7 +174,10 @@ class HistoryProposer:
         end = min(known, CONTEXT)
         self._context[:end] = row[known - end : known]
         count = self._chain(index.earlier, index.live, end, most, least_chance)
-        sample.cells, sample.origins = self._room.cells[:count].tolist(), self._room.origins[:count].tolist()
+        sample.origins = self._room.origins[:count].tolist()
+        if not count:
+            count = self._chain(EMPTY, self._common.text, end, most, least_chance)
+        sample.cells = self._room.cells[:count].tolist()
         drafted: list[int] = self._room.drafted[:count].tolist()
         return drafted
 

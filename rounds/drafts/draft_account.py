@@ -25,8 +25,12 @@ PAUSE = 1024
 WARM_UP = 64
 """Drafted steps of a class before it is judged: rates of acceptance are learnt meanwhile."""
 
-SMOOTH = 1.0 / 32.0
-"""What the last step counts in a mean."""
+SMOOTH_PLAIN, SMOOTH_DRAFTED = 1.0 / 8.0, 1.0 / 64.0
+"""What the last step counts in a mean: both reach back about as far, since few steps go without drafts, and so both see
+the same machine where other work on it comes and goes."""
+
+LOSS = 0.97
+"""Drafts are left out below this gain: above it the difference is noise."""
 
 OUTLIER = 3.0
 """A step that takes so many times the mean has waited for something else, and is not counted."""
@@ -37,28 +41,29 @@ LEAST_CHANCE, MOST_CHANCE = 0.02, 0.9
 
 @dataclass(slots=True)
 class _Mean:
-    """A mean over about the last 1 / `SMOOTH` values."""
+    """A mean over about the last 1 / `smooth` values."""
 
+    smooth: float
     value: float = 0.0
     count: int = 0
 
     def add(self, value: float) -> None:
         self.count += 1
-        self.value += (value - self.value) * max(SMOOTH, 1.0 / self.count)
+        self.value += (value - self.value) * max(self.smooth, 1.0 / self.count)
 
 
 @dataclass(slots=True)
 class _Batch:
     """Steps of one class of batch: seconds without and with drafts, and tokens of a sample in a step with drafts."""
 
-    plain_s: _Mean = field(default_factory=_Mean)
-    drafted_s: _Mean = field(default_factory=_Mean)
-    emitted: _Mean = field(default_factory=_Mean)
+    plain_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_PLAIN))
+    drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
+    emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
 
     def pays(self) -> bool:
-        return self.emitted.value * self.plain_s.value >= self.drafted_s.value
+        return self.emitted.value * self.plain_s.value >= LOSS * self.drafted_s.value
 
 
 class DraftAccount:
