@@ -143,6 +143,13 @@ class Schedule:
         self._issued.update(taken)
         return [prompt for prompt, _ in taken]
 
+    def upcoming(self, count: int) -> list[tuple[str, int]]:
+        """The prompts, each with its epoch, that the stream would hand out next if the round at hand took none of them:
+        `count` of them, or as many as the epochs that are begun have."""
+        busy = {waiting.prompt for waiting in self._deferred} | set(self._issued)
+        free = [(prompt, epoch.number) for epoch in self._open for prompt in epoch.fresh if prompt not in busy]
+        return list(dict(reversed(free)).items())[::-1][:count]
+
     @property
     def epoch(self) -> int:
         """The epoch of the next prompt that is free; it falls back when one that was in flight longer is free again."""

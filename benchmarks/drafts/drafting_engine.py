@@ -1,4 +1,4 @@
-"""One real engine that decodes whole rounds, with drafts of one kind or without: a Ray actor around vLLM, on one core."""
+"""A real engine that decodes whole rounds, with drafts of one kind or without: vLLM in a Ray actor, on one core."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ STOCK: Mapping[str, Mapping[str, Any]] = {
     # Its defaults; drafts are as long as ours.
     "suffix": {"method": "suffix", "num_speculative_tokens": DRAFT_TOKENS},
     # One or more tokens before, which is what finds anything in these responses.
-    "ngram": {"method": "ngram", "num_speculative_tokens": DRAFT_TOKENS, "prompt_lookup_min": 1, "prompt_lookup_max": 4},
+    "ngram": {
+        "method": "ngram",
+        "num_speculative_tokens": DRAFT_TOKENS,
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 4,
+    },
 }
 
 

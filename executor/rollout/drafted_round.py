@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...plans.schema.sections.levers import RoundDrafts
+from ...rounds.drafts.run_ahead import RunAhead
 from ..actors import UnawaitedCalls
 from ..drafts.draft_messages import DraftReport, PromptHistory, summed
 from ..drafts.history_store import HistoryStore
 from ..engines.engine_handle import EngineHandle
 from ..engines.messages import Request
 from ..faults import ActorFailed
+from .changes.samples_ahead import SamplesAhead
+from .prompts import PromptText
 from .round_samples import RolloutSample
 
 
@@ -24,14 +27,24 @@ class DraftedRound:
         store: what the run remembers; None: nothing, since none of its rounds drafts.
         epoch_of: the epoch that issued a prompt of the round.
         number: of the round.
+        upcoming: prompts of rounds to come, the next first, each with its epoch.
     """
 
     def __init__(
-        self, drafts: RoundDrafts | None, store: HistoryStore | None, epoch_of: Callable[[str], int], number: int
+        self,
+        drafts: RoundDrafts | None,
+        store: HistoryStore | None,
+        epoch_of: Callable[[str], int],
+        number: int,
+        upcoming: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._drafts, self._store, self._epoch_of, self._number = drafts, store, epoch_of, number
+        self._upcoming = dict(upcoming)
+        self._ahead: SamplesAhead | None = None
         self._lives: dict[str, int] = {}
         self._given: dict[str, set[str]] = {}
+        self.ahead_tokens = 0
+        """Tokens that were decoded ahead."""
 
     def prepare(self, engine: EngineHandle, requests: Iterable[Request], calls: UnawaitedCalls, failed: Any) -> None:
         """Call an engine with all that it must know of the prompts of `requests` before it decodes these."""
@@ -46,6 +59,17 @@ class DraftedRound:
         histories = [history for prompt in new if (history := self._history(prompt)) is not None]
         if histories:
             calls.begin(engine.remember(histories), failed)
+
+    def samples_ahead(
+        self, prompts: Mapping[str, PromptText], tag: str, most_tokens: int, temperature: float
+    ) -> SamplesAhead | None:
+        """What is to be decoded ahead in the round, as SamplesAhead takes it; None: nothing."""
+        if self._drafts is None or not self._drafts.run_ahead:
+            return None
+        known = self._store or HistoryStore()
+        new = [prompt for prompt, epoch in self._upcoming.items() if known.of(prompt, epoch) is None]
+        self._ahead = SamplesAhead(RunAhead(new, self._drafts.run_ahead), prompts, tag, most_tokens, temperature)
+        return self._ahead
 
     def _settings(self) -> tuple[int, int]:
         """Tokens that are drafted, and up to how many samples; of a round without drafts whose responses are to be
@@ -67,7 +91,8 @@ class DraftedRound:
         if self._store is None:
             return None
         samples = list(samples)
-        unfinished = [name for name, sample in samples if sample.finished_s is None]
+        ahead = {} if self._ahead is None else self._ahead.prompt_of
+        unfinished = [*(name for name, sample in samples if sample.finished_s is None), *ahead]
         asked = [engine for engine in engines if engine.alive and self._lives.get(engine.name) == engine.lives]
         report = summed(filter(None, await asyncio.gather(*(_report(engine, unfinished) for engine in asked))))
         texts: dict[str, Sequence[int]] = {name: tokens.tolist() for name, tokens in report.unfinished.items()}
@@ -78,6 +103,10 @@ class DraftedRound:
             written.setdefault(sample.prompt, []).append((tokens, sample.reward if finished else None))
         for prompt, responses in sorted(written.items()):
             self._store.record(prompt, self._epoch_of(prompt), self._number, responses)
+        for name, prompt in ahead.items():
+            tokens = texts.get(name, ())
+            self.ahead_tokens += len(tokens)
+            self._store.record(prompt, self._upcoming[prompt], self._number, [(tokens, None)], ahead=True)
         return report if self._drafts is not None else None
 
     def fields(self, report: DraftReport) -> Mapping[str, Any]:
@@ -95,6 +124,7 @@ class DraftedRound:
                             "emitted": round(one.emitted, 4)}
                 for size, one in sorted(report.batches.items())
             },
+            "ahead": [0 if self._ahead is None else len(self._ahead.prompt_of), self.ahead_tokens],
             "index_bytes": report.index_bytes,
             "history_bytes": 0 if self._store is None else self._store.nbytes,
         }  # fmt: skip

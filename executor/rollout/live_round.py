@@ -36,6 +36,7 @@ from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
+from .changes.samples_ahead import SamplesAhead
 from .drafted_round import DraftedRound
 from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
@@ -72,6 +73,7 @@ class LiveRound:
         self._rewards = rewards
         self._inbox = inbox
         self._stall_s = stall_s
+        self._ahead: SamplesAhead | None = None
         self._sends = EngineSends(engines, weights, max_num_seqs, drafts, partial(self._fail, "rollout"))
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
@@ -90,6 +92,10 @@ class LiveRound:
     def change_engines(self, change: EngineChange | None) -> None:
         """Have engines leave in mid-round as `change` decides."""
         self._change = change
+
+    def decode_ahead(self, ahead: SamplesAhead | None) -> None:
+        """Have engines decode samples of rounds to come while they have places to spare."""
+        self._ahead = ahead
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +117,10 @@ class LiveRound:
             self._look()
             if self._change is not None:
                 self._change.look()
+            if self._ahead is not None and not self._machine.done:
+                self._sends.submit(
+                    self._ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished)
+                )
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -164,6 +174,8 @@ class LiveRound:
     def _heard(self, news: EngineEvent) -> Event | None:
         key = self._ledger.key_of(news.request_id)
         if key is None:
+            if self._ahead is not None and news.name == "finished":
+                self._ahead.heard(news.request_id)
             return None
         if news.name == "cutoff":
             return ReachedCutoff(key)
@@ -211,6 +223,8 @@ class LiveRound:
             self._restarts.append(f"{death.engine.name}: {death.reason} (it had no part in this round)")
             return []
         lost = self._ledger.lose(self._engines.index(death.engine))
+        if self._ahead is not None:
+            self._ahead.lose(self._engines.index(death.engine))
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
         return [Lost(key) for key in lost]
 
@@ -289,5 +303,7 @@ class LiveRound:
         keeps its turn before what is sent next.
         """
         self._sends.abort(self._abort(self._ledger.decoding()))
+        if self._ahead is not None:
+            self._sends.abort(self._ahead.stop())
         # All that will be sent is sent by now: only the decisions of `drive` send.
         await self._sends.settle(patience_s)

@@ -101,6 +101,10 @@ class RoundRunner:
             round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
             max_num_seqs=max_num_seqs, stall_s=self._stall_s, drafts=drafts,
         )  # fmt: skip
+        if drafts is not None and tail is None and (streaming is None or streaming.hand_over is None):
+            # Engines that stop in mid-round are to have no samples that nobody moves.
+            most = round_.max_tokens
+            live.decode_ahead(drafts.samples_ahead(self._prompts, tag, most, self._temperature))
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
             live.stream(streaming.offer_from(round_, ledger.samples))

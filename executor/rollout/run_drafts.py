@@ -11,6 +11,9 @@ from ..drafts.history_store import HistoryStore, read_history
 from ..engines.fleet import Fleet
 from .drafted_round import DraftedRound
 
+UPCOMING = 4096
+"""Prompts of rounds to come that may be decoded ahead: more than any tail has places for."""
+
 HISTORY = "history.npz"
 """File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""
 
@@ -34,7 +37,10 @@ class RunDrafts:
         """The drafts of the next round; None: its engines draft in no run."""
         if not self._fleet.draft_tokens:
             return None
-        return DraftedRound(planned, self.store, self._schedule.epoch_of, self._schedule.round_number)
+        schedule = self._schedule
+        return DraftedRound(
+            planned, self.store, schedule.epoch_of, schedule.round_number, schedule.upcoming(UPCOMING)
+        )  # fmt: skip
 
     def files(self) -> dict[str, bytes]:
         """By name, files for a checkpoint."""

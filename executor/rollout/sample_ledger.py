@@ -78,6 +78,10 @@ class SampleLedger:
         """Whether samples decode on an engine."""
         return bool(self._balancer.running(engine))
 
+    def running(self, engines: set[int]) -> dict[int, int]:
+        """By engine, of `engines`: how many samples decode on it."""
+        return {engine: len(self._balancer.running(engine)) for engine in engines}
+
     def requests_on(self, engine: int) -> list[str]:
         """Ids of the requests that decode on an engine."""
         return [self.request_id(key) for key in self._balancer.running(engine) if isinstance(key, SampleKey)]

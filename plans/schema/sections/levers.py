@@ -66,6 +66,10 @@ class RoundDrafts(Strict):
     up_to_sequences: Count
     """Most running sequences with which an engine uses drafts; with more it decodes without."""
 
+    run_ahead: Annotated[int, Field(ge=0, le=10**6, exclude_if=is_zero)] = 0
+    """Sequences up to which an engine is filled in the round's tail with responses to prompts of rounds to come, for
+    their drafts alone; 0: none is."""
+
 
 class RoundPrefix(Strict):
     """Placement of a prompt's samples on engines that hold the prompt, which prefill and store it only once."""
