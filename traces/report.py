@@ -12,8 +12,7 @@ from typing import Any
 
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
-from .report_lengths import length_quantiles, tail, waste
-from .report_parts import reward_parts
+from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
 from .report_steps import checkpoint_costs, missing_engines, series, spreads

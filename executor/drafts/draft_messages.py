@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,12 +48,24 @@ the prompt in this round, the sample itself, responses to other prompts."""
 
 @dataclass(slots=True)
 class BatchSteps:
-    """Steps of an engine with batches of one class, as means: seconds without and with drafts to verify, and tokens
-    that a sample got in a step with some; 0 where there was no such step."""
+    """Steps of an engine with batches of one class (rounds/drafts/draft_account.py, BatchMeans)."""
 
     plain_s: float = 0.0
     drafted_s: float = 0.0
     emitted: float = 0.0
+    verified: int = 0
+    saved_s: float = 0.0
+
+    def with_those_of(self, other: BatchSteps) -> BatchSteps:
+        """The steps of two engines: a mean is that of the engine whose steps count more in it, where both have one."""
+        most, least = (self, other) if self.verified >= other.verified else (other, self)
+        return BatchSteps(
+            most.plain_s or least.plain_s,
+            most.drafted_s or least.drafted_s,
+            most.emitted or least.emitted,
+            self.verified + other.verified,
+            self.saved_s + other.saved_s,
+        )
 
 
 @dataclass(slots=True)
@@ -80,7 +92,7 @@ class DraftReport:
 
     def packed(self) -> tuple[Any, ...]:
         """As plain data."""
-        batches = [[size, one.plain_s, one.drafted_s, one.emitted] for size, one in self.batches.items()]
+        batches = [[size, *astuple(one)] for size, one in self.batches.items()]
         texts = [[name, tokens.tobytes()] for name, tokens in self.unfinished.items()]
         return (self.steps, self.sequence_steps, self.drafted_at, self.accepted_at, self.by_source, batches,
                 self.index_bytes, texts)  # fmt: skip
@@ -102,7 +114,7 @@ class DraftReport:
 
 
 def summed(reports: Iterable[DraftReport]) -> DraftReport:
-    """The report of several engines together; seconds of a batch are those of the engine that reports it last."""
+    """The report of several engines together."""
     total = DraftReport()
     for report in reports:
         total.steps += report.steps
@@ -111,7 +123,8 @@ def summed(reports: Iterable[DraftReport]) -> DraftReport:
         total.accepted_at = _added(total.accepted_at, report.accepted_at)
         for source, tokens in report.by_source.items():
             total.by_source[source] = total.by_source.get(source, 0) + tokens
-        total.batches |= report.batches
+        for size, steps in report.batches.items():
+            total.batches[size] = total.batches.get(size, BatchSteps()).with_those_of(steps)
         total.index_bytes += report.index_bytes
         total.unfinished |= report.unfinished
     return total

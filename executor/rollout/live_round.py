@@ -36,8 +36,8 @@ from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
-from .changes.samples_ahead import SamplesAhead
-from .drafted_round import DraftedRound
+from .drafts.drafted_round import DraftedRound
+from .drafts.samples_ahead import SamplesAhead
 from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult

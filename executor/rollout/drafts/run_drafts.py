@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...plans.schema.sections.levers import RoundDrafts
-from ...rounds.schedule import Schedule
-from ..drafts.history_store import HistoryStore, read_history
-from ..engines.fleet import Fleet
+from ....plans.schema.sections.levers import RoundDrafts
+from ....rounds.schedule import Schedule
+from ...drafts.history_store import HistoryStore, read_history
+from ...engines.fleet import Fleet
 from .drafted_round import DraftedRound
 
 UPCOMING = 4096
