@@ -41,11 +41,6 @@ class PromptHistory(NamedTuple):
         return cls(prompt, [np.frombuffer(data, np.int32) for data in responses], list(weights), ahead)
 
 
-SOURCES = ("earlier", "ahead", "sibling", "own", "other")
-"""Where a draft comes from: responses of earlier rounds, those that were decoded for drafts alone, another sample of
-the prompt in this round, the sample itself, responses to other prompts."""
-
-
 @dataclass(slots=True)
 class BatchSteps:
     """Steps of an engine with batches of one class (rounds/drafts/draft_account.py, BatchMeans)."""
@@ -75,7 +70,7 @@ class DraftReport:
     Attributes:
         steps, sequence_steps: steps in which samples were drafted for, and their samples in all.
         drafted_at, accepted_at: tokens at each place of a draft, from the first: drafted, accepted.
-        by_source: accepted tokens by source (`SOURCES`).
+        by_source: accepted tokens by source (plans/phrases/draft_sources.py).
         batches: by the largest batch of a class, of powers of two.
         index_bytes: of the texts and their order, at the round's end.
         unfinished: by id of a request that was aborted, the tokens that it had.
