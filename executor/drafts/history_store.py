@@ -22,8 +22,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...plans.files.run_folder import must_be_run_folder
+from ...plans.yaml.errors import InputError
 from .draft_messages import PromptHistory
 from .suffix_text import Tokens
+
+HISTORY = "history.npz"
+"""File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""
 
 MOST_BYTES = 512 * 2**20
 """Of tokens that a run keeps, 4 bytes each."""
@@ -158,6 +163,15 @@ class HistoryStore:
             self._evict()
         return None
 
+    def count_as_earlier(self) -> None:
+        """What is remembered is of another run: its last round comes right before this one's first."""
+        rows = [each for kept in self._prompts.values() for each in kept]
+        epoch, number = (1 + max((of(each) for each in rows), default=-1) for of in (_epoch, _round))
+        for prompt, kept in self._prompts.items():
+            self._prompts[prompt] = [
+                each._replace(epoch=each.epoch - epoch, round=each.round - number) for each in kept
+            ]
+
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls."""
         assert self._bytes == sum(map(_bytes, self._prompts.values())), "bytes are counted wrongly"
@@ -171,6 +185,32 @@ def read_history(path: Path) -> tuple[bytes | None, str | None]:
         return path.read_bytes(), None
     except OSError as error:
         return None, error.strerror or str(error)
+
+
+def saved_history(run_dir: Path) -> Path:
+    """The latest checkpoint of a run whose history can be read. Raises InputError if there is none."""
+    must_be_run_folder(run_dir)
+    checkpoints = sorted((run_dir / "checkpoints").glob("step-*"), reverse=True)
+    faults = []
+    for checkpoint in checkpoints:
+        data, fault = read_history(checkpoint / HISTORY)
+        fault = HistoryStore().restore(data) if data is not None else fault
+        if fault is None:
+            return checkpoint
+        faults.append(f"{checkpoint.name}: {fault}")
+    if not checkpoints:
+        raise InputError(
+            "has no checkpoint of a run; give the folder of one run that decoded with drafts", str(run_dir)
+        )
+    raise InputError(f"remembers nothing for drafts ({HISTORY} of {'; '.join(faults)}); give another run", str(run_dir))
+
+
+def _epoch(each: Remembered) -> int:
+    return each.epoch
+
+
+def _round(each: Remembered) -> int:
+    return each.round
 
 
 def _bytes(kept: Iterable[Remembered]) -> int:
