@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import json
 import statistics
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -148,10 +147,12 @@ class HistoryStore:
             names = json.loads(read["names"].tobytes())
             if names["format"] != FORMAT:
                 return f"it has format {names['format']}, and this version reads {FORMAT}"
-            texts = np.split(read["tokens"].astype(np.int32), np.cumsum(read["lengths"])[:-1])
+            *texts, rest = np.split(read["tokens"].astype(np.int32), np.cumsum(read["lengths"]))
+            if len(rest):
+                return "it is damaged (more tokens than its responses have)"
             rows = list(zip(names["prompts"], read["numbers"].tolist(), read["worths"].tolist(), texts, strict=True))
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0]
+        except Exception as error:  # noqa: BLE001 - whatever damage makes of a file, it costs speed and nothing else
+            return f"it is damaged ({type(error).__name__})"
         wanted = None if prompts is None else set(prompts)
         found: dict[str, list[Remembered]] = {}
         for prompt, (epoch, number, ahead), worth, tokens in rows:
@@ -194,10 +195,11 @@ def saved_history(run_dir: Path) -> Path:
     faults = []
     for checkpoint in checkpoints:
         data, fault = read_history(checkpoint / HISTORY)
-        fault = HistoryStore().restore(data) if data is not None else fault
-        if fault is None:
+        store = HistoryStore()
+        fault = store.restore(data) if data is not None else fault
+        if fault is None and len(store):
             return checkpoint
-        faults.append(f"{checkpoint.name}: {fault}")
+        faults.append(f"{checkpoint.name}: {fault or 'it is empty'}")
     if not checkpoints:
         raise InputError(
             "has no checkpoint of a run; give the folder of one run that decoded with drafts", str(run_dir)
