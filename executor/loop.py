@@ -12,8 +12,10 @@ from __future__ import annotations
 import time
 
 from ..plans.yaml.errors import RunFailed
+from ..rounds.balancing.longest_first import Balance
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
+from .rollout.changes.dry_engines import tell_balance
 from .rollout.changes.engine_tail import round_tail
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
@@ -58,9 +60,11 @@ async def _step(run: TrainingRun) -> StepRecord:
     streaming = run.streaming(machine, settings)
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
+    spec = settings.balance
+    balance = None if spec is None else Balance(spec, run.schedule.expected_tokens(spec.quantile))
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, balance,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -82,6 +86,8 @@ async def _step(run: TrainingRun) -> StepRecord:
         streaming.tell(run, result.samples.values())
     if tail is not None:
         tail.tell(run, result.samples.values())
+    if balance is not None:
+        tell_balance(run, machine.taken, balance, result)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     training = TurnsTook()

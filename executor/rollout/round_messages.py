@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
+from .changes.dry_engines import Holdings
 from .changes.engine_change import Held
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
@@ -21,5 +22,5 @@ class Weights(NamedTuple):
     give: GiveWeights
 
 
-Message = EngineNews | Scored | Failed | Held
+Message = EngineNews | Scored | Failed | Held | Holdings
 Inbox = asyncio.Queue[Message]

@@ -43,12 +43,15 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced."""
+    each engine that was replaced; samples that moved to engines that had run dry, and the tokens that these had,
+    prompts included."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
+    relieved: int = 0
+    relieved_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ def change_of(
             )
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
-        after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
+        after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     # Fewer engines on a CPU would decode faster alone; beside them the freed cores train, which crowds as engines do.
     # What a sample that ends costs is the driver's, which serves all engines in turn.
@@ -196,7 +196,7 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     networks. Raises InputError without an entry."""
     cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
-        return replace(cost, sharing=sharing_of(rollout))
+        return replace(cost, sharing=sharing_of(rollout), balance=rollout.balance_spec)
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "

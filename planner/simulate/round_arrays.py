@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ...rounds.compiled import kernel_state
 from ...rounds.machines.outcome import Fate
-from .reference_round import RoundTimes
 
 FATES = {
     Fate.TRAINED: kernel_state.TRAINED,
@@ -19,6 +18,29 @@ FATES = {
     Fate.DISCARDED: kernel_state.DISCARDED,
 }
 """Numbers of a draw's fates in `SimulatedRound.fate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
+
+    `freed_s` is when nothing decoded any more on the engines that stopped before the end, None if none did; `moved`
+    samples went on elsewhere then, or because an engine had run dry.
+    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
+    """
+
+    end_s: float
+    decode_end_s: float
+    decoded_tokens: int
+    preemptions: int
+    freed_s: float | None = None
+    moved: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def reward_exposed_s(self) -> float:
+        """Seconds from the last token to the last reward."""
+        return self.end_s - self.decode_end_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +58,8 @@ class RoundDraws:
         reward_draws: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
         prompt_draws: shape (prompts,), in [0, 1), or one number for all: the same for its prompt.
         offset: shape (prompts + 1,), where prompts are redrawn.
+        history: shape (prompts,), tokens that a prompt's samples are expected to have by what earlier rounds recorded,
+            NaN where that is nothing; None: of no prompt. Read where samples are balanced by history.
         more: the feed has more prompts than there are rows.
     """
 
@@ -48,6 +72,7 @@ class RoundDraws:
     prompt_draws: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
+    history: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

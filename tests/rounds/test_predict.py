@@ -155,7 +155,7 @@ def test_filtered_groups_are_part_of_the_history() -> None:
     run_of = steps(schedule, lambda s: 5, lambda s: 1.0)
     while schedule.epoch == 0:
         assert not next(run_of).outcome.trained
-    assert schedule.state()["history"] == {p: [pytest.approx(math.log(5)), 2.0] for p in prompt_ids(6)}
+    assert schedule.state()["history"] == {p: [pytest.approx(math.log(5)), 2.0, 0.0] for p in prompt_ids(6)}
 
 
 def test_a_run_that_goes_over_to_predict_begins_without_history() -> None:

@@ -153,6 +153,7 @@ class RoundNumbers(TypedDict):
     cutoff_tokens: int | None
     copies: int
     long_share: float
+    keeps_history: bool
 
 
 class PlannedJob(Strict):
@@ -197,6 +198,7 @@ class PlannedJob(Strict):
             cutoff_tokens=short.cutoff_tokens,
             copies=1 if long is None else long.issue.copies,
             long_share=short.long_share or 0.0,
+            keeps_history=any(kind is not None and kind.rollout.balance is not None for kind in (short, long)),
         )
 
     @model_validator(mode="after")

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ....rounds.balancing.balance_spec import BalanceSpec
 from ...phrases.numbers import count
 from ..base import Count, Name, Strict, cross_error, is_none
 from ..limits import MOST_ISSUED
 from .layouts import EngineLayout, UpdateLayout
 from .levers import (
+    RoundBalance,
     RoundDrafts,
     RoundHandOver,
     RoundPrefix,
@@ -74,6 +76,21 @@ class RoundRollout(Strict):
 
     prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
     """Placement of a prompt's samples on one engine; null: each sample goes to the least loaded engine."""
+
+    balance: Annotated[RoundBalance | None, Field(exclude_if=is_none)] = None
+    """Order and placement of samples by how long their prompts' earlier responses were; null: samples start in order,
+    each on the engine that has the fewest. Not beside prefix."""
+
+    @property
+    def balance_spec(self) -> BalanceSpec | None:
+        """The numbers by which samples are balanced, for both the simulated and the executed round."""
+        return None if self.balance is None else BalanceSpec(**self.balance.model_dump(exclude={"by"}))
+
+    @model_validator(mode="after")
+    def _one_placement(self) -> RoundRollout:
+        if self.balance is not None and self.prefix is not None:
+            raise cross_error("is beside prefix, and each says where samples go; remove one of the two", "balance")
+        return self
 
     @property
     def layout(self) -> EngineLayout:
