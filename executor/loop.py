@@ -15,8 +15,8 @@ from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
-from .rollout.changes.dry_engines import tell_balance
 from .rollout.changes.engine_tail import round_tail
+from .rollout.changes.light_engines import tell_balance
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
@@ -61,7 +61,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
     spec = settings.balance
-    balance = None if spec is None else Balance(spec, run.schedule.expected_tokens(spec.quantile))
+    balance = None if spec is None else Balance(spec, run.schedule.recorded())
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
         run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, balance,

@@ -10,7 +10,7 @@ longest sample of the next group better than the earlier longest sample does (ra
 400 steps of training, 0.91 against 0.89 without training between).
 
 Where rounds are balanced by history (balancing/), the same record tells how long a prompt's samples are expected to be:
-a quantile of a log-normal distribution about the score, with the spread that the prompt's samples have had, drawn
+mean and median of a log-normal distribution about the score, with the spread that the prompt's samples have had, drawn
 towards that of all prompts in the same way.
 
 Invariants:
@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import NormalDist
 from typing import Any
 
+from .balancing.length_estimates import NOTHING, Expected, Recorded
 from .machines.outcome import Fate
 from .machines.round import Round
 
@@ -80,24 +80,24 @@ class LengthHistory:
         ranked = sorted(recorded, key=lambda p: (-scores[p], p))
         return frozenset(ranked[: max(0, min(round(share * len(all_prompts)), len(all_prompts) - keep))])
 
-    def expected_tokens(self, prompts: Iterable[str], quantile: float) -> dict[str, float]:
-        """By prompt, those that were recorded: the quantile, in (0, 1), of the tokens that its next sample has."""
-        recorded = sorted({p for p in prompts if p in self._known})
-        if not recorded:
-            return {}
+    def recorded(self, prompts: Iterable[str]) -> Recorded:
+        """What is expected of the next samples of the prompts, those that were recorded."""
+        known = sorted({p for p in prompts if p in self._known})
+        if not known:
+            return NOTHING
         # Of all prompts, so that an estimate does not hang on which others are asked for.
         middle = self._middle(self._known)
         degrees = math.fsum(max(0.0, weight - 1.0) for _, (_, weight, _) in sorted(self._known.items()))
         within = math.fsum(squares for _, (_, _, squares) in sorted(self._known.items())) / max(degrees, 1.0)
-        deviations = NormalDist().inv_cdf(quantile)
-        expected = {}
-        for prompt in recorded:
+        expected: dict[str, Expected] = {}
+        for prompt in known:
             _, weight, squares = self._known[prompt]
             variance = (squares + PRIOR_SAMPLES * within) / (weight + PRIOR_SAMPLES)
             # The score itself is off by as much as the mean of so many samples is.
-            spread = math.sqrt(variance * (1.0 + 1.0 / (weight + PRIOR_SAMPLES)))
-            expected[prompt] = max(1.0, math.exp(self._score(prompt, middle) + deviations * spread))
-        return expected
+            variance *= 1.0 + 1.0 / (weight + PRIOR_SAMPLES)
+            score = self._score(prompt, middle)
+            expected[prompt] = Expected(max(1.0, math.exp(score + variance / 2)), max(1.0, math.exp(score)))
+        return Recorded(expected, math.sqrt(within))
 
     def _middle(self, prompts: Iterable[str]) -> float:
         """The mean over prompts of their mean logs."""

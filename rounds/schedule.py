@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .balancing.length_estimates import Recorded
 from .machines.outcome import Fate, Outcome
 from .machines.round import Round
 from .predict import LengthHistory
@@ -162,9 +163,9 @@ class Schedule:
         """Prompts that wait for a long round, oldest first."""
         return tuple(waiting.prompt for waiting in self._deferred)
 
-    def expected_tokens(self, quantile: float) -> dict[str, float]:
-        """By prompt, those that earlier rounds have recorded: the quantile of the tokens that its samples have."""
-        return self._history.expected_tokens(self._prompts, quantile)
+    def recorded(self) -> Recorded:
+        """What earlier rounds have recorded of the prompts, where the spec `learns`."""
+        return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
         """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""

@@ -26,6 +26,7 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.library import library_profile
+from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.predict import LengthHistory
 from rlplan.rounds.round_spec import RoundKind
 
@@ -55,7 +56,6 @@ def _at(trace: LengthTrace, epoch: int) -> LengthTrace:
 
 def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: int, seed: int) -> dict[str, Any]:
     balanced = replace(cost, balance=balance_spec_of(cost))
-    assert balanced.balance is not None
     grouped = RoundKind("short", PROMPTS, PROMPTS, SAMPLES, SAMPLES, now.cap_tokens)
     alone = RoundKind("short", PROMPTS * SAMPLES, PROMPTS * SAMPLES, 1, 1, now.cap_tokens)
     seconds: dict[str, list[float]] = {"by_count": [], "balanced": [], "unknown": [], "oracle": []}
@@ -63,15 +63,15 @@ def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: in
     for number in range(rounds):
         numbers = np.arange(number * PROMPTS, (number + 1) * PROMPTS)
         lengths, tokens = draws.firsts(numbers, 0)[:, 0], draws.prompt_tokens_of(numbers)
-        history = _history(before, [now.prompt_ids[k] for k in draws.traced_of(numbers)], balanced.balance.quantile, seed, number)
+        recorded = _recorded(before, [now.prompt_ids[k] for k in draws.traced_of(numbers)], seed, number)
         drawn = RoundDraws(lengths, tokens, now.cap_tokens, now.mean_tokens)
         exact = RoundDraws(
             lengths.reshape(-1, 1), np.repeat(tokens, SAMPLES), now.cap_tokens, now.mean_tokens,
-            history=lengths.ravel().astype(np.float64),
+            recorded=_exactly(lengths),
         )  # fmt: skip
         for name, kind, given, price in (
             ("by_count", grouped, drawn, cost),
-            ("balanced", grouped, replace(drawn, history=history), balanced),
+            ("balanced", grouped, replace(drawn, recorded=recorded), balanced),
             ("unknown", grouped, drawn, balanced),
             ("oracle", alone, exact, balanced),
         ):
@@ -88,10 +88,8 @@ def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: in
     }
 
 
-def _history(
-    before: LengthModel, prompts: list[str], quantile: float, seed: int, number: int
-) -> NDArray[np.float64]:
-    """What is expected of prompts of which a group was recorded at the earlier checkpoint; NaN of those that it lacks.
+def _recorded(before: LengthModel, prompts: list[str], seed: int, number: int) -> Recorded:
+    """What is recorded of prompts of each of which a group was drawn at the earlier checkpoint.
 
     Prompts are drawn anew: a trace of few prompts has each of them many times in a round, each time with a history of
     its own.
@@ -103,7 +101,8 @@ def _history(
     history = LengthHistory()
     for place, group in zip(known, groups.tolist(), strict=True):
         history.record(str(place), [int(tokens) for tokens in group])
-    expected = np.full(len(prompts), np.nan)
-    for name, tokens in history.expected_tokens(map(str, known), quantile).items():
-        expected[int(name)] = tokens
-    return expected
+    return history.recorded(map(str, known))
+
+
+def _exactly(lengths: NDArray[np.int32]) -> Recorded:
+    return Recorded({str(k): Expected(float(t), float(t)) for k, t in enumerate(lengths.ravel())}, spread=0.0)

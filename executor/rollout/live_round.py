@@ -35,8 +35,8 @@ from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, Engine
 from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
-from .changes.dry_engines import DryEngines, Holdings
 from .changes.engine_change import EngineChange, Held
+from .changes.light_engines import Holdings, LightEngines
 from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
@@ -75,7 +75,7 @@ class LiveRound:
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
         self._change: EngineChange | None = None
-        self._dry: DryEngines | None = None
+        self._light: LightEngines | None = None
         self._on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
@@ -88,9 +88,9 @@ class LiveRound:
         """Have engines leave in mid-round as `change` decides."""
         self._change = change
 
-    def relieve_engines(self, dry: DryEngines) -> None:
-        """Have engines that run dry get samples of others as `dry` decides."""
-        self._dry = dry
+    def relieve_engines(self, light: LightEngines) -> None:
+        """Have engines that have few samples get others' as `light` decides."""
+        self._light = light
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -198,8 +198,8 @@ class LiveRound:
             assert self._change is not None
             released = self._change.decide(held)
         else:
-            assert self._dry is not None
-            released = self._dry.decide(held, self._alive())
+            assert self._light is not None
+            released = self._light.decide(held, self._alive())
         for number, requests in released:
             if requests:
                 self._sends.release(number, requests)
@@ -272,12 +272,12 @@ class LiveRound:
         return aborts
 
     def _start(self) -> None:
-        """Samples that wait start on engines that are alive, as far as they are to start now; engines that have run dry
+        """Samples that wait start on engines that are alive, as far as they are to start now; engines that have few
         are offered others'."""
         alive = self._alive()
         self._sends.submit(self._ledger.start(alive))
-        if self._dry is not None and self._dry.due(alive):
-            self._joins.begin(self._ask(self._dry.ask(alive)), partial(self._fail, "rollout"))
+        if self._light is not None and self._light.due(alive):
+            self._joins.begin(self._ask(self._light.ask(alive)), partial(self._fail, "rollout"))
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.

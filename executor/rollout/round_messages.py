@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
-from .changes.dry_engines import Holdings
 from .changes.engine_change import Held
+from .changes.light_engines import Holdings
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""

@@ -19,8 +19,8 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
-from .changes.dry_engines import DryEngines
 from .changes.engine_tail import RoundTail
+from .changes.light_engines import LightEngines
 from .live_round import LiveRound
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -109,7 +109,7 @@ class RoundRunner:
             max_num_seqs=max_num_seqs, stall_s=self._stall_s,
         )  # fmt: skip
         if isinstance(placement, LongestFirst):
-            live.relieve_engines(DryEngines(placement, engines, ledger))
+            live.relieve_engines(LightEngines(placement, engines, ledger))
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
             live.stream(streaming.offer_from(round_, ledger.samples))

@@ -43,7 +43,7 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced; samples that moved to engines that had run dry, and the tokens that these had,
+    each engine that was replaced; samples that moved to engines that had few, and the tokens that these had,
     prompts included."""
 
     rollout_s: float

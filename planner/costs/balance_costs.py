@@ -6,10 +6,6 @@ from ...plans.schema.sections.levers import RoundBalance
 from ...rounds.balancing.balance_spec import BalanceSpec
 from .decode_costs import DecodeCost
 
-QUANTILE = 0.7
-"""Of a prompt's lengths, by which its samples are expected to end: above the median, since what an engine must not do
-is to begin a sample late that turns out long."""
-
 MOVE_S = 0.05
 """Seconds to stop a sample, to hear of it, and to start it on another engine, beside its prefill: a few calls between
 processes, and the steps that are under way on both engines."""
@@ -17,12 +13,11 @@ processes, and the steps that are under way on both engines."""
 DIGITS = 4
 
 
-def balance_of(cost: DecodeCost, quantile: float = QUANTILE) -> RoundBalance:
+def balance_of(cost: DecodeCost) -> RoundBalance:
     """The numbers of rounds on a layout. Where its decode steps bend with the batch, the line through their ends."""
     b = (cost.base_s(cost.max_sequences) - cost.base_s(1)) / max(cost.max_sequences - 1, 1)
     return RoundBalance(
         by="history",
-        quantile=quantile,
         step_s=_rounded(max(cost.base_s(1) - b, 1e-9)),
         step_s_per_sequence=_rounded(b),
         step_s_per_kv_token=_rounded(cost.kv_s(1)),
@@ -32,9 +27,9 @@ def balance_of(cost: DecodeCost, quantile: float = QUANTILE) -> RoundBalance:
     )
 
 
-def balance_spec_of(cost: DecodeCost, quantile: float = QUANTILE) -> BalanceSpec:
+def balance_spec_of(cost: DecodeCost) -> BalanceSpec:
     """The same numbers as rounds take them."""
-    return BalanceSpec(**balance_of(cost, quantile).model_dump(exclude={"by"}))
+    return BalanceSpec(**balance_of(cost).model_dump(exclude={"by"}))
 
 
 def _rounded(value: float) -> float:

@@ -109,7 +109,7 @@ def _reference(
         reward=read(round_draws.rewards),
         cap_tokens=round_draws.cap_tokens,
         expected_tokens=round_draws.expected_tokens,
-        history=_history(round_draws),
+        recorded=round_draws.recorded,
         reward_s=lambda key, prompt, tokens: reward.sample_s(
             float(prompt_draws[int(prompt)]), reward_draws(key, prompt), tokens
         ),
@@ -134,10 +134,3 @@ def _reference(
         exhausted=np.isin(np.arange(len(round_draws.prompt_tokens)).astype(str), outcome.exhausted),
         ready_s=np.array([ready.get(d.number, math.nan) for d in machine.draws]),
     )
-
-
-def _history(round_draws: RoundDraws) -> dict[str, float]:
-    """Tokens that a prompt's samples are expected to have, by its name in `machine_of`."""
-    if round_draws.history is None:
-        return {}
-    return {str(place): float(t) for place, t in enumerate(round_draws.history) if not math.isnan(t)}

@@ -1,5 +1,5 @@
-"""One engine of the reference simulator: continuous batching under KV limits, in closed form between its events; and reward
-workers.
+"""One engine of the reference simulator: continuous batching under KV limits, in closed form between its events; and
+reward workers.
 
 reference_round.py says what is modelled; rounds/compiled/compiled_engines.py repeats this file function by function.
 """

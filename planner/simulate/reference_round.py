@@ -14,7 +14,7 @@ What is modelled, and how simply:
 - at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
   where a tail has engines of its own all engines do, and those of the tail begin `takes_s` later;
 - where samples are balanced by history, they wait for an engine as the plan has it; one that moves to an engine that
-  has run dry leaves at its engine's next step boundary, and is there the seconds of a move later;
+  has few leaves at its engine's next step boundary, and is there the seconds of a move later;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from ...rounds.balancing.length_estimates import NOTHING, Recorded
 from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ...rounds.balancing.placement import ByLoad, ToPlace
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
@@ -42,8 +43,8 @@ class Lengths:
     """The samples of a round, as the simulator reads them: `natural(key, prompt)` is a sample's number of tokens if
     the issue had no limit (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt,
     `reward` its score, `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's;
-    None: as long as the cost says of so many tokens. `history`: tokens that a prompt's samples are expected to have, by
-    prompt, as far as earlier rounds have recorded them; read where samples are balanced by it.
+    None: as long as the cost says of so many tokens. `recorded`: what earlier rounds have recorded of the
+    prompts; read where samples are balanced by it.
     """
 
     natural: Callable[[SampleKey, str], int]
@@ -52,7 +53,7 @@ class Lengths:
     cap_tokens: int
     expected_tokens: float = 1.0
     reward_s: Callable[[SampleKey, str, int], float] | None = None
-    history: Mapping[str, float] = field(default_factory=dict)
+    recorded: Recorded = NOTHING
 
 
 NOWHERE = -1
@@ -104,7 +105,7 @@ def simulate_round(
         engines += [Engine(change.after, max_num_seqs) for _ in change.numbers(first)]
     placement: ByLoad | LongestFirst = ByLoad(len(engines), decode.sharing)
     if decode.balance is not None:
-        placement = LongestFirst(len(engines), Balance(decode.balance, lengths.history), max_num_seqs)
+        placement = LongestFirst(len(engines), Balance(decode.balance, lengths.recorded), max_num_seqs)
     rewards = RewardQueue(reward)
     samples: dict[SampleKey, Sample] = {}
     upcoming = [math.inf] * len(engines)
@@ -221,7 +222,7 @@ def simulate_round(
         moved += 1
 
     def relieve(longest: LongestFirst, now: float) -> None:
-        """Move samples to engines that have run dry, where that pays."""
+        """Move samples to engines that have few, where that pays."""
         assert decode.balance is not None
         loaded = [place for place in sorted(alive) if longest.running(place)]
         for place in loaded:

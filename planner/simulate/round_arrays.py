@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...rounds.balancing.length_estimates import NOTHING, Recorded
 from ...rounds.compiled import kernel_state
 from ...rounds.machines.outcome import Fate
 
@@ -25,7 +26,7 @@ class RoundTimes:
     """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
 
     `freed_s` is when nothing decoded any more on the engines that stopped before the end, None if none did; `moved`
-    samples went on elsewhere then, or because an engine had run dry.
+    samples went on elsewhere then, or because an engine had few.
     `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
     """
 
@@ -58,8 +59,8 @@ class RoundDraws:
         reward_draws: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
         prompt_draws: shape (prompts,), in [0, 1), or one number for all: the same for its prompt.
         offset: shape (prompts + 1,), where prompts are redrawn.
-        history: shape (prompts,), tokens that a prompt's samples are expected to have by what earlier rounds recorded,
-            NaN where that is nothing; None: of no prompt. Read where samples are balanced by history.
+        recorded: what earlier rounds have recorded of the prompts, by their indices as text; read where samples are
+            balanced by history.
         more: the feed has more prompts than there are rows.
     """
 
@@ -72,7 +73,7 @@ class RoundDraws:
     prompt_draws: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
-    history: NDArray[np.float64] | None = None
+    recorded: Recorded = NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ from ...plans.files.run_folder import must_be_run_folder
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import must_be_readable
+from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
 from ...rounds.predict import LengthHistory
@@ -29,7 +30,8 @@ from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
-from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
+from ..simulate.reference_round import Lengths, simulate_round
+from ..simulate.round_arrays import RoundTimes
 from ..simulate.streamed_updates import exposed_update_s, round_window
 
 
@@ -211,9 +213,7 @@ def replay(
         expected,
         # Where samples differ, each took what it took; elsewhere the constant is what is looked at.
         reward_s=score_s if reward.executions else None,
-        history={}
-        if history is None or kind.decode.balance is None
-        else history.expected_tokens(order, kind.decode.balance.quantile),
+        recorded=NOTHING if history is None else history.recorded(order),
     )
     ready: dict[int, float] = {}
     times = simulate_round(

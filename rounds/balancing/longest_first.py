@@ -2,9 +2,8 @@
 
 A long sample that starts late is decoded alone at the end of its round, on an engine that could have had others beside
 it. So of the samples that wait the longest expected one starts first, on the engine that would end soonest with it
-(balance_spec.py), and only while that has room: a place among those that it decodes at a time, and memory for what it
-then holds. The others wait here and not in an engine, so that the next place goes to whom it helps most by what is
-known then.
+(balance_spec.py), and only while that has room: a place among those that it decodes at a time, and memory. The others
+wait here and not in an engine, so that the next place goes to whom it helps most by what is known then.
 
 Invariants:
 - a sample waits, or is on one engine, until it ended or was removed;
@@ -24,20 +23,26 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ..machines.events import SampleKey
-from .balance_spec import BalanceSpec, Work, kv_steps
-from .length_estimates import LengthEstimates
+from .balance_spec import BalanceSpec, Load, Longest, Share, Work, share
+from .length_estimates import NOTHING, Expected, LengthEstimates, Recorded
 from .placement import ToPlace
 from .relief import Running, moves
+
+ROOM = 0.5
+"""Of the tokens that a sample is expected to have, the share that memory is kept for when it starts: what it holds over
+its life, on average. If more is wanted at once the engine preempts the sample that came last, a short one."""
+
+LIGHT = 2
+"""An engine is light if another one has so many times its samples."""
 
 Rank = tuple[float, SampleKey]
 
 
 class Balance(NamedTuple):
-    """What a round is balanced by: the plan's numbers, and the tokens that a prompt's samples are expected to have, by
-    prompt, as far as it was recorded."""
+    """What a round is balanced by: the plan's numbers, and what was recorded of its prompts."""
 
     spec: BalanceSpec
-    history: Mapping[str, float]
+    recorded: Recorded = NOTHING
 
 
 class LongestFirst:
@@ -53,12 +58,13 @@ class LongestFirst:
         if engines < 1 or at_once < 1:
             raise ValueError("at least one engine is needed, and one sample at a time")
         self.moved = 0
-        """Samples that were moved to an engine that had run dry."""
+        """Samples that were moved to an engine that had few."""
         self.moved_tokens = 0
         """Tokens that these had, their prompts' included."""
         self._spec, self._at_once = balance.spec, at_once
-        self._estimates = LengthEstimates(balance.history)
-        self._engines = [_Engine() for _ in range(engines)]
+        self._estimates = LengthEstimates(balance.recorded.expected)
+        self._longest = Longest(balance.recorded.spread)
+        self._engines = [_Engine(self._longest) for _ in range(engines)]
         self._samples: dict[SampleKey, ToPlace] = {}
         self._where: dict[SampleKey, int] = {}  # of those that are on an engine
         self._of_prompt: dict[str, dict[SampleKey, None]] = {}
@@ -66,7 +72,7 @@ class LongestFirst:
         self._ranks: dict[SampleKey, Rank] = {}
         self._probed: set[str] = set()
         self._target: dict[SampleKey, int] = {}  # engines that samples on the move go to
-        self._asked: set[int] = set()  # engines that have run dry, and were offered samples then
+        self._asked: dict[int, int] = {}  # samples that an engine had when it was last offered others'
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -82,7 +88,7 @@ class LongestFirst:
 
     def _rank(self, key: SampleKey, *, probe: bool = False) -> None:
         sample = self._samples[key]
-        first = -float("inf") if probe else -(self._estimates.tokens(sample.prompt, sample.limit) - sample.kept)
+        first = -float("inf") if probe else -self._left(sample).median
         self._ranks[key] = (first, key)
         heapq.heappush(self._heap, self._ranks[key])
 
@@ -109,17 +115,15 @@ class LongestFirst:
 
     def _best(self, sample: ToPlace, candidates: list[int]) -> int | None:
         """The engine with room that would end soonest with the sample."""
-        held = sample.prompt_tokens + sample.kept
-        left = max(1.0, self._estimates.tokens(sample.prompt, sample.limit) - sample.kept)
-        room = sample.prompt_tokens + max(float(sample.kept), self._estimates.room(sample.prompt, sample.limit))
+        more, room = self._share(sample), self._room(sample)
         best, best_s = None, float("inf")
         for number in candidates:
             engine = self._engines[number]
-            if engine.works and (
-                len(engine.works) >= self._at_once or engine.room + room > self._spec.kv_capacity_tokens
+            if engine.shares and (
+                len(engine.shares) >= self._at_once or engine.room + room > self._spec.kv_capacity_tokens
             ):
                 continue
-            end_s = self._spec.end_s(engine.work().and_one(held, left), self._at_once)
+            end_s = self._spec.end_s(engine.work_with(more), self._at_once)
             if end_s < best_s:
                 best, best_s = number, end_s
         return best
@@ -127,19 +131,24 @@ class LongestFirst:
     def _start(self, key: SampleKey, number: int) -> int:
         del self._ranks[key]
         self._where[key] = number
-        self._asked.discard(number)
-        self._engines[number].add(key, self._work(key), self._room(key))
+        self._take_in(key, number)
         return number
 
-    def _work(self, key: SampleKey) -> tuple[float, float]:
-        """(tokens, KV tokens over them) that a sample has before it when it starts."""
+    def _take_in(self, key: SampleKey, number: int) -> None:
         sample = self._samples[key]
-        left = max(1.0, self._estimates.tokens(sample.prompt, sample.limit) - sample.kept)
-        return left, kv_steps(sample.prompt_tokens + sample.kept, left)
+        self._engines[number].add(key, self._share(sample), self._room(sample))
 
-    def _room(self, key: SampleKey) -> float:
-        sample = self._samples[key]
-        return sample.prompt_tokens + max(float(sample.kept), self._estimates.room(sample.prompt, sample.limit))
+    def _share(self, sample: ToPlace) -> Share:
+        return share(sample.prompt_tokens + sample.kept, *self._left(sample))
+
+    def _left(self, sample: ToPlace) -> Expected:
+        """What a sample that starts has before it."""
+        if sample.kept:
+            return self._estimates.left(sample.prompt, sample.limit, sample.kept)
+        return self._estimates.of(sample.prompt, sample.limit)
+
+    def _room(self, sample: ToPlace) -> float:
+        return sample.prompt_tokens + max(float(sample.kept), ROOM * self._estimates.room(sample.prompt, sample.limit))
 
     def ended(self, key: SampleKey, tokens: int) -> None:
         """The sample ended with so many tokens; its siblings are expected to be as long at least."""
@@ -156,7 +165,7 @@ class LongestFirst:
             else:
                 engine = self._engines[self._where[key]]
                 engine.drop(key)
-                engine.add(key, self._work(key), self._room(key))
+                self._take_in(key, self._where[key])
 
     def remove(self, key: SampleKey) -> None:
         """The sample was aborted or lost. Unknown keys are ignored."""
@@ -174,26 +183,32 @@ class LongestFirst:
     def forget(self, engine: int) -> None:
         """The engine died: whoever was to move there goes where there is room."""
         self._target = {key: target for key, target in self._target.items() if target != engine}
-        self._asked.discard(engine)
+        self._asked.pop(engine, None)
 
     def running(self, engine: int) -> list[SampleKey]:
         """The samples on an engine, in the order in which they were placed."""
-        return list(self._engines[engine].works)
+        return list(self._engines[engine].shares)
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
     def to_relieve(self, alive: Collection[int]) -> bool:
-        """Whether an engine has newly run dry while another one has samples to spare: then `relieve` may be asked."""
-        if self._ranks or self._target:
-            return False
-        dry = [number for number in alive if not self._engines[number].works]
-        return any(number not in self._asked for number in dry) and any(
-            len(self._engines[number].works) > 1 for number in alive
-        )
+        """Whether an engine has few samples while another one has samples to spare: then `relieve` may be asked."""
+        return not self._ranks and not self._target and bool(self._light(alive))
+
+    def _light(self, alive: Collection[int]) -> list[int]:
+        """Engines that have few samples beside the one that has most, and half as many at most as when they were last
+        offered others': as a round ends each asks a few times only."""
+        counts = {number: len(self._engines[number].shares) for number in sorted(alive)}
+        most = max(counts.values(), default=0)
+        return [
+            number
+            for number, count in counts.items()
+            if LIGHT * count <= most and most > 1 and count < self._asked.get(number, most) / 2 + (count > 0) / 2
+        ]
 
     def relieve(self, alive: Collection[int], tokens: Mapping[SampleKey, int]) -> list[tuple[SampleKey, int]]:
         """The running samples that are to be released, each with the engine that it runs on; once they are added again
-        they start on the engine that has run dry.
+        they start on the engine that has few.
 
         `tokens`: those that running samples have; samples that are not in it are not moved.
         """
@@ -201,15 +216,14 @@ class LongestFirst:
             sample = self._samples.get(key)
             if sample is not None and self._estimates.seen(sample.prompt, have):
                 self._reprice(sample.prompt)
-        dry = [number for number in sorted(alive) if not self._engines[number].works]
-        self._asked.update(dry)
+        light = self._light(alive)
+        self._asked |= {number: len(self._engines[number].shares) for number in light}
         loads = {
-            number: [self._running(key, tokens[key]) for key in self._engines[number].works if key in tokens]
+            number: [self._running(key, tokens[key]) for key in self._engines[number].shares if key in tokens]
             for number in sorted(alive)
-            if number not in dry
         }
         released = []
-        for key, target in moves(self._spec, self._at_once, loads, dry):
+        for key, target in moves(self._spec, self._longest, self._at_once, loads, light):
             self._target[key] = target
             self.moved += 1
             self.moved_tokens += self._samples[key].prompt_tokens + tokens[key]
@@ -218,45 +232,41 @@ class LongestFirst:
 
     def _running(self, key: SampleKey, tokens: int) -> Running:
         sample = self._samples[key]
-        left = self._estimates.left(sample.prompt, sample.limit, tokens)
-        return Running(key, sample.prompt_tokens + tokens, left)
+        held = sample.prompt_tokens + tokens
+        return Running(key, held, share(held, *self._estimates.left(sample.prompt, sample.limit, tokens)))
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls."""
         assert set(self._ranks).isdisjoint(self._where), "a sample that runs waits"
         assert set(self._ranks) | set(self._where) == set(self._samples), "a sample is nowhere"
         for number, engine in enumerate(self._engines):
-            assert set(engine.works) == {key for key, where in self._where.items() if where == number}
-            assert len(engine.works) <= self._at_once, "an engine has more samples than it decodes at a time"
+            assert set(engine.shares) == {key for key, where in self._where.items() if where == number}
+            assert len(engine.shares) <= self._at_once, "an engine has more samples than it decodes at a time"
 
 
 class _Engine:
-    """The samples of one engine as sums."""
+    """The samples of one engine, with their shares of its work and the memory that is kept for them."""
 
-    def __init__(self) -> None:
-        self.works: dict[SampleKey, tuple[float, float]] = {}
-        self.room = 0.0  # tokens that memory is kept for
+    def __init__(self, longest: Longest) -> None:
+        self.shares: dict[SampleKey, Share] = {}
+        self.room = 0.0
         self._rooms: dict[SampleKey, float] = {}
-        self._longest: list[tuple[float, SampleKey]] = []  # heap; stale entries are dropped on the way
-        self._tokens = self._kv_steps = 0.0
+        self._longest = longest
+        self._load: Load | None = Load(longest)  # None: to be summed anew
 
-    def add(self, key: SampleKey, work: tuple[float, float], room: float) -> None:
-        self.works[key], self._rooms[key] = work, room
-        heapq.heappush(self._longest, (-work[0], key))
-        self._tokens += work[0]
-        self._kv_steps += work[1]
+    def add(self, key: SampleKey, of_sample: Share, room: float) -> None:
+        self.shares[key], self._rooms[key] = of_sample, room
         self.room += room
+        if self._load is not None:
+            self._load.add(of_sample)
 
     def drop(self, key: SampleKey) -> None:
-        tokens, steps = self.works.pop(key)
-        self.room -= self._rooms.pop(key)
-        self._tokens -= tokens
-        self._kv_steps -= steps
-        if not self.works:  # so that rounding does not add up over a round
-            self.room = self._tokens = self._kv_steps = 0.0
+        del self.shares[key], self._rooms[key]
+        # Summed anew, not subtracted, so that no rounding is left over.
+        self.room = sum(self._rooms.values())
+        self._load = None
 
-    def work(self) -> Work:
-        heap = self._longest
-        while heap and (heap[0][1] not in self.works or self.works[heap[0][1]][0] != -heap[0][0]):
-            heapq.heappop(heap)
-        return Work(-heap[0][0] if heap else 0.0, self._tokens, self._kv_steps)
+    def work_with(self, one_more: Share) -> Work:
+        if self._load is None:
+            self._load = Load(self._longest, self.shares.values())
+        return self._load.work_with(one_more)

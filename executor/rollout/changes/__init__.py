@@ -1,2 +1,2 @@
-"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail; engines that run
-dry and are given samples of others."""
+"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail; engines that have
+few samples left and are given others'."""

@@ -77,14 +77,11 @@ class RoundPrefix(Strict):
 
 class RoundBalance(Strict):
     """Samples of a round that start longest expected first, each on the engine that would end soonest with it; running
-    ones move to an engine that has run dry, where that pays. Modes sync, exact and predict only."""
+    ones move to an engine that has few left, where that pays. Modes sync, exact and predict only."""
 
     by: Literal["history"]
     """What samples are expected to be as long as: the earlier responses to their prompt in this run, and those of the
     round that have ended; before there is any, the first sample of each prompt starts first."""
-
-    quantile: Annotated[float, Field(ge=0.01, le=0.99)]
-    """Quantile of a prompt's lengths by which its samples are expected to end."""
 
     step_s: Positive
     """Seconds of an engine's decode step, whatever it decodes; with the next three keys, what tells how soon an engine

@@ -1,9 +1,9 @@
-"""Engines that have run dry in mid-round, and the running samples of others that they get;
+"""Engines that have few samples left in mid-round, and the running samples of others that they get;
 rounds/balancing/longest_first.py decides which.
 
 Invariants:
 - the decision is asked for what the engines hold; samples that ended meanwhile are not moved;
-- one question at a time, and none again for an engine that got nothing until it has run dry anew.
+- one question at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Holdings(NamedTuple):
     tokens: dict[str, int]
 
 
-class DryEngines:
+class LightEngines:
     """The moves of one round. `engines`: of the round; elsewhere an engine is its index here."""
 
     def __init__(self, placement: LongestFirst, engines: Sequence[EngineHandle], ledger: SampleLedger) -> None:
@@ -70,7 +70,7 @@ def tell_balance(run: TurnsOf, prompts: Collection[str], balance: Balance, resul
         "balanced",
         step=run.step_number + 1,
         prompts=len(prompts),
-        known=sum(prompt in balance.history for prompt in prompts),
+        known=sum(prompt in balance.recorded.expected for prompt in prompts),
         moved=result.relieved,
         moved_tokens=result.relieved_tokens,
     )
