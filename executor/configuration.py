@@ -151,7 +151,7 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         update=update_settings(planned.train),
-        balance=rollout.balance_spec,
+        balance=None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers()),
         hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
         tail=None if tail is None else TailSpec(**tail.model_dump()),
     )

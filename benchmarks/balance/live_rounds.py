@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rlplan.executor.example.write import write_example
-from rlplan.planner.costs.balance_costs import balance_of
+from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import layout_cost
+from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan
@@ -24,7 +27,7 @@ from rlplan.traces.run_log import TRACE, RunLog, read_run
 from ..faults.example import shipped_plan
 from ..faults.verdict import off_policy
 
-PROMPTS_PER_STEP, SAMPLES_PER_PROMPT = 48, 8
+PROMPTS_PER_STEP, SAMPLES_PER_PROMPT = 96, 8
 AT_ONCE = 16
 EPOCH_STEPS = 2
 """Steps of an epoch: the data is cut to so many rounds, so that each prompt comes again."""
@@ -84,7 +87,9 @@ def measure(folder: Path, epochs: int, at_once: int = AT_ONCE) -> dict[str, Any]
     first = {name: _seconds(log, range(1, EPOCH_STEPS + 1), at_once) for name, log in logs.items()}
     events = [event for event in logs["balance"].events if event["event"] == "balanced"][EPOCH_STEPS:]
     return {
-        **_ratios(later),
+        **(ratios := _ratios(later)),
+        "tail_ratio": max(ratios["drain_ratio"], ratios["last_quarter_ratio"]),
+        "prediction_error": round(_prediction_error(folder, out), 4),
         "first_epoch": _ratios(first),
         "moved": round(fmean(event["moved"] for event in events), 2),
         "known": sum(event["known"] for event in events) / sum(event["prompts"] for event in events),
@@ -122,6 +127,17 @@ def _drain_s(log: RunLog, step: int, at_once: int) -> float:
     return float(ends[-1] - tail_begins_s(levels, ends[-1]))
 
 
+def _prediction_error(folder: Path, out: Path) -> float:
+    """Relative error of the predicted mean seconds of the balanced rollouts, by costs refitted from those by count."""
+    profile, job = load(folder / "plans" / "profile.yaml", Profile), load_job(folder / "plans" / "job.yaml")
+    count, balance = (load_run(out / name) for name in NAMES)
+    cap, dynamic = job.rollout.max_response_tokens, job.algorithm.dynamic_sampling
+    tuned = refit(profile, count, replay_run(count, cap, dynamic, profile)).profile
+    replays = [r for r in replay_run(balance, cap, dynamic, tuned) if r.step.number > EPOCH_STEPS]
+    predicted, measured = fmean(r.times.decode_end_s for r in replays), fmean(r.step.rollout_s for r in replays)
+    return abs(predicted / measured - 1)
+
+
 def _same_samples(count: RunLog, balance: RunLog) -> float:
     """Share of the trained samples that have the same length and reward in both runs."""
 
@@ -131,7 +147,5 @@ def _same_samples(count: RunLog, balance: RunLog) -> float:
         )
 
     left, right = lengths(count), lengths(balance)
-    from collections import Counter
-
     same = sum((Counter(left) & Counter(right)).values())
     return same / max(len(left), len(right))

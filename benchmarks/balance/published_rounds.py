@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.costs.balance_costs import balance_spec_of
+from rlplan.planner.choose.candidates.balance_numbers import balance_spec_of
 from rlplan.planner.costs.decode_costs import DecodeCost, layout_cost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws

@@ -17,6 +17,7 @@ from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
+from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
@@ -196,7 +197,8 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     networks. Raises InputError without an entry."""
     cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
-        return replace(cost, sharing=sharing_of(rollout), balance=rollout.balance_spec)
+        balance_spec = None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers())
+        return replace(cost, sharing=sharing_of(rollout), balance=balance_spec)
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "

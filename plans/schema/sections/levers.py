@@ -103,6 +103,29 @@ class RoundBalance(Strict):
     move_s_per_token: Annotated[float, Field(ge=0)]
     """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
 
+    def numbers(self) -> BalanceNumbers:
+        """Return the keyword arguments of a `BalanceSpec` (rounds/balancing/), for both the simulated and the executed
+        round."""
+        return BalanceNumbers(
+            step_s=self.step_s,
+            step_s_per_sequence=self.step_s_per_sequence,
+            step_s_per_kv_token=self.step_s_per_kv_token,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            move_s=self.move_s,
+            move_s_per_token=self.move_s_per_token,
+        )
+
+
+class BalanceNumbers(TypedDict):
+    """The keyword arguments of a `BalanceSpec` (rounds/balancing/balance_spec.py)."""
+
+    step_s: float
+    step_s_per_sequence: float
+    step_s_per_kv_token: float
+    kv_capacity_tokens: int
+    move_s: float
+    move_s_per_token: float
+
 
 class RoundHandOver(Strict):
     """Engines that stop decoding and train what is finished while the tail of the round decodes on."""

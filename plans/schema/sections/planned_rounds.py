@@ -6,7 +6,6 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ....rounds.balancing.balance_spec import BalanceSpec
 from ...phrases.numbers import count
 from ..base import Count, Name, Strict, cross_error, is_none
 from ..limits import MOST_ISSUED
@@ -80,11 +79,6 @@ class RoundRollout(Strict):
     balance: Annotated[RoundBalance | None, Field(exclude_if=is_none)] = None
     """Order and placement of samples by how long their prompts' earlier responses were; null: samples start in order,
     each on the engine that has the fewest. Not beside prefix."""
-
-    @property
-    def balance_spec(self) -> BalanceSpec | None:
-        """The numbers by which samples are balanced, for both the simulated and the executed round."""
-        return None if self.balance is None else BalanceSpec(**self.balance.model_dump(exclude={"by"}))
 
     @model_validator(mode="after")
     def _one_placement(self) -> RoundRollout:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...plans.schema.sections.levers import RoundBalance
-from ...rounds.balancing.balance_spec import BalanceSpec
-from .decode_costs import DecodeCost
+from ....plans.schema.sections.levers import RoundBalance
+from ....rounds.balancing.balance_spec import BalanceSpec
+from ...costs.decode_costs import DecodeCost
 
 MOVE_S = 0.05
 """Seconds to stop a sample, to hear of it, and to start it on another engine, beside its prefill: a few calls between
@@ -29,7 +29,7 @@ def balance_of(cost: DecodeCost) -> RoundBalance:
 
 def balance_spec_of(cost: DecodeCost) -> BalanceSpec:
     """The same numbers as rounds take them."""
-    return BalanceSpec(**balance_of(cost).model_dump(exclude={"by"}))
+    return BalanceSpec(**balance_of(cost).numbers())
 
 
 def _rounded(value: float) -> float:
