@@ -54,7 +54,7 @@ def write_plans(folder: Path, at_once: int) -> list[Path]:
     assert cost is not None, "the shipped profile has two engines"
     short = plan["job"]["rounds"]["short"]
     short["rollout"] |= {"engines": 2, "tp": 1, "max_num_seqs": at_once}
-    short["train"] |= {"dp": 2, "tp": 1, "sp": 1}
+    short["train"] |= {"dp": 1, "tp": 1, "sp": 1}
     plan["inputs"]["cluster"]["sha256"] = sha256_file(folder / "cluster.yaml")
     paths = []
     for name in NAMES:
