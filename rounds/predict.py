@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .balancing.length_estimates import NOTHING, Expected, Recorded
+from .balancing.length_estimates import NOTHING, SPREAD, Expected, Recorded
 from .machines.outcome import Fate
 from .machines.round import Round
 
@@ -97,7 +97,8 @@ class LengthHistory:
             variance *= 1.0 + 1.0 / (weight + PRIOR_SAMPLES)
             score = self._score(prompt, middle)
             expected[prompt] = Expected(max(1.0, math.exp(score + variance / 2)), max(1.0, math.exp(score)))
-        return Recorded(expected, math.sqrt(within))
+        # A few samples of each prompt do not show its outliers, one of which makes an engine the last to end.
+        return Recorded(expected, max(SPREAD, math.sqrt(within)))
 
     def _middle(self, prompts: Iterable[str]) -> float:
         """The mean over prompts of their mean logs."""

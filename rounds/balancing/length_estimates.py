@@ -17,7 +17,8 @@ PAST = 0.25
 have heavy tails, so the longer a sample is the more there is to come."""
 
 SPREAD = 0.6
-"""Standard deviation of the log lengths of a prompt's samples where none was recorded; traces have 0.3 to 1."""
+"""Standard deviation of the log lengths of a prompt's samples that is taken where none was recorded, and at least
+elsewhere; traces have 0.3 to 1."""
 
 
 class Expected(NamedTuple):
