@@ -12,7 +12,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ...plans.yaml.errors import RunFailed
@@ -36,6 +36,7 @@ from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
+from .changes.light_engines import Holdings, LightEngines
 from .changes.samples_ahead import SamplesAhead
 from .drafted_round import DraftedRound
 from .engine_sends import EngineSends
@@ -77,10 +78,9 @@ class LiveRound:
         self._sends = EngineSends(engines, weights, max_num_seqs, drafts, partial(self._fail, "rollout"))
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
-        self._waiting: list[Issue] = []  # issues that found no engine alive
-        self._moving: list[SampleKey] = []  # released samples that found none, while new engines come
         self._restarts: list[str] = []
         self._change: EngineChange | None = None
+        self._light: LightEngines | None = None
         self._on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
@@ -97,6 +97,10 @@ class LiveRound:
         """Have engines decode samples of rounds to come while they have places to spare."""
         self._ahead = ahead
 
+    def relieve_engines(self, light: LightEngines) -> None:
+        """Have engines that have few samples get others' as `light` decides."""
+        self._light = light
+
     # -- messages in ---------------------------------------------------------------------------------------------------
 
     async def drive(self) -> RolloutResult:
@@ -105,6 +109,7 @@ class LiveRound:
             if engine.alive and engine.version != self._weights.version:  # it came back after the weights were sent
                 self._inbox.put_nowait(EngineBack(engine))
         self._apply(self._machine.start())
+        self._start()
         while not self._machine.done:
             messages = [await self._next_message()]
             while not self._inbox.empty():
@@ -114,6 +119,7 @@ class LiveRound:
                 for event in self._translate(message):
                     actions.extend(self._machine.handle(event))
             self._apply(actions)
+            self._start()
             self._look()
             if self._change is not None:
                 self._change.look()
@@ -165,7 +171,7 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Held():
+            case Held() | Holdings():
                 self._release(message)
                 return []
             case _:
@@ -190,16 +196,7 @@ class LiveRound:
             self._ledger.drop(key)
             return Lost(key)
         self._ledger.release(news, self._weights.version)
-        self._go_on([key])
         return None
-
-    def _go_on(self, keys: list[SampleKey]) -> None:
-        """Samples that were released go on on engines that are alive, or wait for them."""
-        alive = self._alive()
-        if not alive:
-            self._moving += keys
-            return
-        self._sends.submit(self._ledger.go_on(key, alive) for key in keys)
 
     def _alive(self) -> set[int]:
         """The engines that can take samples, by number."""
@@ -210,10 +207,15 @@ class LiveRound:
     def _closed(self) -> frozenset[int]:
         return frozenset() if self._change is None else self._change.closed
 
-    def _release(self, held: Held) -> None:
-        """Have engines give their samples back, if the round decides that they stop."""
-        assert self._change is not None
-        for number, requests in self._change.decide(held):
+    def _release(self, held: Held | Holdings) -> None:
+        """Have engines give samples back, if the round decides that they stop or that others have room for them."""
+        if isinstance(held, Held):
+            assert self._change is not None
+            released = self._change.decide(held)
+        else:
+            assert self._light is not None
+            released = self._light.decide(held, self._alive())
+        for number, requests in released:
             if requests:
                 self._sends.release(number, requests)
 
@@ -229,16 +231,13 @@ class LiveRound:
         return [Lost(key) for key in lost]
 
     def _welcome(self, back: EngineBack) -> None:
-        """An engine of this round is up again: it gets the weights, then what waited for an engine."""
+        """An engine of this round is up again: it gets the weights; then it may be given what waits for an engine."""
         number = self._engines.index(back.engine) if back.engine in self._engines else None
         if number is None or number in self._closed or not back.engine.alive:
             return
         if back.engine.version == self._weights.version:
-            waiting, moving, self._waiting, self._moving = self._waiting, self._moving, [], []
             if self._change is not None:
                 self._change.note_resumed()
-            self._go_on(moving)
-            self._issue(waiting)
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
             self._joins.begin(self._join(back.engine), partial(self._fail, back.engine.name))
@@ -248,8 +247,8 @@ class LiveRound:
         await self._weights.give(engine, self._weights.version)
         self._inbox.put_nowait(EngineBack(engine))
 
-    async def _ask(self, change: EngineChange) -> None:
-        self._inbox.put_nowait(await change.ask())
+    async def _ask(self, held: Awaitable[Held | Holdings]) -> None:
+        self._inbox.put_nowait(await held)
 
     def _fail(self, process: str, error: Exception) -> None:
         """End the round with the error of a call; of a process that died the fleet tells."""
@@ -261,7 +260,9 @@ class LiveRound:
         """Carry out actions; a sample that is issued and aborted among them never reaches an engine."""
         dropped = {action.key for action in actions if isinstance(action, Abort)}
         aborts = self._abort([action.key for action in actions if isinstance(action, Abort)])
-        self._issue([action for action in actions if isinstance(action, Issue) and action.key not in dropped])
+        for action in actions:
+            if isinstance(action, Issue) and action.key not in dropped:
+                self._ledger.issue(action)
         for action in actions:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
@@ -272,12 +273,10 @@ class LiveRound:
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
         if self._change is not None and self._change.scored(finished):
-            self._joins.begin(self._ask(self._change), partial(self._fail, "rollout"))
+            self._joins.begin(self._ask(self._change.ask()), partial(self._fail, "rollout"))
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
-        self._waiting = [issue for issue in self._waiting if issue.key not in keys]
-        self._moving = [key for key in self._moving if key not in keys]
         aborts: dict[int, list[str]] = {}
         for key in keys:
             if key not in self._ledger.samples:
@@ -289,12 +288,13 @@ class LiveRound:
             self._rewards.cancel(self._ledger.request_id(key))
         return aborts
 
-    def _issue(self, issues: list[Issue]) -> None:
+    def _start(self) -> None:
+        """Samples that wait start on engines that are alive, as far as they are to start now; engines that have few
+        are offered others'."""
         alive = self._alive()
-        if issues and not alive:
-            self._waiting.extend(issues)
-            return
-        self._sends.submit(self._ledger.issue(issue, alive) for issue in issues)
+        self._sends.submit(self._ledger.start(alive))
+        if self._light is not None and self._light.due(alive):
+            self._joins.begin(self._ask(self._light.ask(alive)), partial(self._fail, "rollout"))
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.
