@@ -113,15 +113,15 @@ class RoundRunner:
         if drafts is not None and tail is None and (streaming is None or streaming.hand_over is None):
             # Engines that stop in mid-round are to have no samples that nobody moves.
             most = round_.max_tokens
-            live.decode_ahead(drafts.samples_ahead(self._prompts, tag, most, self._temperature))
+            live.ahead = drafts.samples_ahead(self._prompts, tag, most, self._temperature)
         if isinstance(placement, LongestFirst):
-            live.relieve_engines(LightEngines(placement, engines, ledger))
+            live.light = LightEngines(placement, engines, ledger)
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
-            live.stream(streaming.offer_from(round_, ledger.samples))
-            live.change_engines(streaming.begin(engines, ledger))
+            live.on_ready = streaming.offer_from(round_, ledger.samples)
+            live.change = streaming.begin(engines, ledger)
         if tail is not None:
-            live.change_engines(tail.begin(engines, ledger, version, inbox.put_nowait))
+            live.change = tail.begin(engines, ledger, version, inbox.put_nowait)
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
