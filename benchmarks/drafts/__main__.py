@@ -96,10 +96,11 @@ _WORDS: dict[int, str] = {}
 
 
 def _text(folder: Path, tokens: Sequence[int]) -> str:
+    # The embedding has a row more than there are words, which the policy draws now and then.
     if not _WORDS:
         vocabulary = json.loads((folder / "model" / "tokenizer.json").read_text())["model"]["vocab"]
         _WORDS.update({token: word for word, token in vocabulary.items()})
-    return " ".join(_WORDS[token] for token in tokens)
+    return " ".join(_WORDS.get(token, "") for token in tokens)
 
 
 async def second(folder: Path) -> dict[str, Any]:
