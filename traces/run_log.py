@@ -85,6 +85,8 @@ def read_run(path: Path) -> RunLog:
                     _check_tail(event)
                 case "drafts":
                     _check_drafts(event)
+                case "balanced":
+                    _check_whole(event, "step", "prompts", "known", "moved", "moved_tokens")
                 case "restart":
                     log.restarts += 1
                 case "run":
