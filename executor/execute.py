@@ -110,8 +110,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
-    for run in runs if options.history is not None else ():
-        run.drafts.inherit(options.history, prompts)
+    if options.history is not None:
+        for run in runs:
+            run.drafts.inherit(options.history, prompts)
     try:
         watcher.phase("reserving devices")
         await seats.open(own_machine)

@@ -168,3 +168,21 @@ def test_a_comparison_names_the_fastest_the_cheapest_what_binds_and_why_a_point_
     assert "nodes 4: The length trace holds few samples." in body
     rows = re.findall(r"<tr>.*?</tr>", body)
     assert "<b>cheapest</b>" in rows[1] and "<b>fastest</b>" in rows[2] and "no plan" in rows[3]
+
+
+def test_what_drafts_gave_is_a_chart_of_the_run_that_had_some(plan_text, tmp_path):
+    home = write_run(tmp_path / "a", plan_text, "exact", steps=2)
+    batch = {"plain_s": 0.02, "drafted_s": 0.03, "emitted": 2.0, "verified": 9, "saved_s": 0.09}
+    event = {
+        "event": "drafts", "t_s": 2.0, "kind": "short", "steps": 9, "sequence_steps": 20, "drafted_at": [9, 5],
+        "accepted_at": [8, 1], "by_source": {"own": 4, "earlier<b>": 5}, "batches": {"3": batch},
+        "index_bytes": 5000, "history_bytes": 700,
+    }  # fmt: skip
+    before = as_text(run_page(report(home), title="a"))
+    with (home / "trace.jsonl").open("a") as trace:
+        for number in (1, 2):
+            trace.write(json.dumps({**event, "step": number, "epoch": number}) + "\n")
+    body = as_text(run_page(report(home), title="a"))
+    assert "a: drafts" in body and "a: drafts" not in before
+    assert "a step gave a sample 0.450 tokens more than one" in body and "89% and 20% were accepted" in body
+    assert "Drafts saved 90 ms of engine time a round." in body and "earlier<b>" not in body
