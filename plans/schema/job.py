@@ -94,7 +94,7 @@ class Search(Strict):
     empty: never."""
 
     drafts: SearchDrafts | None = None
-    """Speculative decoding; null: none is considered."""
+    """Speculative decoding; null: it is considered if the profile has measured drafts."""
 
     cutoff_tokens: Annotated[SearchCutoff | None, Field(exclude_if=is_none)] = None
     """Bounds of the cutoff of mode exact; null: `solve` tries quantiles of the length trace. Other modes ignore it."""

@@ -33,9 +33,9 @@ from ..laws.measured_fit import TrainPoint, fit_train
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine
-from .engine_bench import EngineBench
+from .decoding.engine_bench import EngineBench
+from .decoding.measure_rollout import RolloutCosts, spread
 from .measure_engines import measure_engines
-from .measure_rollout import RolloutCosts, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
 from .measure_site import Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
