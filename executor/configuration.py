@@ -18,6 +18,7 @@ from ..plans.schema.sections.levers import RewardJudge, RoundDrafts
 from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
+from ..rounds.balancing.balance_spec import BalanceSpec
 from ..rounds.hand_over import HandOverSpec, TailSpec
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
@@ -40,6 +41,8 @@ class RoundSettings:
     """How a prompt's samples are kept together on one engine; None: they are spread."""
     update: UpdateSettings
     """How the round's samples are trained."""
+    balance: BalanceSpec | None = None
+    """By what samples start longest expected first; None: they start in order, each on the least loaded engine."""
     hand_over: HandOverSpec | None = None
     """Engines that are handed over to training while others decode on; None: none."""
     tail: TailSpec | None = None
@@ -151,6 +154,7 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         update=update_settings(planned.train),
+        balance=None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers()),
         hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
         tail=None if tail is None else TailSpec(**tail.model_dump()),
         drafts=rollout.drafts,

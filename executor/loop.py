@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 
 from ..plans.yaml.errors import RunFailed
+from ..rounds.balancing.longest_first import Balance
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.changes.engine_tail import round_tail
+from .rollout.changes.light_engines import tell_balance
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.scoring_health import unscored
 from .run import TrainingRun
@@ -59,9 +61,11 @@ async def _step(run: TrainingRun) -> StepRecord:
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
     drafts = run.drafts.next_round(settings.drafts)
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
+    spec = settings.balance
+    balance = None if spec is None else Balance(spec, run.schedule.recorded())
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts, balance,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -85,6 +89,8 @@ async def _step(run: TrainingRun) -> StepRecord:
         tail.tell(run, result.samples.values())
     if drafts is not None and result.drafts is not None:
         run.event("drafts", step=run.step_number + 1, kind=round_kind, **drafts.fields(result.drafts))
+    if balance is not None:
+        tell_balance(run, machine.taken, balance, result)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     training = TurnsTook()

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..plans.check.plan_check import CheckedPlan, open_plan
-from ..plans.facts.executable import judge_fault, unsupported
+from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts
 from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
@@ -113,11 +113,10 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
     checked = faults.try_read(lambda: open_plan(path)) if plan is not None else None
     faults.try_read(lambda: check_folder(run_dir, path, resume))
     model = None if checked is None else checked.model
-    if checked is not None and plan is not None and (judge := plan.job.reward.judge) is not None:
-        kind = checked.cluster.pools[plan.job.rounds.short.rollout.pool].accelerators.kind
-        if (fault := judge_fault(judge, kind, plan.job.placement is not None)) is not None:
-            faults.errors.append(error_at(path, ("job", "reward", "judge"), f"job.reward.judge: {fault}"))
-    for loc, fault, remedy in unsupported(plan, model) if plan is not None else ():
+    kind = None
+    if checked is not None:
+        kind = checked.cluster.pools[checked.plan.job.rounds.short.rollout.pool].accelerators.kind
+    for loc, fault, remedy in unsupported(plan, model, kind) if plan is not None else ():
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     return None if checked is None else Execution(path.stem, path, run_dir, checked)
 

@@ -21,6 +21,7 @@ from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
+from .choose.balance_choice import balanced
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.job_limits import Unplannable
 from .choose.cycle_cost import Cycle
@@ -160,6 +161,9 @@ def _solve_at(
         if not options.for_any and _others_could(cluster, job, profile, trace, options, search):
             raise Infeasible(f"{error}; other frameworks could run a plan: rlplan solve --for any") from None
         raise
+    if job.search.balance:
+        progress("simulating rounds that are balanced by history", 0.987)
+        decided = balanced(search, decided)
     warn_of_few_prompts(search, decided.cycle, options.prompts)
     progress("writing the plan", 0.99)
     predicted, assumed = predict(search, decided, job, profile, trace, reward_table, options.seed)

@@ -27,6 +27,7 @@ from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIs
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.hand_over import TailSpec
 from .choose.candidate_search import Search
+from .choose.candidates.balance_numbers import balance_of
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
@@ -159,10 +160,17 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
         drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
     sharing = space.decode[layout].sharing
     prefix = None
-    if sharing is not None:
+    balance = balance_of(search.setting.cost_of(key)) if key.balanced else None
+    if sharing is not None and balance is None:
         prefix = RoundPrefix(block_tokens=sharing.block_tokens, tokens_per_sample=sharing.tokens_per_sample)
     return RoundRollout(
-        pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts, prefix=prefix
+        pool=space.pool,
+        engines=layout.engines,
+        tp=layout.tp,
+        max_num_seqs=at_once,
+        drafts=drafts,
+        prefix=prefix,
+        balance=balance,
     )
 
 

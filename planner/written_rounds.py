@@ -162,6 +162,7 @@ def _short_key(planned: PlannedJob) -> ShortKey:
         layout=short.rollout.layout,
         long_share=short.long_share or 0.0,
         draft_tokens=short.rollout.drafts.tokens if short.rollout.drafts else 0,
+        balanced=short.rollout.balance is not None,
     )
 
 
@@ -174,6 +175,7 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
         hand_over=long.hand_over.at_finished if long.hand_over else 0.0,
         tail=long.tail.at_finished if long.tail else 0.0,
         tail_tp=long.tail.tp if long.tail else 0,
+        balanced=long.rollout.balance is not None,
     )
 
 

@@ -70,7 +70,8 @@ class RoundSpec:
     """How rounds of a job are issued; `short_*` include over-issue.
 
     The cutoff and copies are for `exact` only. `long_share` is for `predict` only: the share of the prompts, those with
-    the longest history, that get long rounds.
+    the longest history, that get long rounds. `keeps_history`: lengths are recorded in any mode, by which samples are
+    balanced.
     """
 
     mode: Mode
@@ -83,6 +84,7 @@ class RoundSpec:
     copies: int = 1
     dynamic_sampling: bool = False
     long_share: float = 0.0
+    keeps_history: bool = False
 
     def __post_init__(self) -> None:
         if self.short_prompts < self.prompts_per_step or self.short_samples < self.samples_per_prompt:
@@ -95,6 +97,11 @@ class RoundSpec:
             raise ValueError(f"mode {self.mode} issues exactly P prompts")
         if self.mode == "predict" and not 0.0 < self.long_share < 1.0:
             raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
+
+    @property
+    def learns(self) -> bool:
+        """Whether the lengths of trained groups are recorded."""
+        return self.mode == "predict" or self.keeps_history
 
     def short(self) -> RoundKind:
         """The short rounds."""

@@ -22,6 +22,9 @@ In `predict` the queue is filled from the feed and not from rounds: what the his
 a long round, nothing else does, and no round cuts or defers anything. Who is expected long is decided for a whole epoch
 when it begins: by all that has been trained until then, so that of the epoch before only what its last round holds is
 missing. An epoch without any history (the first) has short rounds only, which are plain synchronous ones.
+
+Where samples are balanced by history (balancing/), the lengths of trained groups are recorded in every mode. That
+history decides where and in which order samples start, and not which groups count.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .balancing.length_estimates import Recorded
 from .machines.outcome import Fate, Outcome
 from .machines.round import Round
 from .predict import LengthHistory
@@ -70,7 +74,7 @@ class _Deferred:
 class Schedule:
     """Hands out rounds one after another: `begin()`, drive the round, `end(round)`; repeat.
 
-    `history` is what was seen of the prompts before the first epoch; without it, nothing (`predict` only).
+    `history` is what was seen of the prompts before the first epoch; without it, nothing.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class Schedule:
         self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
         self._running = False  # whether that round is not ended
         self._draining = False
-        self._history = history or LengthHistory()  # used in `predict` only
+        self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
     # -- the stream ----------------------------------------------------------------------------------------------------
@@ -166,6 +170,10 @@ class Schedule:
         """Prompts that wait for a long round, oldest first."""
         return tuple(waiting.prompt for waiting in self._deferred)
 
+    def recorded(self) -> Recorded:
+        """What earlier rounds have recorded of the prompts, where the spec `learns`."""
+        return self._history.recorded(self._prompts)
+
     def drain(self) -> None:
         """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
         self._draining = True
@@ -210,8 +218,9 @@ class Schedule:
             self._deferred.append(_Deferred(prompt, self._issued[prompt], self.round_number))
         self.round_number += 1
         self._running = False
+        if self.spec.learns:
+            self._history.learn(finished)  # epochs that begin from now on use it
         if self.spec.mode == "predict":
-            self._learn(finished)
             # Sees to it that a short round, if one comes next, finds prompts for it at the head of the stream.
             self._scan(self.spec.prompts_per_step)
         self.check_invariants()
@@ -219,12 +228,6 @@ class Schedule:
         if not self._open:
             self._begin_epoch()
         return outcome
-
-    def _learn(self, finished: Round) -> None:
-        """Record the groups that ran to their end. Epochs that begin from now on use it."""
-        for draw in finished.draws:
-            if draw.fate in (Fate.TRAINED, Fate.FILTERED):
-                self._history.record(draw.prompt, [draw.tokens[s] for s in finished.trained_samples(draw)])
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -255,7 +258,7 @@ class Schedule:
             "epochs": epochs,
             "deferred": [[waiting.prompt, waiting.epoch, waiting.since] for waiting in self._deferred],
         }
-        if self.spec.mode == "predict":
+        if self.spec.learns:
             state["history"] = self._history.state()
         return state
 

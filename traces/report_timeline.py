@@ -18,6 +18,8 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
     Scores alone take the seconds of all samples shared out over the workers; updates alone take the update's seconds
     and, at the speed of all replicas, those of the portions that were trained before. `streamed`: rounds in which
     groups were trained before the end, their groups and samples that moved, as means over these rounds; None: none.
+    `balanced`: rounds that were balanced by history, the share of their prompts of which something was known, and
+    samples that moved, as means over these; None: none.
     `tails`: rounds whose tail other engines decoded, the seconds of the change and samples that moved, as means over
     these; None: none.
     """
@@ -45,6 +47,7 @@ def overlap(plan: Plan, steps: Sequence[Event], samples: Mapping[int, Sequence[E
         }
         if early
         else None,
+        "balanced": _balanced(events),
         "tails": _tails(events),
     }
 
@@ -54,6 +57,20 @@ def _scored_at_once(plan: Plan) -> int:
     reward = plan.job.reward
     judged = 0 if reward.judge is None else reward.judge.instances * reward.judge.at_once
     return reward.workers or judged or 1
+
+
+def _balanced(events: Sequence[Event]) -> dict[str, Any] | None:
+    """Figures of the rounds that were balanced by history; None without any."""
+    # Of a step that was redone the last one counts.
+    rounds = {event["step"]: event for event in events if event["event"] == "balanced"}.values()
+    if not rounds:
+        return None
+    return {
+        "rounds": len(rounds),
+        "known": sum(event["known"] for event in rounds) / max(1, sum(event["prompts"] for event in rounds)),
+        "moved": statistics.fmean(event["moved"] for event in rounds),
+        "moved_tokens": statistics.fmean(event["moved_tokens"] for event in rounds),
+    }
 
 
 def _tails(events: Sequence[Event]) -> dict[str, Any] | None:

@@ -82,6 +82,8 @@ def read_run(path: Path) -> RunLog:
                     _check_streamed(event)
                 case "tail":
                     _check_tail(event)
+                case "balanced":
+                    _check_whole(event, "step", "prompts", "known", "moved", "moved_tokens")
                 case "restart":
                     log.restarts += 1
                 case "run":

@@ -49,7 +49,9 @@ class StockEngine(RolloutEngine):
             os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"  # of the process of vLLM's core
         made = engine.engine_arguments
         engine.engine_arguments = lambda config: made(config) | {"speculative_config": dict(options)}
-        return await self.start()
+        facts = await self.start()
+        await self._call_ranks("mend_drafts", ())
+        return facts
 
 
 class Sample(NamedTuple):

@@ -122,6 +122,12 @@ def _overlap(detail: dict[str, Any]) -> list[str]:
             f"  in {count(streamed['rounds'], 'round')} {streamed['groups']:.1f} groups were trained before the "
             f"round's end, {streamed['moved']:.1f} samples moved to another engine"
         )
+    if (balanced := beside["balanced"]) is not None:
+        rounds = count(balanced["rounds"], "round")
+        lines.append(
+            f"  {rounds} balanced by history, which {percent(balanced['known'])} of the prompts had: "
+            f"{balanced['moved']:.1f} samples a round moved, with {balanced['moved_tokens']:.0f} tokens"
+        )
     if (tails := beside["tails"]) is not None:
         lines.append(
             f"  in {count(tails['rounds'], 'round')} engines of a higher TP size decoded the tail: they took over in "

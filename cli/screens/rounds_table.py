@@ -37,6 +37,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("engines", [f"{decided.rollout.engines} x tp {decided.rollout.tp}" for _, decided, _ in kinds]),
         ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
         ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
+        ("balance", [_balance(decided) for _, decided, _ in kinds]),
         ("kept", [_kept(decided) for _, decided, _ in kinds]),
         ("<trainers", [_update(decided) for _, decided, _ in kinds]),
         ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
@@ -70,6 +71,10 @@ def _drafts(decided: ShortRound | LongRound) -> str:
 def _kept(decided: ShortRound | LongRound) -> str:
     prefix = decided.rollout.prefix
     return "-" if prefix is None else f"1 per {prefix.tokens_per_sample}"
+
+
+def _balance(decided: ShortRound | LongRound) -> str:
+    return "-" if decided.rollout.balance is None else f"by {decided.rollout.balance.by}"
 
 
 def _hand_over(decided: ShortRound | LongRound) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .draft_messages import PromptHistory
+from .exact_expand import mend_expand
 from .proposer import HistoryProposer
 
 
@@ -23,6 +24,10 @@ class DraftRank:
         if not isinstance(proposer, HistoryProposer):
             raise RuntimeError(f"vLLM drafts by {type(proposer).__name__}, not by HistoryProposer")
         proposer.attach(self.model_runner)
+
+    def mend_drafts(self) -> bool:
+        """Have vLLM verify whatever drafts it has exactly (exact_expand.py); returns whether it did not."""
+        return mend_expand()
 
     def begin_drafts(self, tokens: int, up_to_sequences: int) -> None:
         """Begin a round (proposer.HistoryProposer.begin)."""

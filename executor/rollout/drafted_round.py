@@ -38,7 +38,7 @@ class DraftedRound:
         number: int,
         upcoming: Sequence[tuple[str, int]] = (),
     ) -> None:
-        self._drafts, self._store, self._epoch_of, self._number = drafts, store, epoch_of, number
+        self._drafts, self._store, self._issued_in, self._number = drafts, store, epoch_of, number
         self._upcoming = dict(upcoming)
         self._ahead: SamplesAhead | None = None
         self._lives: dict[str, int] = {}
@@ -70,6 +70,11 @@ class DraftedRound:
         new = [prompt for prompt, epoch in self._upcoming.items() if known.of(prompt, epoch) is None]
         self._ahead = SamplesAhead(RunAhead(new, self._drafts.run_ahead), prompts, tag, most_tokens, temperature)
         return self._ahead
+
+    def _epoch_of(self, prompt: str) -> int:
+        """The epoch of a prompt of the round, or of one that is decoded ahead."""
+        ahead = self._upcoming.get(prompt)
+        return self._issued_in(prompt) if ahead is None else ahead
 
     def _settings(self) -> tuple[int, int]:
         """Tokens that are drafted, and up to how many samples; of a round without drafts whose responses are to be
@@ -111,7 +116,7 @@ class DraftedRound:
 
     def fields(self, report: DraftReport) -> Mapping[str, Any]:
         """Fields of the trace's event `drafts`."""
-        epochs = [self._epoch_of(prompt) for given in self._given.values() for prompt in given]
+        epochs = [self._epoch_of(prompt) for given in self._given.values() for prompt in given - {*self._upcoming}]
         return {
             "epoch": 1 + min(epochs, default=0),
             "steps": report.steps,

@@ -12,7 +12,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from ...plans.yaml.errors import RunFailed
@@ -36,6 +36,7 @@ from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
+from .changes.light_engines import Holdings, LightEngines
 from .changes.samples_ahead import SamplesAhead
 from .drafted_round import DraftedRound
 from .engine_sends import EngineSends
@@ -51,6 +52,12 @@ class LiveRound:
     `engines`: those of its tail are the last. `max_num_seqs`: samples that an engine decodes at a time (None: as many
     as it was built for); `stall_s`: seconds without any message after which the round fails if nobody owes it one;
     `drafts`: of the round (None: its engines never draft).
+
+    Attributes, of which each is set before `drive` or stays None:
+        on_ready: is told each draw that is certain to be trained.
+        change: decides when engines leave in mid-round.
+        light: decides which samples move to engines that have few.
+        ahead: samples of rounds to come, for engines with places to spare.
     """
 
     def __init__(
@@ -73,29 +80,16 @@ class LiveRound:
         self._rewards = rewards
         self._inbox = inbox
         self._stall_s = stall_s
-        self._ahead: SamplesAhead | None = None
+        self.ahead: SamplesAhead | None = None
         self._sends = EngineSends(engines, weights, max_num_seqs, drafts, partial(self._fail, "rollout"))
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
-        self._waiting: list[Issue] = []  # issues that found no engine alive
-        self._moving: list[SampleKey] = []  # released samples that found none, while new engines come
         self._restarts: list[str] = []
-        self._change: EngineChange | None = None
-        self._on_ready: Callable[[int], None] | None = None
+        self.change: EngineChange | None = None
+        self.light: LightEngines | None = None
+        self.on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
-
-    def stream(self, on_ready: Callable[[int], None]) -> None:
-        """Tell `on_ready` each draw that is certain to be trained."""
-        self._on_ready = on_ready
-
-    def change_engines(self, change: EngineChange | None) -> None:
-        """Have engines leave in mid-round as `change` decides."""
-        self._change = change
-
-    def decode_ahead(self, ahead: SamplesAhead | None) -> None:
-        """Have engines decode samples of rounds to come while they have places to spare."""
-        self._ahead = ahead
 
     # -- messages in ---------------------------------------------------------------------------------------------------
 
@@ -105,6 +99,7 @@ class LiveRound:
             if engine.alive and engine.version != self._weights.version:  # it came back after the weights were sent
                 self._inbox.put_nowait(EngineBack(engine))
         self._apply(self._machine.start())
+        self._start()
         while not self._machine.done:
             messages = [await self._next_message()]
             while not self._inbox.empty():
@@ -114,13 +109,12 @@ class LiveRound:
                 for event in self._translate(message):
                     actions.extend(self._machine.handle(event))
             self._apply(actions)
+            self._start()
             self._look()
-            if self._change is not None:
-                self._change.look()
-            if self._ahead is not None and not self._machine.done:
-                self._sends.submit(
-                    self._ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished)
-                )
+            if self.change is not None:
+                self.change.look()
+            if self.ahead is not None and not self._machine.done:
+                self._sends.submit(self.ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished))
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -149,7 +143,7 @@ class LiveRound:
     def _awaited(self) -> bool:
         """Whether any engine, load or reward still owes a message; each of them has its own deadline."""
         decoding = any(engine.alive and self._ledger.has_running(i) for i, engine in enumerate(self._engines))
-        out, under_way = (frozenset(), False) if self._change is None else (self._change.out, self._change.under_way)
+        out, under_way = (frozenset(), False) if self.change is None else (self.change.out, self.change.under_way)
         replaced = not all(engine.alive for index, engine in enumerate(self._engines) if index not in out)
         return decoding or self._rewards.pending or bool(self._joins) or replaced or under_way
 
@@ -165,7 +159,7 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Held():
+            case Held() | Holdings():
                 self._release(message)
                 return []
             case _:
@@ -174,8 +168,8 @@ class LiveRound:
     def _heard(self, news: EngineEvent) -> Event | None:
         key = self._ledger.key_of(news.request_id)
         if key is None:
-            if self._ahead is not None and news.name == "finished":
-                self._ahead.heard(news.request_id)
+            if self.ahead is not None and news.name == "finished":
+                self.ahead.heard(news.request_id)
             return None
         if news.name == "cutoff":
             return ReachedCutoff(key)
@@ -186,20 +180,11 @@ class LiveRound:
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
         """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""
-        if not self._alive() and (self._change is None or not self._change.under_way):
+        if not self._alive() and (self.change is None or not self.change.under_way):
             self._ledger.drop(key)
             return Lost(key)
         self._ledger.release(news, self._weights.version)
-        self._go_on([key])
         return None
-
-    def _go_on(self, keys: list[SampleKey]) -> None:
-        """Samples that were released go on on engines that are alive, or wait for them."""
-        alive = self._alive()
-        if not alive:
-            self._moving += keys
-            return
-        self._sends.submit(self._ledger.go_on(key, alive) for key in keys)
 
     def _alive(self) -> set[int]:
         """The engines that can take samples, by number."""
@@ -208,12 +193,17 @@ class LiveRound:
 
     @property
     def _closed(self) -> frozenset[int]:
-        return frozenset() if self._change is None else self._change.closed
+        return frozenset() if self.change is None else self.change.closed
 
-    def _release(self, held: Held) -> None:
-        """Have engines give their samples back, if the round decides that they stop."""
-        assert self._change is not None
-        for number, requests in self._change.decide(held):
+    def _release(self, held: Held | Holdings) -> None:
+        """Have engines give samples back, if the round decides that they stop or that others have room for them."""
+        if isinstance(held, Held):
+            assert self.change is not None
+            released = self.change.decide(held)
+        else:
+            assert self.light is not None
+            released = self.light.decide(held, self._alive())
+        for number, requests in released:
             if requests:
                 self._sends.release(number, requests)
 
@@ -223,22 +213,19 @@ class LiveRound:
             self._restarts.append(f"{death.engine.name}: {death.reason} (it had no part in this round)")
             return []
         lost = self._ledger.lose(self._engines.index(death.engine))
-        if self._ahead is not None:
-            self._ahead.lose(self._engines.index(death.engine))
+        if self.ahead is not None:
+            self.ahead.lose(self._engines.index(death.engine))
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
         return [Lost(key) for key in lost]
 
     def _welcome(self, back: EngineBack) -> None:
-        """An engine of this round is up again: it gets the weights, then what waited for an engine."""
+        """An engine of this round is up again: it gets the weights; then it may be given what waits for an engine."""
         number = self._engines.index(back.engine) if back.engine in self._engines else None
         if number is None or number in self._closed or not back.engine.alive:
             return
         if back.engine.version == self._weights.version:
-            waiting, moving, self._waiting, self._moving = self._waiting, self._moving, [], []
-            if self._change is not None:
-                self._change.note_resumed()
-            self._go_on(moving)
-            self._issue(waiting)
+            if self.change is not None:
+                self.change.note_resumed()
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
             self._joins.begin(self._join(back.engine), partial(self._fail, back.engine.name))
@@ -248,8 +235,8 @@ class LiveRound:
         await self._weights.give(engine, self._weights.version)
         self._inbox.put_nowait(EngineBack(engine))
 
-    async def _ask(self, change: EngineChange) -> None:
-        self._inbox.put_nowait(await change.ask())
+    async def _ask(self, held: Awaitable[Held | Holdings]) -> None:
+        self._inbox.put_nowait(await held)
 
     def _fail(self, process: str, error: Exception) -> None:
         """End the round with the error of a call; of a process that died the fleet tells."""
@@ -261,23 +248,23 @@ class LiveRound:
         """Carry out actions; a sample that is issued and aborted among them never reaches an engine."""
         dropped = {action.key for action in actions if isinstance(action, Abort)}
         aborts = self._abort([action.key for action in actions if isinstance(action, Abort)])
-        self._issue([action for action in actions if isinstance(action, Issue) and action.key not in dropped])
+        for action in actions:
+            if isinstance(action, Issue) and action.key not in dropped:
+                self._ledger.issue(action)
         for action in actions:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
         self._sends.abort(aborts)
-        if self._on_ready is not None:
+        if self.on_ready is not None:
             for draw in self._machine.ready[self._ready :]:
-                self._on_ready(draw)
+                self.on_ready(draw)
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
-        if self._change is not None and self._change.scored(finished):
-            self._joins.begin(self._ask(self._change), partial(self._fail, "rollout"))
+        if self.change is not None and self.change.scored(finished):
+            self._joins.begin(self._ask(self.change.ask()), partial(self._fail, "rollout"))
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
-        self._waiting = [issue for issue in self._waiting if issue.key not in keys]
-        self._moving = [key for key in self._moving if key not in keys]
         aborts: dict[int, list[str]] = {}
         for key in keys:
             if key not in self._ledger.samples:
@@ -289,12 +276,13 @@ class LiveRound:
             self._rewards.cancel(self._ledger.request_id(key))
         return aborts
 
-    def _issue(self, issues: list[Issue]) -> None:
+    def _start(self) -> None:
+        """Samples that wait start on engines that are alive, as far as they are to start now; engines that have few
+        are offered others'."""
         alive = self._alive()
-        if issues and not alive:
-            self._waiting.extend(issues)
-            return
-        self._sends.submit(self._ledger.issue(issue, alive) for issue in issues)
+        self._sends.submit(self._ledger.start(alive))
+        if self.light is not None and self.light.due(alive):
+            self._joins.begin(self._ask(self.light.ask(alive)), partial(self._fail, "rollout"))
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.
@@ -303,7 +291,7 @@ class LiveRound:
         keeps its turn before what is sent next.
         """
         self._sends.abort(self._abort(self._ledger.decoding()))
-        if self._ahead is not None:
-            self._sends.abort(self._ahead.stop())
+        if self.ahead is not None:
+            self._sends.abort(self.ahead.stop())
         # All that will be sent is sent by now: only the decisions of `drive` send.
         await self._sends.settle(patience_s)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
 from .changes.engine_change import Held
+from .changes.light_engines import Holdings
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
@@ -21,5 +22,5 @@ class Weights(NamedTuple):
     give: GiveWeights
 
 
-Message = EngineNews | Scored | Failed | Held
+Message = EngineNews | Scored | Failed | Held | Holdings
 Inbox = asyncio.Queue[Message]

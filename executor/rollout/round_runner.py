@@ -12,12 +12,15 @@ from functools import partial
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing
+from ...rounds.balancing.longest_first import Balance, LongestFirst
+from ...rounds.balancing.placement import ByLoad
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
 from .changes.engine_tail import RoundTail
+from .changes.light_engines import LightEngines
 from .drafted_round import DraftedRound
 from .live_round import LiveRound
 from .prompts import PromptText
@@ -73,6 +76,7 @@ class RoundRunner:
         streaming: RoundStreaming | None = None,
         tail: RoundTail | None = None,
         drafts: DraftedRound | None = None,
+        balance: Balance | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
@@ -83,12 +87,17 @@ class RoundRunner:
         many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
         samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
         closed after the round. `tail` has other engines take over in mid-round. `drafts` remembers what is written.
+        `balance` has the longest expected samples start first, in place of `sharing`; it needs `max_num_seqs`.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout) + ([] if tail is None else tail.engines)
         inbox = Inbox()
+        placement: ByLoad | LongestFirst = ByLoad(len(engines), sharing)
+        if balance is not None:
+            assert max_num_seqs is not None, "samples wait for a place among those that an engine decodes at a time"
+            placement = LongestFirst(len(engines), balance, max_num_seqs)
         ledger = SampleLedger(
-            [engine.name for engine in engines], self._prompts, tag, seeds, sharing,
+            [engine.name for engine in engines], self._prompts, tag, seeds, placement,
             temperature=self._temperature, ignore_eos=self._ignore_eos,
         )  # fmt: skip
         self.progress = ledger.progress
@@ -104,17 +113,21 @@ class RoundRunner:
         if drafts is not None and tail is None and (streaming is None or streaming.hand_over is None):
             # Engines that stop in mid-round are to have no samples that nobody moves.
             most = round_.max_tokens
-            live.decode_ahead(drafts.samples_ahead(self._prompts, tag, most, self._temperature))
+            live.ahead = drafts.samples_ahead(self._prompts, tag, most, self._temperature)
+        if isinstance(placement, LongestFirst):
+            live.light = LightEngines(placement, engines, ledger)
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
-            live.stream(streaming.offer_from(round_, ledger.samples))
-            live.change_engines(streaming.begin(engines, ledger))
+            live.on_ready = streaming.offer_from(round_, ledger.samples)
+            live.change = streaming.begin(engines, ledger)
         if tail is not None:
-            live.change_engines(tail.begin(engines, ledger, version, inbox.put_nowait))
+            live.change = tail.begin(engines, ledger, version, inbox.put_nowait)
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
             result = await live.drive()
+            if isinstance(placement, LongestFirst):
+                result.relieved, result.relieved_tokens = placement.moved, placement.moved_tokens
             if streaming is not None:
                 streaming.stream.round_over()  # now, before the stream takes what became ready with the round's end
             if drafts is not None:

@@ -44,13 +44,16 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced; what drafts gave, None of a round without."""
+    each engine that was replaced; what drafts gave, None of a round without; samples that moved to engines that had
+    few, and the tokens that these had, prompts included."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
     drafts: DraftReport | None = None
+    relieved: int = 0
+    relieved_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Where each sample of a round decodes: which engine, under which request id, with which seed.
 
 Invariants:
-- a sample decodes on at most one engine at a time, and keeps its tokens where it moves to another, be it that it waits
-  for that one;
+- a sample waits, or decodes on one engine, until it ended, was aborted or was lost; where it moves to another engine it
+  keeps its tokens, be it that it waits for that one;
 - each attempt has a request id of its own, and the id of an attempt that ended, was aborted or was lost is unknown
   here, so that late messages about it vanish;
 - a sample whose two weight versions are not the round's never reaches the machine: the run stops.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.balance import Balancer, PrefixSharing
+from ...rounds.balancing.placement import Placement, ToPlace
 from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..engines.messages import EngineEvent, Request
@@ -30,7 +30,7 @@ class SampleLedger:
         prompts: by id.
         tag: makes request ids unique over the engines' lives.
         seeds: of the samples; without them engines draw from generators of their own.
-        sharing: keeps a prompt's samples on one engine; without it they are spread.
+        placement: decides which samples start, and on which engine.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SampleLedger:
         prompts: Mapping[str, PromptText],
         tag: str,
         seeds: RoundSeeds | None,
-        sharing: PrefixSharing | None,
+        placement: Placement,
         *,
         temperature: float,
         ignore_eos: bool,
@@ -51,10 +51,10 @@ class SampleLedger:
         self._prompts = prompts
         self._tag = tag
         self._seeds = None if seeds is None else SeedLedger(seeds)
-        self._balancer = Balancer(len(engines), sharing)
+        self._placement = placement
         self._temperature, self._ignore_eos = temperature, ignore_eos
         self._decoding: dict[str, SampleKey] = {}
-        self._resting: dict[SampleKey, None] = {}  # released by an engine, and on no other yet
+        self._waiting: dict[SampleKey, None] = {}  # not on an engine yet, or released by one and on no other
         self._issues: dict[SampleKey, Issue] = {}
         self._began = time.perf_counter()
 
@@ -71,73 +71,65 @@ class SampleLedger:
         return self._decoding.get(request_id)
 
     def decoding(self) -> list[SampleKey]:
-        """The samples that decode, or wait to go on."""
-        return [*self._decoding.values(), *self._resting]
+        """The samples that decode, or wait to."""
+        return [*self._decoding.values(), *self._waiting]
 
     def has_running(self, engine: int) -> bool:
         """Whether samples decode on an engine."""
-        return bool(self._balancer.running(engine))
+        return bool(self._placement.running(engine))
 
     def running(self, engines: set[int]) -> dict[int, int]:
         """By engine, of `engines`: how many samples decode on it."""
-        return {engine: len(self._balancer.running(engine)) for engine in engines}
+        return {engine: len(self._placement.running(engine)) for engine in engines}
 
     def requests_on(self, engine: int) -> list[str]:
         """Ids of the requests that decode on an engine."""
-        return [self.request_id(key) for key in self._balancer.running(engine) if isinstance(key, SampleKey)]
+        return [self.request_id(key) for key in self._placement.running(engine)]
 
-    def issue(self, issue: Issue, alive: set[int]) -> tuple[int, Request]:
-        """The engine, among those `alive`, on which a sample is to decode from its start, and the request."""
-        self._issues[issue.key] = issue
-        prompt = self._prompts[issue.prompt]
-        before = self.samples.get(issue.key)
-        engine = self._balancer.assign(issue.key, float(issue.max_tokens), alive, issue.prompt, len(prompt.tokens))
-        self.samples[issue.key] = RolloutSample(
-            key=issue.key,
+    def issue(self, issue: Issue) -> None:
+        """A sample waits for an engine on which it is to decode from its start."""
+        key, prompt = issue.key, self._prompts[issue.prompt]
+        self._issues[key] = issue
+        before = self.samples.get(key)
+        self.samples[key] = RolloutSample(
+            key=key,
             prompt=issue.prompt,
             issued_s=self.now_s(),
             prompt_tokens=prompt.tokens,
-            engine=self._engines[engine],
             attempt=0 if before is None else before.attempt + 1,
         )
-        request_id = self.request_id(issue.key)
-        self._decoding[request_id] = issue.key
+        if self._seeds is not None:
+            self._seeds.issue(issue)
+        self._wait(key)
         self.progress.issued += 1
         self.progress.decoding += 1
-        return engine, Request(
-            request_id=request_id,
-            prompt_tokens=prompt.tokens,
-            max_tokens=issue.max_tokens,
-            cutoff_tokens=issue.cutoff_tokens,
-            temperature=self._temperature,
-            ignore_eos=self._ignore_eos,
-            seed=None if self._seeds is None else self._seeds.issue(issue),
-            prompt_id=issue.prompt,
-        )
 
-    def release(self, event: EngineEvent, version: str) -> None:
-        """A sample was released: it is on no engine until it is to `go_on`. Raises RunFailed unless weights `version`
-        decoded what it has."""
-        self._resting[self._decoded(event, version)] = None
-
-    def go_on(self, key: SampleKey, alive: set[int]) -> tuple[int, Request]:
-        """The engine, among those `alive`, on which a sample that was released goes on, and the request.
-
-        Its tokens are kept and prefilled again.
-        """
-        del self._resting[key]
+    def _wait(self, key: SampleKey) -> None:
         sample, issue = self.samples[key], self._issues[key]
-        sample.attempt += 1
-        sample.moves += 1
-        kept = len(sample.tokens)
-        engine = self._balancer.assign(
-            key, float(issue.max_tokens), alive, issue.prompt, len(self._prompts[issue.prompt].tokens)
+        self._waiting[key] = None
+        self._placement.add(
+            ToPlace(key, issue.prompt, len(sample.prompt_tokens), issue.max_tokens, kept=len(sample.tokens))
         )
+
+    def start(self, alive: set[int]) -> list[tuple[int, Request]]:
+        """The samples that start or go on now: the engine of each, among those `alive`, and the request.
+
+        The tokens of one that was released are kept and prefilled again.
+        """
+        return [(engine, self._request(key, engine)) for key, engine in self._placement.place(alive)]
+
+    def _request(self, key: SampleKey, engine: int) -> Request:
+        del self._waiting[key]
+        sample, issue = self.samples[key], self._issues[key]
+        if sample.engine:
+            sample.attempt += 1
+            sample.moves += 1
+        kept = len(sample.tokens)
         sample.engine = self._engines[engine]
         request_id = self.request_id(key)
         self._decoding[request_id] = key
         cutoff = None if issue.cutoff_tokens is None or issue.cutoff_tokens <= kept else issue.cutoff_tokens - kept
-        return engine, Request(
+        return Request(
             request_id=request_id,
             prompt_tokens=(*sample.prompt_tokens, *sample.tokens),
             max_tokens=issue.max_tokens - kept,
@@ -149,6 +141,11 @@ class SampleLedger:
             prompt_id=issue.prompt,
         )
 
+    def release(self, event: EngineEvent, version: str) -> None:
+        """A sample was released: it waits until it goes on. Raises RunFailed unless weights `version` decoded what it
+        has."""
+        self._wait(self._decoded(event, version))
+
     def _decoded(self, event: EngineEvent, version: str) -> SampleKey:
         """Add what an engine decoded to its sample, which decodes there no more. Raises RunFailed unless weights
         `version` decoded all of it."""
@@ -156,7 +153,6 @@ class SampleLedger:
             if decoded_by != version:
                 raise RunFailed(f"{event.request_id} was decoded by weights {decoded_by!r}, not {version!r}")
         key = self._decoding.pop(event.request_id)
-        self._balancer.release(key)
         sample = self.samples[key]
         sample.cached_tokens = sample.cached_tokens if sample.moves else event.cached_tokens
         sample.version_start = sample.version_start or event.version_start
@@ -166,7 +162,9 @@ class SampleLedger:
 
     def finish(self, event: EngineEvent, version: str) -> None:
         """Note what a sample decoded. Raises RunFailed unless weights `version` decoded all of it."""
-        sample = self.samples[self._decoded(event, version)]
+        key = self._decoded(event, version)
+        sample = self.samples[key]
+        self._placement.ended(key, len(sample.tokens))
         sample.truncated = event.truncated
         sample.finished_s = self.last_decode_s = self.now_s()
         self.progress.finished += 1
@@ -174,10 +172,10 @@ class SampleLedger:
 
     def lose(self, engine: int) -> list[SampleKey]:
         """The samples that decoded on an engine that is gone; they decode no more."""
-        lost = [key for key in self._balancer.running(engine) if isinstance(key, SampleKey)]
-        self._balancer.forget(engine)
+        lost = self._placement.running(engine)
+        self._placement.forget(engine)
         for key in lost:
-            self._balancer.release(key)
+            self._placement.remove(key)
             self._decoding.pop(self.request_id(key), None)
             self.progress.decoding -= 1
             if self._seeds is not None:
@@ -187,7 +185,7 @@ class SampleLedger:
     def drop(self, key: SampleKey) -> None:
         """A sample that was released decodes nowhere; it is lost."""
         self._decoding.pop(self.request_id(key), None)
-        self._balancer.release(key)
+        self._placement.remove(key)
         self.progress.decoding -= 1
         if self._seeds is not None:
             self._seeds.lose(key)
@@ -197,12 +195,12 @@ class SampleLedger:
         sample, request_id = self.samples[key], self.request_id(key)
         sample.aborted = True
         decodes = self._decoding.pop(request_id, None) is not None
-        if not decodes and key not in self._resting:
+        if not decodes and key not in self._waiting:
             return None
         self.progress.aborted += 1
         self.progress.decoding -= 1
+        self._placement.remove(key)
         if not decodes:
-            del self._resting[key]
+            del self._waiting[key]
             return None
-        self._balancer.release(key)
         return self._engines.index(sample.engine), request_id

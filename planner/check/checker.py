@@ -193,7 +193,9 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
 def _not_executable(read: ReadDocument) -> list[Fault]:
     """Why `rlplan execute` cannot run a plan; empty if it can, and for a document that is no plan."""
     if isinstance(read.value, Plan):
-        return executor_faults(read.value, model_of_plan(read.value, read.path))
+        cluster = read_document(str(input_path(read.value.inputs.cluster, read.path)), ALL_MODELS).value
+        known = cluster if isinstance(cluster, Cluster) else None
+        return executor_faults(read.value, model_of_plan(read.value, read.path), known)
     if isinstance(read.value, GroupsPlan):
         message = "a plan of groups says where jobs run and is not executed"
         return [Fault("not-executable", ("groups",), message, "execute each job's own plan on the nodes it gives")]

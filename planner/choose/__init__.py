@@ -8,4 +8,5 @@ ties             which of the schedules that are as good is the simplest
 plain_baseline   what the plan is compared with
 ways_between     direct or relayed weights, and what pools of their own cost and save
 schedule_choice  all of it: from simulated columns to the plan's schedule
+balance_choice   whether the rounds of that are balanced by history
 """

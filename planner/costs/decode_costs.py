@@ -11,6 +11,7 @@ from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balance import PrefixSharing
+from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s, train_physics
 from .host_memory import engine_share
@@ -41,6 +42,7 @@ class DecodeCost:
         measured_engines: engines that ran at once when it was measured; 0: as many as the layout has.
         block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
         sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
+        balance: by what samples start longest expected first; None: they start in order.
         base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
@@ -61,6 +63,7 @@ class DecodeCost:
     measured_engines: int = 0
     block_tokens: int = 16
     sharing: PrefixSharing | None = None
+    balance: BalanceSpec | None = None
     turns_s: float = 0
     travel: Travel | None = None
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)

@@ -18,6 +18,7 @@ from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
+from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
@@ -186,7 +187,7 @@ def change_of(
             )
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
-        after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing)
+        after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     return ChangeCost(spec, _beside_training(profile, cost, spec.stay(cost.key.engines), slower, workers, further))
 
@@ -208,7 +209,8 @@ def _beside_training(
         return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * getattr(alone, rate))
 
     rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
-    return replace(cost, **{rate: between(rate) for rate in rates})
+    changes: dict[str, Any] = {rate: between(rate) for rate in rates}
+    return replace(cost, **changes)
 
 
 def _crowded(
@@ -223,7 +225,8 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     networks. Raises InputError without an entry."""
     cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
-        return replace(cost, sharing=sharing_of(rollout))
+        balance_spec = None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers())
+        return replace(cost, sharing=sharing_of(rollout), balance=balance_spec)
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "

@@ -21,6 +21,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
     """
     trains, drafted = search.space.train, bool(search.space.drafted)
     hands_over = any(key.hand_over for key in search.space.long)
+    balances = [any(key.balanced for key in keys) for keys in (search.short, search.long)]
     has_tail = any(key.tail for key in search.space.long)
 
     def short(c: Cycle) -> ShortKey:
@@ -58,6 +59,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             (lambda c: short(c).draft_tokens, lambda c: f"short rounds {_drafts(short(c).draft_tokens)}"),
         ),
         (
+            balances[0],
+            "rounds.short.rollout.balance",
+            (lambda c: short(c).balanced, lambda c: f"short rounds {_balance(short(c).balanced)}"),
+        ),
+        (
             mode == "predict",
             "rounds.short.long_share",
             (
@@ -86,6 +92,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {_drafts(key.draft_tokens)}"),
         ),
         (
+            deferring and balances[1],
+            "rounds.long.rollout.balance",
+            of_long(lambda key: key.balanced, lambda key: f"long rounds {_balance(key.balanced)}"),
+        ),
+        (
             deferring and hands_over,
             "rounds.long.hand_over",
             of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
@@ -111,6 +122,10 @@ def _copies(key: LongKey) -> str:
 
 def _drafts(tokens: int) -> str:
     return f"with drafts of {tokens} tokens" if tokens else "without drafts"
+
+
+def _balance(balanced: bool) -> str:
+    return "start the longest expected samples first" if balanced else "start samples in order, by count"
 
 
 def _hand_over(key: LongKey) -> str:

@@ -52,11 +52,15 @@ class Holdout:
         ]
 
 
-def simulate_holdout(search: Search, cycle: Cycle, baseline: Cycle) -> Holdout:
-    """The chosen schedule and the baseline, simulated on other draws than those of `search`."""
+def simulate_holdout(search: Search, cycle: Cycle, baseline: Cycle, rounds: tuple[int, int] | None = None) -> Holdout:
+    """The chosen schedule and the baseline, simulated on other draws than those of `search`.
+
+    `rounds`: short and long ones; None: as many as decided between the last candidates.
+    """
     draws, last = search.setting.draws, search.passes[-1]
     again = search.anew([cycle, baseline], Draws(draws.model, draws.seed + _SEED, draws.width))
-    return Holdout(again, *(again.simulate(each, last.short_rounds, last.long_rounds) for each in (cycle, baseline)))
+    short, long = rounds or (last.short_rounds, last.long_rounds)
+    return Holdout(again, *(again.simulate(each, short, long) for each in (cycle, baseline)))
 
 
 def first_epoch_s(holdout: Holdout) -> float | None:

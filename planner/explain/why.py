@@ -145,6 +145,8 @@ def _tie(search: Search, decided: Decided) -> str | None:
         differences = [f"mode {mode}"]
     else:
         made = decisions(search, mode, both)
+        # Whether rounds are balanced is decided after the proof, and is no tie.
+        made = [each for each in made if not each[0].endswith(".balance")]
         differences = [text(fastest) for _, value, text in made if value(chosen) != value(fastest)]
     if not differences:
         return None

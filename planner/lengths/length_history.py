@@ -1,4 +1,5 @@
-"""Simulated prompts that are predicted to be long from an earlier epoch (mode `predict`).
+"""What an earlier epoch has recorded of simulated prompts: which are predicted to be long (mode `predict`), and
+how long samples are expected to be (where they are balanced by history).
 
 The history is one earlier epoch: a group of every prompt, drawn from a stream that no round draws from, recorded and
 ranked by the executor's own code (rounds/predict.py). So columns are about the second epoch of a run; later ones know a
@@ -12,9 +13,12 @@ Invariants:
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from ...rounds.balancing.length_estimates import Expected, Recorded
 from ...rounds.predict import LengthHistory
 from .draws import Draws, prompt_name
 
@@ -49,6 +53,19 @@ class EarlierEpoch:
         names, history = self._names(block), self.history(block)
         expected = history.expected_long(names, share)
         return np.array([name in expected for name in names])
+
+    def recorded(self, numbers: NDArray[np.int64]) -> Recorded:
+        """What was recorded of a round's prompts, by their places in it as text; the spread is their blocks' mean."""
+        expected: dict[str, Expected] = {}
+        spreads: list[float] = []
+        blocks = numbers // self._block
+        for block in np.unique(blocks).tolist():
+            places = np.flatnonzero(blocks == block).tolist()
+            names = {prompt_name(int(numbers[place]), 0): place for place in places}
+            known = self.history(block).recorded(names)
+            spreads += [known.spread] * len(places)
+            expected |= {str(names[name]): tokens for name, tokens in known.expected.items()}
+        return Recorded(expected, math.fsum(spreads) / len(spreads))
 
     def long_prompts(self, share: float, count: int) -> list[str]:
         """The first `count` prompts that are predicted to be long."""

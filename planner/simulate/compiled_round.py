@@ -17,8 +17,8 @@ from ...rounds.compiled.tournaments import tournament
 from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_round import RoundTimes, weight
-from .round_arrays import RanOut, RoundDraws, SimulatedRound
+from .reference_round import weight
+from .round_arrays import RanOut, RoundDraws, RoundTimes, SimulatedRound
 
 AFTER = ("finish_s", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
 """Costs that other engines have after a change, beside their decode steps and their capacity."""

@@ -34,6 +34,7 @@ def simulate_one_round(
 ) -> SimulatedRound:
     """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
 
+    Rounds that are balanced by history are always simulated by the machines: the compiled simulator places by load.
     `observe` gets the events of the round (reference_round.Observe). Only the reference reports events, so it is used.
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
@@ -43,7 +44,7 @@ def simulate_one_round(
     assert 1 <= round_kind.prompts <= prompts and 1 <= round_kind.group_size <= round_kind.samples <= width
     assert (round_draws.offset is not None) == round_kind.redraws
     assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
-    if reference or observe is not None:
+    if reference or observe is not None or decode.balance is not None:
         return _reference(round_kind, round_draws, decode, reward, max_num_seqs, change, observe)
     from .compiled_round import run  # imports numba, which takes a second
 
@@ -108,6 +109,7 @@ def _reference(
         reward=read(round_draws.rewards),
         cap_tokens=round_draws.cap_tokens,
         expected_tokens=round_draws.expected_tokens,
+        recorded=round_draws.recorded,
         reward_s=lambda key, prompt, tokens: reward.sample_s(
             float(prompt_draws[int(prompt)]), reward_draws(key, prompt), tokens
         ),

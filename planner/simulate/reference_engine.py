@@ -1,4 +1,5 @@
-"""One engine of the reference simulator: continuous batching under KV limits, in closed form between its events.
+"""One engine of the reference simulator: continuous batching under KV limits, in closed form between its events; and
+reward workers.
 
 reference_round.py says what is modelled; rounds/compiled/compiled_engines.py repeats this file function by function.
 """
@@ -12,6 +13,7 @@ from collections import deque
 from ...rounds.balance import shared_tokens
 from ...rounds.machines.events import SampleKey
 from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
 
 FINISH, CUTOFF = 0, 1
 """Events of a sample on an engine: it ended, or it reached its cutoff."""
@@ -202,11 +204,21 @@ class Engine:
         samples = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
         self.waiting.clear()
         for sample in samples:
-            generated = self._generated(sample) if sample.state == "running" else sample.base
-            self.remove(sample)
-            sample.base = generated
-            sample.state = "waiting"
+            self.give_up_one(sample)
         return samples
+
+    def give_up_one(self, sample: Sample) -> None:
+        """Remove a sample, which keeps its tokens."""
+        generated = self.tokens_of(sample)
+        self.remove(sample)
+        # The queue forgets it before it comes back: it may be queued elsewhere at once.
+        self.waiting = deque(other for other in self.waiting if other is not sample)
+        sample.base = generated
+        sample.state = "waiting"
+
+    def tokens_of(self, sample: Sample) -> int:
+        """Tokens that a sample that runs or waits here has."""
+        return self._generated(sample) if sample.state == "running" else sample.base
 
     def admit(self) -> None:
         """Admit waiting samples that fit, in order."""
@@ -255,3 +267,34 @@ class Engine:
         self._pushed += 1
         due = sample.admitted + at_tokens - sample.base
         heapq.heappush(self._heap, (due, self._pushed, kind, sample.life, sample))
+
+
+class RewardQueue:
+    """The reward workers: first come, first served; rounds/compiled/compiled_rewards.py repeats them."""
+
+    def __init__(self, cost: RewardCost) -> None:
+        self._cost = cost
+        self._free: list[float] = [0] * cost.workers
+        self.due: list[tuple[float, int, SampleKey]] = []
+        self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
+        self._count = 0
+
+    def ask(self, key: SampleKey, now: float, seconds: float) -> None:
+        """Queue a sample's reward, which takes a worker `seconds`."""
+        if self._cost.after_rollout:
+            self.held[key] = seconds
+        else:
+            self._submit(key, now, seconds)
+
+    def release(self, now: float) -> None:
+        """Queue the rewards that wait for the rollout's end."""
+        for key, seconds in self.held.items():
+            self._submit(key, now, seconds)
+        self.held = {}
+
+    def _submit(self, key: SampleKey, now: float, seconds: float) -> None:
+        free = heapq.heappop(self._free)
+        done = max(now, free) + seconds
+        heapq.heappush(self._free, done)
+        self._count += 1
+        heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))

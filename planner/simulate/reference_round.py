@@ -13,6 +13,8 @@ What is modelled, and how simply:
   come after the rollout, when no engine has anything left to decode;
 - at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
   where a tail has engines of its own all engines do, and those of the tail begin `takes_s` later;
+- where samples are balanced by history, they wait for an engine as the plan has it; one that moves to an engine that
+  has few leaves at its engine's next step boundary, and is there the seconds of a move later;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -23,14 +25,17 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ...rounds.balance import Balancer
+from ...rounds.balancing.length_estimates import NOTHING, Recorded
+from ...rounds.balancing.longest_first import Balance, LongestFirst
+from ...rounds.balancing.placement import ByLoad, ToPlace
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.machines.round import Round
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_engine import FINISH, Engine, Sample
+from .reference_engine import FINISH, Engine, RewardQueue, Sample
+from .round_arrays import RoundTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class Lengths:
     """The samples of a round, as the simulator reads them: `natural(key, prompt)` is a sample's number of tokens if
     the issue had no limit (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt,
     `reward` its score, `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's;
-    None: as long as the cost says of so many tokens.
+    None: as long as the cost says of so many tokens. `recorded`: what earlier rounds have recorded of the
+    prompts; read where samples are balanced by it.
     """
 
     natural: Callable[[SampleKey, str], int]
@@ -47,29 +53,11 @@ class Lengths:
     cap_tokens: int
     expected_tokens: float = 1.0
     reward_s: Callable[[SampleKey, str, int], float] | None = None
+    recorded: Recorded = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTimes:
-    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
-
-    `freed_s` is when nothing decoded any more on the engines that stopped before the end, None if none did; `moved`
-    samples went on elsewhere then.
-    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
-    """
-
-    end_s: float
-    decode_end_s: float
-    decoded_tokens: int
-    preemptions: int
-    freed_s: float | None = None
-    moved: int = 0
-    cached_tokens: int = 0
-
-    @property
-    def reward_exposed_s(self) -> float:
-        """Seconds from the last token to the last reward."""
-        return self.end_s - self.decode_end_s
+NOWHERE = -1
+"""The engine of a sample that waits for one."""
 
 
 def weight(expected_tokens: float) -> float:
@@ -89,37 +77,6 @@ Observe = Callable[[float, str, int, int, int], None]
   draw, sample, engine;
 - "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
 """
-
-
-class RewardQueue:
-    """The reward workers: first come, first served; rounds/compiled/compiled_rewards.py repeats them."""
-
-    def __init__(self, cost: RewardCost) -> None:
-        self._cost = cost
-        self._free: list[float] = [0] * cost.workers
-        self.due: list[tuple[float, int, SampleKey]] = []
-        self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
-        self._count = 0
-
-    def ask(self, key: SampleKey, now: float, seconds: float) -> None:
-        """Queue a sample's reward, which takes a worker `seconds`."""
-        if self._cost.after_rollout:
-            self.held[key] = seconds
-        else:
-            self._submit(key, now, seconds)
-
-    def release(self, now: float) -> None:
-        """Queue the rewards that wait for the rollout's end."""
-        for key, seconds in self.held.items():
-            self._submit(key, now, seconds)
-        self.held = {}
-
-    def _submit(self, key: SampleKey, now: float, seconds: float) -> None:
-        free = heapq.heappop(self._free)
-        done = max(now, free) + seconds
-        heapq.heappush(self._free, done)
-        self._count += 1
-        heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))
 
 
 def simulate_round(
@@ -146,16 +103,17 @@ def simulate_round(
     decision = change.machine(samples_to_train, first) if change is not None else None
     if change is not None and change.is_tail:
         engines += [Engine(change.after, max_num_seqs) for _ in change.numbers(first)]
-    balancer = Balancer(len(engines), decode.sharing)
+    placement: ByLoad | LongestFirst = ByLoad(len(engines), decode.sharing)
+    if decode.balance is not None:
+        placement = LongestFirst(len(engines), Balance(decode.balance, lengths.recorded), max_num_seqs)
     rewards = RewardQueue(reward)
     samples: dict[SampleKey, Sample] = {}
     upcoming = [math.inf] * len(engines)
-    prompts: dict[SampleKey, str] = {}
+    asked: dict[SampleKey, ToPlace] = {}
     decode_end: float = 0
     freed: float | None = None
     moved = told = 0
     alive = set(range(first))
-    expected = weight(lengths.expected_tokens)
 
     def tell(place: int) -> None:
         assert observe is not None
@@ -170,24 +128,26 @@ def simulate_round(
             key = action.key
             if isinstance(action, Issue):
                 tokens = lengths.prompt_tokens(action.prompt)
-                place = balancer.assign(key, expected, alive, action.prompt, tokens)
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
-                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, action.cutoff_tokens)
-                samples[key] = sample
-                prompts[key] = action.prompt
-                engines[place].pass_to(now)
-                engines[place].waiting.append(sample)
-                touched.add(place)
+                ends = min(natural, limit)
+                samples[key] = Sample(key, NOWHERE, action.prompt, tokens, ends, truncated, action.cutoff_tokens)
+                asked[key] = ToPlace(key, action.prompt, tokens, limit)
+                placement.add(asked[key])
+                if isinstance(placement, ByLoad):  # before the next action
+                    touched |= start(now)
             elif isinstance(action, Abort):
                 sample = samples[key]
                 rewards.held.pop(key, None)
-                if sample.state != "gone":
+                if sample.engine == NOWHERE:
+                    sample.state = "gone"
+                    placement.remove(key)
+                elif sample.state != "gone":
                     engine = engines[sample.engine]
                     engine.pass_to(now)
                     engine.remove(sample)
-                    balancer.release(key)
+                    placement.remove(key)
                     decode_end = now
                     touched.add(sample.engine)
                     if observe:
@@ -195,7 +155,9 @@ def simulate_round(
             else:
                 sample = samples[key]
                 tokens = sample.prompt_tokens + sample.tokens
-                seconds = lengths.reward_s(key, prompts[key], tokens) if lengths.reward_s else reward.read_s(tokens)
+                seconds = (
+                    lengths.reward_s(key, asked[key].prompt, tokens) if lengths.reward_s else reward.read_s(tokens)
+                )
                 rewards.ask(key, now + engines[sample.engine].held_up, seconds)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
@@ -204,10 +166,23 @@ def simulate_round(
             for draw in machine.ready[told:]:
                 on_ready(draw, now)
             told = len(machine.ready)
+        touched |= start(now)
         for place in touched:
             go_on(place)
         if hands_over:
             free(now)
+        if isinstance(placement, LongestFirst) and placement.to_relieve(alive):
+            relieve(placement, now)
+
+    def start(now: float) -> set[int]:
+        """Have those samples start that are to start now; returns their engines."""
+        places = set()
+        for key, place in placement.place(alive):
+            samples[key].engine = place
+            engines[place].pass_to(now)
+            engines[place].waiting.append(samples[key])
+            places.add(place)
+        return places
 
     def go_on(place: int) -> None:
         engines[place].admit()
@@ -233,12 +208,33 @@ def simulate_round(
                     engines[number].now = max(engines[number].now, freed + change.takes_s)
             for number in stopped:
                 for sample in engines[number].give_up():
-                    balancer.release(sample.key)
-                    tokens = sample.prompt_tokens
-                    sample.engine = balancer.assign(sample.key, expected, alive, sample.prompt, tokens)
-                    engines[sample.engine].waiting.append(sample)
-                    moved += 1
+                    wait_again(sample)
+                    if isinstance(placement, ByLoad):
+                        start(now)
+            start(now)
         for place in range(len(engines)):
+            go_on(place)
+
+    def wait_again(sample: Sample) -> None:
+        nonlocal moved
+        placement.add(replace(asked[sample.key], kept=sample.base))
+        sample.engine = NOWHERE
+        moved += 1
+
+    def relieve(longest: LongestFirst, now: float) -> None:
+        """Move samples to engines that have few, where that pays."""
+        assert decode.balance is not None
+        loaded = [place for place in sorted(alive) if longest.running(place)]
+        for place in loaded:
+            engines[place].pass_to(now)
+        tokens = {key: engines[place].tokens_of(samples[key]) for place in loaded for key in longest.running(place)}
+        left_s = now
+        for key, source in longest.relieve(alive, tokens):
+            engines[source].give_up_one(samples[key])
+            left_s = max(left_s, engines[source].now)
+            wait_again(samples[key])
+        start(left_s + decode.balance.move_s)
+        for place in sorted(alive):
             go_on(place)
 
     now: float = 0
@@ -253,7 +249,7 @@ def simulate_round(
             now, _, key = heapq.heappop(rewards.due)
             if observe:
                 observe(now, "scored", *key, samples[key].engine)
-            apply(machine.handle(Scored(key, lengths.reward(key, prompts[key]))), now)
+            apply(machine.handle(Scored(key, lengths.reward(key, asked[key].prompt))), now)
             continue
         engine = engines[place]
         event = engine.take_event()
@@ -261,7 +257,7 @@ def simulate_round(
         if event is not None:
             kind, sample = event
             if kind == FINISH:
-                balancer.release(sample.key)
+                placement.ended(sample.key, sample.tokens)
                 decode_end = now + engine.held_up
                 if observe:
                     observe(now, "finished", *sample.key, place)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...rounds.balancing.length_estimates import NOTHING, Recorded
 from ...rounds.compiled import kernel_state
 from ...rounds.machines.outcome import Fate
-from .reference_round import RoundTimes
 
 FATES = {
     Fate.TRAINED: kernel_state.TRAINED,
@@ -19,6 +19,29 @@ FATES = {
     Fate.DISCARDED: kernel_state.DISCARDED,
 }
 """Numbers of a draw's fates in `SimulatedRound.fate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
+
+    `freed_s` is when nothing decoded any more on the engines that stopped before the end, None if none did; `moved`
+    samples went on elsewhere then, or because an engine had few.
+    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
+    """
+
+    end_s: float
+    decode_end_s: float
+    decoded_tokens: int
+    preemptions: int
+    freed_s: float | None = None
+    moved: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def reward_exposed_s(self) -> float:
+        """Seconds from the last token to the last reward."""
+        return self.end_s - self.decode_end_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +59,8 @@ class RoundDraws:
         reward_draws: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
         prompt_draws: shape (prompts,), in [0, 1), or one number for all: the same for its prompt.
         offset: shape (prompts + 1,), where prompts are redrawn.
+        recorded: what earlier rounds have recorded of the prompts, by their indices as text; read where samples are
+            balanced by history.
         more: the feed has more prompts than there are rows.
     """
 
@@ -48,6 +73,7 @@ class RoundDraws:
     prompt_draws: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
+    recorded: Recorded = NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
+from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate
 from ...rounds.round_spec import RoundSpec
@@ -73,11 +74,11 @@ def simulate_run(
         drift_per_step: the growth of the log of every length from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
-        history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
+        history: where lengths are recorded, begin with an epoch that has a history; without, with one that has none.
         watch: an observer of the run.
     """
     earlier = None
-    if history and spec.mode == "predict":
+    if history and spec.learns:
         earlier = EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0)
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed, history=earlier)
     run_draws = RunDraws(draws, spec.dynamic_sampling)
@@ -96,7 +97,8 @@ def simulate_run(
         kind = long if machine.kind == "long" else short
         run_draws.begin()
         observe = watch.round_begins(number, machine.kind, kind.decode)
-        lengths = replace(run_draws.lengths(), reward_s=rewards.of_round(run_draws))
+        recorded = schedule.recorded() if kind.decode.balance is not None else NOTHING
+        lengths = replace(run_draws.lengths(), reward_s=rewards.of_round(run_draws), recorded=recorded)
         lengths = lengths if scale == 1.0 else _scaled(lengths, scale)
         ready: dict[int, float] = {}
         times = simulate_round(

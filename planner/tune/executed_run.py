@@ -4,6 +4,8 @@ the costs make them differ.
 A replayed round issues the prompts that were issued, in their order, and each sample has the length that it had. A
 sample that was aborted while it decoded has no length in the trace, only a reason: it was longer than the round let it
 be. In the replay it gets the cap, so the machine aborts it again, for the same reason, at the replay's own time.
+
+Where samples are balanced by history, a step is replayed with what the steps before it recorded.
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ from ...plans.schema.plan import Plan, load_plan
 from ...plans.schema.sections.levers import SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import must_be_readable
+from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
+from ...rounds.predict import LengthHistory
 from ...rounds.round_spec import RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
 from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
-from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
+from ..simulate.reference_round import Lengths, simulate_round
+from ..simulate.round_arrays import RoundTimes
 from ..simulate.streamed_updates import exposed_update_s, round_window
 
 
@@ -175,8 +180,10 @@ class Replayed:
         return self.times.end_s + self.update_s + self.sync_s
 
 
-def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost) -> Replayed:
-    """Simulate the round of `step` with its own lengths."""
+def replay(
+    step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost, history: LengthHistory | None = None
+) -> Replayed:
+    """Simulate the round of `step` with its own lengths; `history` of the steps before, which then has this one too."""
     drawn = _draws(step, spec)
     order = list(drawn)
     mean_prompt = round(sum(r["prompt_tokens"] for r in step.rows) / max(1, len(step.rows))) or 1
@@ -218,6 +225,7 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         expected,
         # Where samples differ, each took what it took; elsewhere the constant is what is looked at.
         reward_s=score_s if reward.executions else None,
+        recorded=NOTHING if history is None else history.recorded(order),
     )
     ready: dict[int, float] = {}
     times = simulate_round(
@@ -230,6 +238,8 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         samples_to_train=machine.samples_to_train(spec.prompts_per_step),
         on_ready=ready.__setitem__,
     )
+    if history is not None:
+        history.learn(machine)
     update_s = kind.train.update_s(*step.trained_tokens)
     if kind.streams or times.freed_s is not None:
         window = round_window(kind, times.freed_s, times.end_s, machine.outcome(), ready, lengths.prompt_tokens)
@@ -278,9 +288,12 @@ def replay_all(
     steps: Iterable[ExecutedStep], spec: RoundSpec, short: RoundCosts, long: RoundCosts, reward: RewardCost
 ) -> list[Replayed]:
     """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
+    history = LengthHistory()
 
     def costs(step: ExecutedStep) -> RoundCosts:
         kind = long if step.kind == "long" else short
         return kind.in_first_epoch() if step.first_epoch else kind
 
-    return [replay(step, spec, costs(step), reward) for step in steps if step.rows]
+    return [
+        replay(step, spec, costs(step), reward, history if spec.keeps_history else None) for step in steps if step.rows
+    ]

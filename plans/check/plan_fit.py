@@ -58,9 +58,14 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
     yield from _rewards(planned, job)
 
 
-def executor_faults(plan: Plan, model: ModelShape | None) -> list[Fault]:
-    """The decisions that `rlplan execute` cannot run; `model`: the shape of the job's model, None: unknown."""
-    return [Fault("not-executable", *fault) for fault in unsupported(plan, model)]
+def executor_faults(plan: Plan, model: ModelShape | None, cluster: Cluster | None) -> list[Fault]:
+    """The decisions that `rlplan execute` cannot run; `model`: the shape of the job's model, None: unknown. `cluster`:
+    None: not read."""
+    pool = None if cluster is None else cluster.pools.get(plan.job.rounds.short.rollout.pool)
+    return [
+        Fault("not-executable", *fault)
+        for fault in unsupported(plan, model, None if pool is None else pool.accelerators.kind)
+    ]
 
 
 def _rewards(planned: PlannedJob, job: Job) -> Iterator[Fault]:

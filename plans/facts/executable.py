@@ -107,12 +107,20 @@ def judge_fault(judge: RewardJudge, kind: str, apart: bool) -> str | None:
     )
 
 
-def unsupported(plan: Plan, model: ModelShape | None) -> Iterator[tuple[Loc, str, str]]:
+def unsupported(
+    plan: Plan, model: ModelShape | None, accelerators: str | None = None
+) -> Iterator[tuple[Loc, str, str]]:
     """Yield (location in the plan, what is wrong, remedy) for each decision that the executor cannot run.
 
-    `model`: the shape of the job's model (`shape_of_job`); None: unknown and not checked.
+    `model`: the shape of the job's model (`shape_of_job`); `accelerators`: the kind of those that the plan's engines
+    run on (`cpu` or `cuda`). None: unknown and not checked.
     """
     planned = plan.job
+    judge = planned.reward.judge
+    if judge is not None and accelerators is not None:
+        fault = judge_fault(judge, accelerators, planned.placement is not None)
+        if fault is not None:
+            yield ("job", "reward", "judge"), fault, "solve again, with a pool for trainers (placement.train_pool)"
     short, long = planned.rounds.short, planned.rounds.long
     if model is not None and (fault := family_fault(model)) is not None:
         yield ("inputs", "job"), fault, "run the plan with another framework, or train a model of one of these"

@@ -31,6 +31,7 @@ def settings(plan: Plan) -> Table:
         ["engines", *(_engines(r.rollout) for r in kinds)],
         ["drafts", *(NONE if r.rollout.drafts is None else value_text(r.rollout.drafts) for r in kinds)],
         ["samples of a prompt", *(_prefix(r.rollout) for r in kinds)],
+        ["order of samples", *(_balance(r.rollout) for r in kinds)],
         ["trainers", *(trainers_text(r.train) for r in kinds)],
         ["micro-batch", *(f"{r.train.micro_batch_tokens:,} tokens" for r in kinds)],
         ["hand-over", *(NONE if r.hand_over is None else value_text(r.hand_over) for r in kinds)],
@@ -59,6 +60,10 @@ def _tail(round_: ShortRound | LongRound) -> str:
 def _prefix(rollout: RoundRollout) -> str:
     prefix = rollout.prefix
     return NONE if prefix is None else f"together, one ahead per {prefix.tokens_per_sample:,} shared tokens"
+
+
+def _balance(rollout: RoundRollout) -> str:
+    return NONE if rollout.balance is None else f"longest expected first, by {rollout.balance.by}"
 
 
 def value_text(value: Any) -> str:

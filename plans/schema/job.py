@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from ..yaml.errors import joined
 from ..yaml.yaml_doc import Loc
-from .base import Choices, Name, Strict, Tokens, cross_error, is_empty, is_none
+from .base import Choices, Name, Strict, Tokens, cross_error, is_empty, is_false, is_none
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
@@ -95,6 +95,10 @@ class Search(Strict):
 
     drafts: SearchDrafts | None = None
     """Speculative decoding; null: it is considered if the profile has measured drafts."""
+
+    balance: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Whether rounds may start the longest expected samples first, by the earlier responses to their prompts, where
+    that saves time; for data that is seen more than once. Modes sync, exact and predict."""
 
     cutoff_tokens: Annotated[SearchCutoff | None, Field(exclude_if=is_none)] = None
     """Bounds of the cutoff of mode exact; null: `solve` tries quantiles of the length trace. Other modes ignore it."""

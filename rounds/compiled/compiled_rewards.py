@@ -1,4 +1,4 @@
-"""The compiled reward workers: `RewardQueue` of planner/simulate/reference_round.py, and its heaps."""
+"""The compiled reward workers: `RewardQueue` of planner/simulate/reference_engine.py, and its heaps."""
 
 from __future__ import annotations
 

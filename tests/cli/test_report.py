@@ -15,6 +15,7 @@ DETAIL = {
         "reward": {"exposed_s": 0.01, "alone_s": 0.3}, "train": {"exposed_s": 0.2, "alone_s": 0.5},
         "streamed": {"rounds": 2, "groups": 7.5, "moved": 3.0},
         "tails": {"rounds": 3, "seconds": 4.2, "moved": 5.5},
+        "balanced": {"rounds": 4, "known": 0.75, "moved": 2.5, "moved_tokens": 900.0},
     },
 }  # fmt: skip
 
@@ -128,5 +129,7 @@ def test_what_was_hidden_behind_decoding_is_told_beside_what_it_would_have_cost(
     assert "rewards 10 ms (0.300 s if nothing ran beside the rollout); training 0.200 s (0.500 s if" in text
     assert "in 2 rounds 7.5 groups were trained before the round's end, 3.0 samples moved" in text
     assert "in 3 rounds engines of a higher TP size decoded the tail: they took over in 4.20 s, 5.5 samples" in text
-    without = run_text("a", {**DETAIL, "overlap": {**DETAIL["overlap"], "streamed": None, "tails": None}})
+    assert "4 rounds balanced by history, which 75% of the prompts had: 2.5 samples a round moved" in text
+    nothing = dict.fromkeys(("streamed", "tails", "balanced"))
+    without = run_text("a", {**DETAIL, "overlap": {**DETAIL["overlap"], **nothing}})
     assert "samples moved" not in without and "the tail" not in without

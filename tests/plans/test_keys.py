@@ -26,6 +26,10 @@ PREDICT: dict[str, Any] = {**DEFER, "job.bias.mode": "predict", S + "long_share"
 ADAPTS: dict[str, Any] = {"job.reward.adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
 
 PREFIX = {"block_tokens": 16, "tokens_per_sample": 100}
+BALANCE = {
+    "by": "history", "step_s": 0.01, "step_s_per_sequence": 1e-4, "step_s_per_kv_token": 1e-8,
+    "kv_capacity_tokens": 1000, "move_s": 0.05, "move_s_per_token": 1e-5,
+}  # fmt: skip
 HAND_OVER = {"engines": 1, "at_finished": 0.5}
 TAIL = {"engines": 1, "tp": 2, "at_finished": 0.5}
 READ: dict[str, tuple[dict[str, Any], Any]] = {
@@ -76,6 +80,18 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
         for kind in (S, L)
         for key, value in {"block_tokens": 32, "tokens_per_sample": 200}.items()
     },
+    **{
+        f"{kind}rollout.balance.{key}": ({f"{kind}rollout.balance": BALANCE}, value)
+        for kind in (S, L)
+        for key, value in {
+            "step_s": 0.02,
+            "step_s_per_sequence": 2e-4,
+            "step_s_per_kv_token": 2e-8,
+            "kv_capacity_tokens": 2000,
+            "move_s": 0.1,
+            "move_s_per_token": 2e-5,
+        }.items()
+    },
 }
 """What the executor's configuration depends on: what is there before, and another value."""
 
@@ -114,6 +130,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "inputs.lengths.scale": ({}, 0.9),
     "job.name": ({}, "another"),
     **{f"{kind}rollout.drafts.source": ({f"{kind}rollout.drafts": DRAFTS}, "model") for kind in (S, L)},
+    **{f"{kind}rollout.balance.by": ({}, "count") for kind in (S, L)},
     **{f"{kind}train.{key}": ({}, 2) for kind in (S, L) for key in ("pp", "cp", "ep")},
     L + "issue.prompts": ({}, 15),
     L + "issue.samples": ({}, 7),
@@ -129,8 +146,8 @@ SHOWN = (
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
-WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "tail": TAIL, "judge": JUDGE, "adaptive_timeout": ADAPTS,
-         "rewards": REWARDS, "placement": {"train_pool": "main"}}  # fmt: skip
+WHOLE = {"balance": BALANCE, "drafts": DRAFTS, "hand_over": HAND_OVER, "tail": TAIL, "judge": JUDGE,
+         "adaptive_timeout": ADAPTS, "rewards": REWARDS, "placement": {"train_pool": "main"}}  # fmt: skip
 """Sections that come whole or not at all."""
 
 

@@ -155,7 +155,7 @@ def test_filtered_groups_are_part_of_the_history() -> None:
     run_of = steps(schedule, lambda s: 5, lambda s: 1.0)
     while schedule.epoch == 0:
         assert not next(run_of).outcome.trained
-    assert schedule.state()["history"] == {p: [pytest.approx(math.log(5)), 2.0] for p in prompt_ids(6)}
+    assert schedule.state()["history"] == {p: [pytest.approx(math.log(5)), 2.0, 0.0] for p in prompt_ids(6)}
 
 
 def test_a_run_that_goes_over_to_predict_begins_without_history() -> None:
@@ -167,3 +167,39 @@ def test_a_run_that_goes_over_to_predict_begins_without_history() -> None:
     kinds = [next(run_of).run.machine.kind for _ in range(2)]
     assert kinds == ["short", "short"] and schedule.epoch == 1
     assert len(schedule.state()["epochs"][-1]["expected_long"]) == 3, "what the rest of that epoch taught"
+
+
+def test_a_history_expects_the_lengths_of_a_prompt_and_by_how_much_they_spread() -> None:
+    history = LengthHistory()
+    rng = random.Random(3)
+    middles = {f"k{n}": 10.0 * 1.5**n for n in range(8)}
+    for prompt, middle in middles.items():
+        history.record(prompt, [max(1, round(middle * math.exp(rng.gauss(0, 0.7)))) for _ in range(400)])
+    recorded = history.recorded([*middles, "never"])
+    assert set(recorded.expected) == set(middles)
+    assert recorded.spread == pytest.approx(0.7, rel=0.1)
+    for prompt, middle in middles.items():
+        assert recorded.expected[prompt].median == pytest.approx(middle, rel=0.15)
+        assert recorded.expected[prompt].mean == pytest.approx(middle * math.exp(0.7**2 / 2), rel=0.15)
+
+
+def test_what_is_expected_of_a_prompt_does_not_hang_on_which_others_are_asked_for() -> None:
+    history = LengthHistory()
+    for number in range(5):
+        history.record(f"k{number}", [10 + number, 20 + 3 * number])
+    assert history.recorded(["k2"]).expected["k2"] == history.recorded([f"k{n}" for n in range(5)]).expected["k2"]
+
+
+def test_a_balanced_run_of_any_mode_resumes_with_its_history_and_checkpoints_of_earlier_versions_are_read() -> None:
+    spec = RoundSpec("sync", 3, 2, CAP, 3, 2, keeps_history=True)
+    schedule = Schedule(spec, prompt_ids(6), seed=1)
+    run_of = steps(schedule, lambda s: 5 + s.sample, lambda s: 1.0)
+    for _ in range(3):
+        next(run_of)
+    resumed = Schedule(spec, prompt_ids(6), seed=1)
+    resumed.restore(json.loads(json.dumps(schedule.state())))
+    assert resumed.recorded() == schedule.recorded() and len(resumed.recorded().expected) == 6
+    old = schedule.state() | {"history": {p: numbers[:2] for p, numbers in schedule.state()["history"].items()}}
+    resumed.restore(old)
+    assert set(resumed.recorded().expected) == set(schedule.recorded().expected)
+    assert "history" not in Schedule(RoundSpec("sync", 3, 2, CAP, 3, 2), prompt_ids(6), seed=1).state()

@@ -1,1 +1,2 @@
-"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the round's tail."""
+"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail; engines that have
+few samples left and are given others'."""

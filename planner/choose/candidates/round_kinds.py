@@ -16,7 +16,7 @@ from ....plans.schema.sections.layouts import EngineLayout
 
 def is_plain_key(key: ShortKey | LongKey) -> bool:
     """Whether a kind of round is plain: synchronous, and without levers that a job must ask for."""
-    return key.deferral.mode == "sync" and not key.draft_tokens
+    return key.deferral.mode == "sync" and not key.draft_tokens and not key.balanced
 
 
 def _levers(key: ShortKey | LongKey) -> str:
@@ -26,7 +26,7 @@ def _levers(key: ShortKey | LongKey) -> str:
         drafts = f":d{key.draft_tokens:02d}:h{key.hand_over}"
     if isinstance(key, LongKey) and key.tail:
         drafts = f":d{key.draft_tokens:02d}:t{key.tail_tp:03d}:{key.tail}"
-    return f"{drafts}:r{key.reward:03d}" if key.reward else drafts
+    return f"{drafts}{f':r{key.reward:03d}' if key.reward else ''}{':b' if key.balanced else ''}"
 
 
 def column_name(key: ShortKey | LongKey) -> str:
@@ -57,7 +57,8 @@ class DeferralRule(NamedTuple):
 
 class ShortKey(NamedTuple):
     """A kind of short round; `draft_tokens` are drafted a step, 0 for no drafts; `reward` is the number of its reward
-    workers and deadlines among the search's choices (reward_choices.py)."""
+    workers and deadlines among the search's choices (reward_choices.py); `balanced` if samples start longest expected
+    first (balance_choice.py)."""
 
     mode: Mode
     prompts: int
@@ -67,6 +68,7 @@ class ShortKey(NamedTuple):
     long_share: float = 0.0
     draft_tokens: int = 0
     reward: int = 0
+    balanced: bool = False
 
     @property
     def deferral(self) -> DeferralRule:
@@ -78,7 +80,8 @@ class ShortKey(NamedTuple):
 
 class LongKey(NamedTuple):
     """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never, or
-    engines of `tail_tp` devices take over from all its engines once a share `tail` has; `reward` as of a `ShortKey`."""
+    engines of `tail_tp` devices take over from all its engines once a share `tail` has; `reward` and
+    `balanced` as of a `ShortKey`."""
 
     deferral: DeferralRule
     copies: int
@@ -88,6 +91,7 @@ class LongKey(NamedTuple):
     reward: int = 0
     tail: float = 0.0
     tail_tp: int = 0
+    balanced: bool = False
 
     @property
     def freed_engines(self) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
+from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
@@ -30,6 +33,11 @@ FEED = 768
 
 CELL_PROMPTS = 128
 """Prompts of the cells that large rounds are simulated by (cells.py)."""
+
+
+BALANCED_SHARE = 2
+"""Times its part of a round's samples that an engine may decode at once where samples are balanced by history: one that
+has short ones gets more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,9 @@ class Setting:
         if key in self.as_written:
             return self.as_written[key].cost
         cost = self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
-        return slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
+        cost = slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
+        # Samples that start where they would end soonest are not kept with their prompts.
+        return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
@@ -138,6 +148,8 @@ class Setting:
             alike, prompts = self.group_size * draws, self.target
         cost, engines = self.cost_of(key), key.layout.engines
         ahead = self._ahead(cost, alike)
+        if cost.balance is not None:
+            return max(1, min(cost.max_sequences, BALANCED_SHARE * math.ceil(alike * prompts / engines)))
         # An engine gets a sample only while it is at most so far ahead of every other one.
         most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
         return max(1, min(cost.max_sequences, most))
@@ -150,9 +162,13 @@ class Setting:
         longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
         return min(math.floor(cost.sharing.lead(longest)), alike - 1)
 
+    def recorded(self, numbers: NDArray[np.int64]) -> Recorded:
+        """What the earlier epoch has recorded of a round's prompts, by their places in the round."""
+        return self.earlier.recorded(numbers)
+
     @cached_property
     def earlier(self) -> EarlierEpoch:
-        """The earlier epoch from which mode `predict` has the history of its prompts."""
+        """The earlier epoch from which mode `predict`, and balanced rounds, have the history of their prompts."""
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
 
     @cached_property

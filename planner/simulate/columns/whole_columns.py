@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....rounds.balancing.length_estimates import NOTHING
 from ....rounds.machines.exact_long import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
@@ -135,6 +136,7 @@ class ShortColumn:
             reward_draws=draws.reward_draws(numbers, 0, nth) if setting.rewards_differ else 0.0,
             prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
             more=given < len(self._fresh),
+            recorded=setting.recorded(numbers) if self._cost.balance is not None else NOTHING,
         )
         return places, round_draws
 
@@ -214,6 +216,7 @@ class LongColumn:
             reward_draws=np.concatenate(reward_draws) if reward_draws else 0.0,
             prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._round_kind.redraws else None,
+            recorded=setting.recorded(numbers) if self._cost.balance is not None else NOTHING,
         )
 
     def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:

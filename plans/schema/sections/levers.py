@@ -94,6 +94,58 @@ class RoundPrefix(Strict):
     sample ahead of the least loaded engine and still get the prompt's next sample."""
 
 
+class RoundBalance(Strict):
+    """Samples of a round that start longest expected first, each on the engine that would end soonest with it; running
+    ones move to an engine that has few left, where that pays. Modes sync, exact and predict only."""
+
+    by: Literal["history"]
+    """What samples are expected to be as long as: the earlier responses to their prompt in this run, and those of the
+    round that have ended; before there is any, the first sample of each prompt starts first."""
+
+    step_s: Positive
+    """Seconds of an engine's decode step, whatever it decodes; with the next three keys, what tells how soon an engine
+    would end."""
+
+    step_s_per_sequence: Annotated[float, Field(ge=0)]
+    """Seconds more for each running sequence."""
+
+    step_s_per_kv_token: Annotated[float, Field(ge=0)]
+    """Seconds more for each KV token that these hold."""
+
+    kv_capacity_tokens: Count
+    """KV tokens that an engine holds; samples that are expected to hold more together wait."""
+
+    move_s: Annotated[float, Field(ge=0)]
+    """Seconds to stop a running sample and start it on another engine; it moves if that saves more seconds than it
+    takes."""
+
+    move_s_per_token: Annotated[float, Field(ge=0)]
+    """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
+
+    def numbers(self) -> BalanceNumbers:
+        """Return the keyword arguments of a `BalanceSpec` (rounds/balancing/), for both the simulated and the executed
+        round."""
+        return BalanceNumbers(
+            step_s=self.step_s,
+            step_s_per_sequence=self.step_s_per_sequence,
+            step_s_per_kv_token=self.step_s_per_kv_token,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            move_s=self.move_s,
+            move_s_per_token=self.move_s_per_token,
+        )
+
+
+class BalanceNumbers(TypedDict):
+    """The keyword arguments of a `BalanceSpec` (rounds/balancing/balance_spec.py)."""
+
+    step_s: float
+    step_s_per_sequence: float
+    step_s_per_kv_token: float
+    kv_capacity_tokens: int
+    move_s: float
+    move_s_per_token: float
+
+
 class RoundHandOver(Strict):
     """Engines that stop decoding and train what is finished while the tail of the round decodes on."""
 

@@ -153,6 +153,7 @@ class RoundNumbers(TypedDict):
     cutoff_tokens: int | None
     copies: int
     long_share: float
+    keeps_history: bool
 
 
 class PlannedJob(Strict):
@@ -197,6 +198,7 @@ class PlannedJob(Strict):
             cutoff_tokens=short.cutoff_tokens,
             copies=1 if long is None else long.issue.copies,
             long_share=short.long_share or 0.0,
+            keeps_history=any(kind is not None and kind.rollout.balance is not None for kind in (short, long)),
         )
 
     @model_validator(mode="after")
@@ -237,6 +239,16 @@ def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
         faults.append(
             (f"cutoff_tokens belongs to mode exact; write null for mode {mode}", "rounds.short.cutoff_tokens")
         )
+    if mode in ("race", "defer"):
+        # There who ends first is trained, so the order in which samples start would decide what is learnt from.
+        faults += [
+            (
+                f"balance belongs to modes sync, exact and predict; write null for mode {mode}",
+                f"rounds.{name}.rollout.balance",
+            )
+            for name, kind in (("short", short), ("long", long))
+            if kind is not None and kind.rollout.balance is not None
+        ]
     if mode == "predict" and short.long_share is None:
         faults.append(("mode predict needs long_share, between 0 and 1", "rounds.short.long_share"))
     if mode != "predict" and short.long_share is not None:

@@ -11,6 +11,7 @@ from ..base import Count, Name, Strict, cross_error, is_none
 from ..limits import MOST_ISSUED
 from .layouts import EngineLayout, UpdateLayout
 from .levers import (
+    RoundBalance,
     RoundDrafts,
     RoundHandOver,
     RoundPrefix,
@@ -74,6 +75,16 @@ class RoundRollout(Strict):
 
     prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
     """Placement of a prompt's samples on one engine; null: each sample goes to the least loaded engine."""
+
+    balance: Annotated[RoundBalance | None, Field(exclude_if=is_none)] = None
+    """Order and placement of samples by how long their prompts' earlier responses were; null: samples start in order,
+    each on the engine that has the fewest. Not beside prefix."""
+
+    @model_validator(mode="after")
+    def _one_placement(self) -> RoundRollout:
+        if self.balance is not None and self.prefix is not None:
+            raise cross_error("is beside prefix, and each says where samples go; remove one of the two", "balance")
+        return self
 
     @property
     def layout(self) -> EngineLayout:

@@ -1,0 +1,272 @@
+"""Samples start in the order of what is expected of them, longest first, where they would end soonest.
+
+A long sample that starts late is decoded alone at the end of its round, on an engine that could have had others beside
+it. So of the samples that wait the longest expected one starts first, on the engine that would end soonest with it
+(balance_spec.py), and only while that has room: a place among those that it decodes at a time, and memory. The others
+wait here and not in an engine, so that the next place goes to whom it helps most by what is known then.
+
+Invariants:
+- a sample waits, or is on one engine, until it ended or was removed;
+- who waits starts in order: the first sample of a prompt that has no estimate (a probe), then by the estimate,
+  descending, then in the order of issue; where the first of them has no room, none starts, but for samples on the move;
+- engines that are full or not alive get nothing; an engine without a sample has room for any;
+- the same calls give the same answers: no clock, no randomness, ties to the lowest number.
+
+Which samples a round issues, and which of them count, is not decided here, and does not depend on it in `sync`, in
+`exact` and in `predict`: there every sample that counts runs to its end whenever it starts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from ..machines.events import SampleKey
+from .balance_spec import BalanceSpec, Load, Longest, Share, Work, share
+from .length_estimates import NOTHING, Expected, LengthEstimates, Recorded
+from .placement import ToPlace
+from .relief import Running, moves
+
+ROOM = 0.5
+"""Of the tokens that a sample is expected to have, the share that memory is kept for when it starts: what it holds over
+its life, on average. If more is wanted at once the engine preempts the sample that came last, a short one."""
+
+LIGHT = 2
+"""An engine is light if another one has so many times its samples."""
+
+Rank = tuple[float, SampleKey]
+
+
+class Balance(NamedTuple):
+    """What a round is balanced by: the plan's numbers, and what was recorded of its prompts."""
+
+    spec: BalanceSpec
+    recorded: Recorded = NOTHING
+
+
+class LongestFirst:
+    """The placement of one round by history; see the protocol in placement.py.
+
+    Args:
+        engines: number of engines.
+        balance: what is known when the round begins.
+        at_once: samples that an engine decodes at a time.
+    """
+
+    def __init__(self, engines: int, balance: Balance, at_once: int) -> None:
+        if engines < 1 or at_once < 1:
+            raise ValueError("at least one engine is needed, and one sample at a time")
+        self.moved = 0
+        """Samples that were moved to an engine that had few."""
+        self.moved_tokens = 0
+        """Tokens that these had, their prompts' included."""
+        self._spec, self._at_once = balance.spec, at_once
+        self._estimates = LengthEstimates(balance.recorded.expected)
+        self._longest = Longest(balance.recorded.spread)
+        self._engines = [_Engine(self._longest) for _ in range(engines)]
+        self._samples: dict[SampleKey, ToPlace] = {}
+        self._where: dict[SampleKey, int] = {}  # of those that are on an engine
+        self._of_prompt: dict[str, dict[SampleKey, None]] = {}
+        self._heap: list[Rank] = []  # who waits; of a sample that is in it twice the entry of its rank counts
+        self._ranks: dict[SampleKey, Rank] = {}
+        self._probed: set[str] = set()
+        self._target: dict[SampleKey, int] = {}  # engines that samples on the move go to
+        self._asked: dict[int, int] = {}  # samples that an engine had when it was last offered others'
+
+    # -- samples -------------------------------------------------------------------------------------------------------
+
+    def add(self, sample: ToPlace) -> None:
+        """A sample waits for an engine from now on; it is new, or was released by the engine that it was on."""
+        key, prompt = sample.key, sample.prompt
+        assert key not in self._ranks, f"{key} waits already"
+        self._take_out(key)
+        self._samples[key] = sample
+        self._of_prompt.setdefault(prompt, {})[key] = None
+        self._rank(key, probe=prompt not in self._probed and not self._estimates.knows(prompt))
+        self._probed.add(prompt)
+
+    def _rank(self, key: SampleKey, *, probe: bool = False) -> None:
+        sample = self._samples[key]
+        first = -float("inf") if probe else -self._left(sample).median
+        self._ranks[key] = (first, key)
+        heapq.heappush(self._heap, self._ranks[key])
+
+    def place(self, alive: Collection[int]) -> list[tuple[SampleKey, int]]:
+        """The samples that start now, in order, each with its engine."""
+        placed = []
+        for key, target in list(self._target.items()):
+            if key in self._ranks:
+                del self._target[key]
+                if target in alive:
+                    placed.append((key, self._start(key, target)))
+        candidates = sorted(alive)
+        while self._heap:
+            rank = self._heap[0]
+            if self._ranks.get(rank[1]) != rank:  # it started, was removed, or has another rank
+                heapq.heappop(self._heap)
+                continue
+            engine = self._best(self._samples[rank[1]], candidates)
+            if engine is None:
+                break
+            heapq.heappop(self._heap)
+            placed.append((rank[1], self._start(rank[1], engine)))
+        return placed
+
+    def _best(self, sample: ToPlace, candidates: list[int]) -> int | None:
+        """The engine with room that would end soonest with the sample."""
+        more, room = self._share(sample), self._room(sample)
+        best, best_s = None, float("inf")
+        for number in candidates:
+            engine = self._engines[number]
+            if engine.shares and (
+                len(engine.shares) >= self._at_once or engine.room + room > self._spec.kv_capacity_tokens
+            ):
+                continue
+            end_s = self._spec.end_s(engine.work_with(more), self._at_once)
+            if end_s < best_s:
+                best, best_s = number, end_s
+        return best
+
+    def _start(self, key: SampleKey, number: int) -> int:
+        del self._ranks[key]
+        self._where[key] = number
+        self._take_in(key, number)
+        return number
+
+    def _take_in(self, key: SampleKey, number: int) -> None:
+        sample = self._samples[key]
+        self._engines[number].add(key, self._share(sample), self._room(sample))
+
+    def _share(self, sample: ToPlace) -> Share:
+        return share(sample.prompt_tokens + sample.kept, *self._left(sample))
+
+    def _left(self, sample: ToPlace) -> Expected:
+        """What a sample that starts has before it."""
+        if sample.kept:
+            return self._estimates.left(sample.prompt, sample.limit, sample.kept)
+        return self._estimates.of(sample.prompt, sample.limit)
+
+    def _room(self, sample: ToPlace) -> float:
+        return sample.prompt_tokens + max(float(sample.kept), ROOM * self._estimates.room(sample.prompt, sample.limit))
+
+    def ended(self, key: SampleKey, tokens: int) -> None:
+        """The sample ended with so many tokens; its siblings are expected to be as long at least."""
+        prompt = self._samples[key].prompt
+        self.remove(key)
+        if self._estimates.ended(prompt, tokens):
+            self._reprice(prompt)
+
+    def _reprice(self, prompt: str) -> None:
+        """The prompt's estimate has changed."""
+        for key in self._of_prompt.get(prompt, ()):
+            if key in self._ranks:
+                self._rank(key)
+            else:
+                engine = self._engines[self._where[key]]
+                engine.drop(key)
+                self._take_in(key, self._where[key])
+
+    def remove(self, key: SampleKey) -> None:
+        """The sample was aborted or lost. Unknown keys are ignored."""
+        self._target.pop(key, None)
+        self._take_out(key)
+
+    def _take_out(self, key: SampleKey) -> None:
+        sample = self._samples.pop(key, None)
+        if sample is None:
+            return
+        del self._of_prompt[sample.prompt][key]
+        if self._ranks.pop(key, None) is None:
+            self._engines[self._where.pop(key)].drop(key)
+
+    def forget(self, engine: int) -> None:
+        """The engine died: whoever was to move there goes where there is room."""
+        self._target = {key: target for key, target in self._target.items() if target != engine}
+        self._asked.pop(engine, None)
+
+    def running(self, engine: int) -> list[SampleKey]:
+        """The samples on an engine, in the order in which they were placed."""
+        return list(self._engines[engine].shares)
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def to_relieve(self, alive: Collection[int]) -> bool:
+        """Whether an engine has few samples while another one has samples to spare: then `relieve` may be asked."""
+        return not self._ranks and not self._target and bool(self._light(alive))
+
+    def _light(self, alive: Collection[int]) -> list[int]:
+        """Engines that have few samples beside the one that has most, and half as many at most as when they were last
+        offered others': as a round ends each asks a few times only."""
+        counts = {number: len(self._engines[number].shares) for number in sorted(alive)}
+        most = max(counts.values(), default=0)
+        return [
+            number
+            for number, count in counts.items()
+            if LIGHT * count <= most and most > 1 and count < self._asked.get(number, most) / 2 + (count > 0) / 2
+        ]
+
+    def relieve(self, alive: Collection[int], tokens: Mapping[SampleKey, int]) -> list[tuple[SampleKey, int]]:
+        """The running samples that are to be released, each with the engine that it runs on; once they are added again
+        they start on the engine that has few.
+
+        `tokens`: those that running samples have; samples that are not in it are not moved.
+        """
+        for key, have in tokens.items():
+            sample = self._samples.get(key)
+            if sample is not None and self._estimates.seen(sample.prompt, have):
+                self._reprice(sample.prompt)
+        light = self._light(alive)
+        self._asked |= {number: len(self._engines[number].shares) for number in light}
+        loads = {
+            number: [self._running(key, tokens[key]) for key in self._engines[number].shares if key in tokens]
+            for number in sorted(alive)
+        }
+        released = []
+        for key, target in moves(self._spec, self._longest, self._at_once, loads, light):
+            self._target[key] = target
+            self.moved += 1
+            self.moved_tokens += self._samples[key].prompt_tokens + tokens[key]
+            released.append((key, self._where[key]))
+        return released
+
+    def _running(self, key: SampleKey, tokens: int) -> Running:
+        sample = self._samples[key]
+        held = sample.prompt_tokens + tokens
+        return Running(key, held, share(held, *self._estimates.left(sample.prompt, sample.limit, tokens)))
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two calls."""
+        assert set(self._ranks).isdisjoint(self._where), "a sample that runs waits"
+        assert set(self._ranks) | set(self._where) == set(self._samples), "a sample is nowhere"
+        for number, engine in enumerate(self._engines):
+            assert set(engine.shares) == {key for key, where in self._where.items() if where == number}
+            assert len(engine.shares) <= self._at_once, "an engine has more samples than it decodes at a time"
+
+
+class _Engine:
+    """The samples of one engine, with their shares of its work and the memory that is kept for them."""
+
+    def __init__(self, longest: Longest) -> None:
+        self.shares: dict[SampleKey, Share] = {}
+        self.room = 0.0
+        self._rooms: dict[SampleKey, float] = {}
+        self._longest = longest
+        self._load: Load | None = Load(longest)  # None: to be summed anew
+
+    def add(self, key: SampleKey, of_sample: Share, room: float) -> None:
+        self.shares[key], self._rooms[key] = of_sample, room
+        self.room += room
+        if self._load is not None:
+            self._load.add(of_sample)
+
+    def drop(self, key: SampleKey) -> None:
+        del self.shares[key], self._rooms[key]
+        # Summed anew, not subtracted, so that no rounding is left over.
+        self.room = sum(self._rooms.values())
+        self._load = None
+
+    def work_with(self, one_more: Share) -> Work:
+        if self._load is None:
+            self._load = Load(self._longest, self.shares.values())
+        return self._load.work_with(one_more)

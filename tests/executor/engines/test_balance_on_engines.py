@@ -1,0 +1,56 @@
+"""Rounds that are balanced by history on two real engines."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.rounds.balancing.balance_spec import BalanceSpec
+from rlplan.rounds.balancing.length_estimates import Expected, Recorded
+from rlplan.rounds.balancing.longest_first import Balance
+from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.seeds import RoundSeeds
+
+from .test_engines import PROMPTS, load, runner
+
+pytestmark = pytest.mark.engine
+
+LAYOUT = EngineLayout(1, 2)
+LONGEST, GROUP = 200, 4
+MOVES_COST_NOTHING = BalanceSpec(1e-3, 1e-2, 0.0, 100_000, 0.0, 0.0)
+
+
+def test_a_balanced_round_has_the_samples_of_one_by_count_also_those_that_moved(fleet, loop, tiny_model):
+    async def body():
+        path = tiny_model / "model.safetensors"
+
+        async def give(engine, to):
+            await engine.load(str(path), to, False)
+
+        async def run(version, balance):
+            await load(fleet, LAYOUT, path, version)
+            machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, LONGEST)
+            seeds = RoundSeeds(7, lambda prompt: 0, None)
+            result = await runner(fleet).run(
+                machine, LAYOUT, version, give, version, seeds, max_num_seqs=6, balance=balance
+            )
+            assert len(machine.outcome().trained) == len(PROMPTS)
+            assert all(s.version_start == s.version_end == version for s in result.samples.values())
+            assert all(len(s.tokens) == len(s.logprobs) for s in result.samples.values())
+            return result
+
+        by_count = await run("count", None)
+        # A wrong history, so that one engine gets what turns out long.
+        wrong = {prompt: Expected(1.0 + 150.0 * (n % 2), 1.0 + 150.0 * (n % 2)) for n, prompt in enumerate(PROMPTS)}
+        relieved = 0
+        for number, recorded in enumerate((Recorded({}), Recorded(wrong))):
+            balanced = await run(f"balance{number}", Balance(MOVES_COST_NOTHING, recorded))
+            tokens = {key: sample.tokens for key, sample in balanced.samples.items()}
+            assert tokens == {key: sample.tokens for key, sample in by_count.samples.items()}
+            assert balanced.relieved == 0 or any(sample.moves for sample in balanced.samples.values())
+            relieved += balanced.relieved
+        assert relieved > 0
+
+    loop.run_until_complete(body())

@@ -1,0 +1,122 @@
+"""Rounds that are balanced by history, simulated: what they change, and what they leave as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.rounds.balancing.balance_spec import BalanceSpec
+from rlplan.rounds.balancing.length_estimates import NOTHING, Expected, Recorded
+from rlplan.rounds.round_spec import RoundKind
+
+CAP = 400
+SPEC = BalanceSpec(0.01, 1e-3, 1e-6, 20_000, 0.02, 1e-5)
+BY_COUNT = DecodeCost(
+    EngineLayout(1, 2),
+    0.01,
+    1e-3,
+    1e-6,
+    0.001,
+    1e-5,
+    kv_capacity_tokens=20_000,
+    max_sequences=64,
+    sync_s=0,
+    host_bytes=0,
+)
+BALANCED = replace(BY_COUNT, balance=SPEC)
+REWARD = RewardCost(4, 0.01, 0.0)
+
+
+def draws(seed: int, prompts: int, samples: int, redraws: int = 0) -> RoundDraws:
+    """Prompts of unlike lengths; with `redraws` each has so many draws."""
+    rng = np.random.default_rng(seed)
+    middles = np.exp(rng.normal(3.5, 1.0, prompts))
+    each = np.repeat(middles, max(1, redraws))
+    lengths = np.clip(each[:, None] * np.exp(rng.normal(0, 0.4, (len(each), samples))), 1, CAP).astype(np.int32)
+    if redraws:
+        lengths[redraws - 1 :: redraws] = CAP  # the last draw of each is long
+    recorded = Recorded({str(p): Expected(float(m), float(m)) for p, m in enumerate(middles)}, 0.4)
+    offset = np.arange(prompts + 1) * redraws if redraws else None
+    tokens = np.full(prompts, 20, dtype=np.int32)
+    return RoundDraws(lengths, tokens, CAP, float(lengths.mean()), offset=offset, recorded=recorded)
+
+
+def kind(mode: str, prompts: int, samples: int) -> RoundKind:
+    if mode == "sync":
+        return RoundKind("short", prompts, prompts, samples, samples, CAP)
+    if mode == "exact short":
+        return RoundKind("short", prompts, max(1, prompts // 2), samples, samples, CAP, cutoff_tokens=60)
+    return RoundKind("long", prompts, prompts, samples, samples, CAP, cutoff_tokens=60, copies=2)
+
+
+def simulate(of: RoundKind, drawn: RoundDraws, cost: DecodeCost, at_once: int) -> SimulatedRound:
+    return simulate_one_round(of, drawn, cost, REWARD, at_once, reference=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 10_000), st.sampled_from(("sync", "exact short", "exact long")), st.booleans(), st.integers(2, 20)
+)
+def test_balance_never_changes_which_draws_are_trained(seed: int, mode: str, known: bool, at_once: int) -> None:
+    drawn = draws(seed, 10, 3, redraws=8 if mode == "exact long" else 0)
+    drawn = drawn if known else replace(drawn, recorded=NOTHING)
+    by_count, balanced = (simulate(kind(mode, 10, 3), drawn, cost, at_once) for cost in (BY_COUNT, BALANCED))
+
+    def trained(simulated: SimulatedRound) -> list[tuple[int, int]]:
+        return sorted(
+            (int(simulated.prompt[draw]), int(simulated.row[draw]))
+            for draw in np.flatnonzero(simulated.kept.any(axis=1))
+        )
+
+    if mode == "exact short":
+        assert trained(balanced) == trained(by_count)
+        assert balanced.fate[: len(by_count.fate)].tolist() == by_count.fate[: len(balanced.fate)].tolist()
+    else:
+        assert [prompt for prompt, _ in trained(balanced)] == [prompt for prompt, _ in trained(by_count)]
+    if mode == "exact long":  # the first long draw of each prompt, however the draws interleave in time
+        lengths = drawn.lengths
+        for prompt, row in trained(balanced):
+            rows = range(8 * prompt, 8 * prompt + 8)
+            assert row == next(r for r in rows if lengths[r].max() > 60)
+
+
+def test_rounds_that_wait_for_places_end_sooner_by_history_and_also_without_one() -> None:
+    seconds = {"count": 0.0, "history": 0.0, "probes": 0.0}
+    for seed in range(6):
+        drawn = draws(seed, 40, 4)
+        for name, cost, given_draws in (
+            ("count", BY_COUNT, drawn),
+            ("history", BALANCED, drawn),
+            ("probes", BALANCED, replace(drawn, recorded=NOTHING)),
+        ):  # fmt: skip
+            seconds[name] += simulate(kind("sync", 40, 4), given_draws, cost, 8).times.decode_end_s
+    assert seconds["history"] < 0.9 * seconds["count"]
+    assert seconds["history"] < seconds["probes"] < seconds["count"]
+
+
+def test_samples_that_move_keep_their_tokens() -> None:
+    moved = 0
+    for seed in range(10):
+        drawn = draws(seed, 12, 4)
+        simulated = simulate(kind("sync", 12, 4), drawn, BALANCED, 64)
+        moved += simulated.times.moved
+        assert simulated.times.decoded_tokens == drawn.lengths.sum(), "no token is decoded twice"
+    assert moved > 0
+
+
+def test_the_compiled_simulator_is_never_asked_for_balanced_rounds() -> None:
+    drawn = draws(1, 12, 4)
+    asked = simulate_one_round(kind("sync", 12, 4), drawn, BALANCED, REWARD, 8)
+    assert asked.times == simulate(kind("sync", 12, 4), drawn, BALANCED, 8).times
+    assert asked.times.decode_end_s != pytest.approx(
+        simulate_one_round(kind("sync", 12, 4), drawn, BY_COUNT, REWARD, 8).times.decode_end_s
+    )
