@@ -16,7 +16,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from ...plans.schema.sections.levers import SearchDrafts
+from ...plans.schema.sections.levers import RoundDrafts, SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...profiles.drafts.draft_law import DraftLaw, geometric
 from ...profiles.drafts.draft_schema import ProfiledDrafts
@@ -132,6 +132,14 @@ def draft_laws(
             "so many, or assume an acceptance (search.drafts in the job)"
         )
     return measured.law(), measured.law(first_epoch=True)
+
+
+def drafted_as_planned(
+    cost: DecodeCost, planned: RoundDrafts, measured: ProfiledDrafts | None, allowed: SearchDrafts | None
+) -> DraftedCost:
+    """`cost` with the drafts that a plan has. Raises InputError as `draft_laws`."""
+    laws = draft_laws(measured, allowed, planned.tokens)
+    return drafted(cost, Drafts(planned.tokens, planned.up_to_sequences, *laws))
 
 
 def draft_lengths(measured: ProfiledDrafts | None, allowed: SearchDrafts | None) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
-from .draft_costs import Drafts, beside_judge, draft_laws, drafted, first_epoch_cost, slowed
+from .draft_costs import beside_judge, drafted_as_planned, first_epoch_cost, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
@@ -145,9 +145,7 @@ def _kind(
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
     decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
     if rollout.drafts is not None:
-        tokens = rollout.drafts.tokens
-        laws = draft_laws(profile.drafts, allowed, tokens)
-        decode = drafted(decode, Drafts(tokens, rollout.drafts.up_to_sequences, *laws))
+        decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
     spec = change_spec(round_)
     change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
     return RoundCosts(decode, rollout.max_num_seqs, train_of(profile, round_.train, apart), change, streams)

@@ -16,14 +16,20 @@ ENOUGH_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Steps of an engine with batches of one class: mean seconds without and with drafts (0: no such step), and, of
-    those that might draft, their samples, tokens drafted, tokens accepted."""
+    """Steps of an engine with batches of one class: mean seconds without and with drafts to verify (0: no such step);
+    of those that might draft, times their samples: all, and those with some to verify; tokens drafted, accepted."""
 
     plain_s: float
     drafted_s: float
     sequence_steps: int
+    drafted_steps: int
     drafted: int
     accepted: int
+
+    @property
+    def more_s(self) -> float:
+        """Seconds by which a step that might draft takes longer than one that might not, whether it drafts or not."""
+        return self.drafted_steps / self.sequence_steps * (self.drafted_s - self.plain_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ def _one(parts: Sequence[BatchCounts]) -> BatchCounts:
         plain_s=mean([(part.plain_s, part.sequence_steps) for part in parts]),
         drafted_s=mean([(part.drafted_s, part.sequence_steps) for part in parts]),
         sequence_steps=sum(part.sequence_steps for part in parts),
+        drafted_steps=sum(part.drafted_steps for part in parts),
         drafted=sum(part.drafted for part in parts),
         accepted=sum(part.accepted for part in parts),
     )
@@ -129,7 +136,7 @@ def overheads(counts: DraftCounts, law: DraftLaw, base_s: Callable[[float], floa
             continue
         batch = middle(largest)
         verified = batch * law.verified(law.most_tokens, batch)
-        points.append((batch, one.drafted_s - one.plain_s - (base_s(verified) - base_s(batch))))
+        points.append((batch, one.more_s - (base_s(verified) - base_s(batch))))
     if not points:
         return 0.0, 0.0
     mean_s = math.fsum(extra_s for _, extra_s in points) / len(points)

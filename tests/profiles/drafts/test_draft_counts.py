@@ -31,7 +31,9 @@ def counts_of(law: DraftLaw, batches: dict[int, int]) -> DraftCounts:
             accepted[place] += steps * other
         verified, emitted = law.verified(law.most_tokens, batch) - 1, law.emitted(law.most_tokens, batch) - 1
         drafted_s = base_s(batch * (1 + verified)) + law.extra_s(batch)
-        ones[largest] = BatchCounts(base_s(batch), drafted_s, steps, round(steps * verified), round(steps * emitted))
+        ones[largest] = BatchCounts(
+            base_s(batch), drafted_s, steps, steps, round(steps * verified), round(steps * emitted)
+        )
     return DraftCounts(sum(batches.values()), tuple(map(round, drafted)), tuple(map(round, accepted)), ones)
 
 
@@ -58,7 +60,7 @@ def test_seconds_beyond_the_tokens_are_a_line_in_the_samples() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0.001, 1), st.integers(0, 10**6)), min_size=1, max_size=8))
 def test_seconds_are_never_negative_whatever_was_measured(steps: list[tuple[float, float, int]]) -> None:
-    ones = {2**k - 1: BatchCounts(p, d, n, n, n // 2) for k, (p, d, n) in enumerate(steps, start=1)}
+    ones = {2**k - 1: BatchCounts(p, d, n, n, n, n // 2) for k, (p, d, n) in enumerate(steps, start=1)}
     counts = DraftCounts(1, (1,), (1,), ones)
     assert min(overheads(counts, LAW, base_s)) >= 0
 
@@ -90,10 +92,11 @@ def test_rounds_add_up_in_any_order() -> None:
 
 
 def test_an_event_of_a_trace_is_read_and_a_damaged_one_refused() -> None:
-    steps = {"plain_s": 0.01, "drafted_s": 0.012, "emitted": 1.5, "sequence_steps": 90, "drafted": 70, "accepted": 40}
+    steps = {"plain_s": 0.01, "drafted_s": 0.012, "emitted": 1.5, "sequence_steps": 90, "drafted_steps": 80,
+             "drafted": 70, "accepted": 40}  # fmt: skip
     event = {"sequence_steps": 90, "drafted_at": [50, 20], "accepted_at": [30, 10], "batches": {"3": steps}}
     counts = DraftCounts.of_event(event)
-    assert counts.batches[3] == BatchCounts(0.01, 0.012, 90, 70, 40)
+    assert counts.batches[3] == BatchCounts(0.01, 0.012, 90, 80, 70, 40)
     for damage in ({"batches": None}, {"accepted_at": [30]}, {"drafted_at": "x"}, {"sequence_steps": None}):
         with pytest.raises(ValueError, match=r"drafts|invalid literal"):
             DraftCounts.of_event({**event, **damage})
