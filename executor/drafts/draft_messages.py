@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,12 +48,31 @@ the prompt in this round, the sample itself, responses to other prompts."""
 
 @dataclass(slots=True)
 class BatchSteps:
-    """Steps of an engine with batches of one class, as means: seconds without and with drafts to verify, and tokens
-    that a sample got in a step with some; 0 where there was no such step."""
+    """Steps of an engine with batches of one class.
+
+    Means over its last ones: seconds without and with drafts to verify, and tokens that a sample got in a step with
+    some; 0 where there was no such step. Counts of the round, of steps times their samples: steps in which samples were
+    drafted for, and steps with drafts to verify; tokens drafted and accepted.
+    """
 
     plain_s: float = 0.0
     drafted_s: float = 0.0
     emitted: float = 0.0
+    sequence_steps: int = 0
+    drafted_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def added(self, other: BatchSteps) -> BatchSteps:
+        """Both together; the means are those of `other`, where it has seen such steps."""
+        latest = other if other.plain_s or other.drafted_s else self
+        return replace(
+            latest,
+            sequence_steps=self.sequence_steps + other.sequence_steps,
+            drafted_steps=self.drafted_steps + other.drafted_steps,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+        )
 
 
 @dataclass(slots=True)
@@ -78,9 +97,13 @@ class DraftReport:
     index_bytes: int = 0
     unfinished: dict[str, Tokens] = field(default_factory=dict)
 
+    def batch(self, running: int) -> BatchSteps:
+        """Steps of the class of batches that one of so many samples belongs to."""
+        return self.batches.setdefault(2 ** running.bit_length() - 1, BatchSteps())
+
     def packed(self) -> tuple[Any, ...]:
         """As plain data."""
-        batches = [[size, one.plain_s, one.drafted_s, one.emitted] for size, one in self.batches.items()]
+        batches = [[size, *astuple(one)] for size, one in self.batches.items()]
         texts = [[name, tokens.tobytes()] for name, tokens in self.unfinished.items()]
         return (self.steps, self.sequence_steps, self.drafted_at, self.accepted_at, self.by_source, batches,
                 self.index_bytes, texts)  # fmt: skip
@@ -111,7 +134,8 @@ def summed(reports: Iterable[DraftReport]) -> DraftReport:
         total.accepted_at = _added(total.accepted_at, report.accepted_at)
         for source, tokens in report.by_source.items():
             total.by_source[source] = total.by_source.get(source, 0) + tokens
-        total.batches |= report.batches
+        for size, one in report.batches.items():
+            total.batches[size] = total.batches[size].added(one) if size in total.batches else one
         total.index_bytes += report.index_bytes
         total.unfinished |= report.unfinished
     return total
