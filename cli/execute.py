@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
 @click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of a run of the same data: drafts begin with the responses that its latest checkpoint remembers.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Check plans as a start and as rlplan check would, and the cluster in RAY_ADDRESS for room, and stop.",
@@ -70,6 +76,7 @@ def execute_command(
     out: Path,
     steps: int,
     resume: bool,
+    history: Path | None,
     dry_run: bool,
     show_placement: bool,
     checkpoint_every: int,
@@ -104,12 +111,13 @@ def execute_command(
             )
 
     from ..executor.execute import execute
-    from ..executor.prepare import Options, placement_of, prepare
+    from ..executor.prepare import Options, history_of, placement_of, prepare
     from .screens.live import LiveView
     from .shared.findings import line, memory_findings, with_findings
 
     try:
         executions = prepare(plans, out, resume)
+        remembered = None if history is None else history_of(history, executions, resume)
     except InputError as error:
         raise (with_findings(error, plans) if dry_run or show_placement else error) from None
     placement = placement_of(executions)
@@ -118,7 +126,9 @@ def execute_command(
     beyond_memory = [finding for plan in plans for finding in memory_findings(plan)]
     if beyond_memory:
         raise RunFailed(f"{line(beyond_memory[0])}{f' (and {len(beyond_memory) - 1} more)' * (len(beyond_memory) > 1)}")
-    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience)
+    options = Options(
+        steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered
+    )
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}

@@ -157,6 +157,7 @@ PAGES = {
             ("Train", "rlplan execute plan.yaml --steps 100 --out runs/a"),
             ("Go on after Ctrl-C", "rlplan execute plan.yaml --steps 100 --out runs/a --resume"),
             ("Compare plans side by side", "rlplan execute sync.yaml plan.yaml --steps 48 --out runs/compared"),
+            ("Drafts from an earlier run", "rlplan execute plan.yaml --steps 100 --out runs/b --history runs/a"),
         ),
         f"{_DONE}, 1 the run failed or --dry-run has findings, 130 interrupted, with a checkpoint",
         ("report", "tune"),

@@ -110,6 +110,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
+    for run in runs:
+        if options.history is not None:
+            run.drafts.inherit(options.history, prompts)
     try:
         watcher.phase("reserving devices")
         await seats.open(own_machine)
@@ -125,6 +128,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             # Relative, so that a folder that is moved as a whole still finds its plan.
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
             await run.start(options.resume, start_s=round(start_s, 3), steps=options.steps, plan=plan)
+            if options.history is not None and run.drafts.store is not None:
+                known = run.drafts.store
+                source = Path(os.path.relpath(options.history, execution.run_dir)).as_posix()
+                run.event("history", checkpoint=source, prompts=len(known), bytes=known.nbytes)
             tell_faults(run, watcher)
         for note in rewards.notes():
             watcher.note(note)

@@ -19,6 +19,7 @@ from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
+from .drafts.history_store import saved_history
 from .placement.run_placement import run_placement
 from .placement.seats import DoesNotFit, Placement
 from .records.execution_folder import check_folder
@@ -67,7 +68,8 @@ class Options:
     how often one of them, or a reward worker, may be replaced within any hour. `checkpoint_every`: in steps; more often
     where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
     progress is left and the trained steps are checkpointed; None: the round is waited for. `node_patience_s`: seconds
-    that a trainer waits for a node in place of one that was lost.
+    that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
+    responses drafts begin with; None: with none.
     """
 
     steps: int
@@ -77,6 +79,7 @@ class Options:
     grace_s: float | None = None
     restarts_per_hour: int = 12
     node_patience_s: float = 600.0
+    history: Path | None = None
 
 
 def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:
@@ -119,6 +122,18 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
     for loc, fault, remedy in unsupported(plan, model, kind) if plan is not None else ():
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     return None if checked is None else Execution(path.stem, path, run_dir, checked)
+
+
+def history_of(run: Path, executions: Sequence[Execution], resume: bool) -> Path:
+    """The checkpoint of another run whose responses drafts begin with. Raises InputError if it cannot be used."""
+    checkpoint = saved_history(run)
+    if resume:
+        raise InputError("--resume goes on with what the run itself remembers; leave out --history", str(run))
+    rounds = [kind for each in executions for kind in (each.plan.job.rounds.short, each.plan.job.rounds.long)]
+    if not any(kind is not None and kind.rollout.drafts is not None for kind in rounds):
+        path = str(executions[0].plan_path)
+        raise InputError("none of its rounds decodes with drafts, which --history is for; leave it out", path)
+    return checkpoint
 
 
 def placement_of(executions: Sequence[Execution]) -> Placement:

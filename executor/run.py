@@ -29,10 +29,10 @@ from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
+from .rollout.drafts.run_drafts import RunDrafts
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
-from .rollout.run_drafts import RunDrafts
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weights.sync import SyncReport, WeightSync
@@ -257,11 +257,8 @@ class TrainingRun:
         loaded = await load_checkpoint(self._run_dir, self.trainer)
         for name, fault in loaded.damaged.items():
             self.event("checkpoint_damaged", checkpoint=name, reason=fault)
+            self.checkpoints.notes.append(f"checkpoint set aside, {name}: {fault}; back at step {loaded.state['step']}")
         state = loaded.state
-        self.checkpoints.notes += [
-            f"checkpoint set aside, {name}: {fault}; back at step {state['step']}"
-            for name, fault in loaded.damaged.items()
-        ]
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:

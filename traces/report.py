@@ -12,8 +12,8 @@ from typing import Any
 
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
-from .report_lengths import length_quantiles, tail, waste
-from .report_parts import reward_parts
+from .report_drafts import drafts_report
+from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
 from .report_steps import checkpoint_costs, missing_engines, series, spreads
@@ -88,6 +88,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
         "waste": waste(steps, run.samples),
         "overlap": overlap(run.plan, steps, run.samples, run.events),
+        "drafts": drafts_report(steps, run.events),
         "timeline": round_timeline(steps, run.samples, run.events),
     }
     if baseline is not None:

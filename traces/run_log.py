@@ -6,6 +6,7 @@ restarted, steps are done again; then only the later step and its samples are th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def read_run(path: Path) -> RunLog:
                     _check_streamed(event)
                 case "tail":
                     _check_tail(event)
+                case "drafts":
+                    _check_drafts(event)
                 case "balanced":
                     _check_whole(event, "step", "prompts", "known", "moved", "moved_tokens")
                 case "restart":
@@ -174,6 +177,32 @@ def _check_tail(event: dict[str, Any]) -> None:
             _check_number(event, name, LONGEST_S)
     if event["at_s"] is None and event["seconds"] is not None:
         raise TypeError(f"a tail began after {_shown(event['seconds'])} seconds of a change that never was")
+
+
+def _check_drafts(event: dict[str, Any]) -> None:
+    """Raise KeyError or TypeError if a `drafts` event lacks a value or has one of another type."""
+    _check_whole(event, "step", "epoch", "steps", "sequence_steps", "index_bytes", "history_bytes")
+    for name in ("drafted_at", "accepted_at"):
+        values = event[name]
+        if not isinstance(values, list) or not all(isinstance(value, int) and 0 <= value <= MOST for value in values):
+            raise TypeError(f"{name} of a round's drafts is {_shown(values)}, which does not count anything")
+    if len(event["drafted_at"]) != len(event["accepted_at"]) or not isinstance(event["by_source"], dict):
+        raise TypeError(f"drafts of step {event['step']} have no counts by place and source")
+    _check_counts(event, "by_source")
+    batches = event["batches"]
+    if not isinstance(batches, dict) or not all(
+        size.isdigit() and isinstance(batch, dict) and _are_numbers(batch.values()) for size, batch in batches.items()
+    ):
+        raise TypeError(f"batches of a round's drafts are {_shown(batches)}, which are no means by batch")
+    for batch in batches.values():
+        for name in ("plain_s", "drafted_s", "emitted"):
+            _check_number({"event": "round's drafts", **batch}, name, LONGEST_S)
+    if not (isinstance(ahead := event.get("ahead", [0, 0]), list) and len(ahead) == 2 and _are_numbers(ahead)):
+        raise TypeError(f"ahead of a round's drafts is {_shown(ahead)}, which is not two counts")
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int | float) and abs(value) <= MOST for value in values)
 
 
 def _check_sample(event: dict[str, Any]) -> None:

@@ -156,6 +156,8 @@ def word_mistakes() -> Iterator[Mistake]:
         ("execute", "{at}/sync.yaml", "--dry-run", "--out", "/proc"),
         ("execute", "{at}/sync.yaml", "--dry-run", "--out", "{at}/notes.txt"),
         ("execute", "{at}/sync.yaml", "--resume", "--dry-run"),
+        ("execute", "{at}/sync.yaml", "--history", "{at}", "--dry-run"),
+        ("execute", "{at}/sync.yaml", "--history", "{at}/sync.yaml", "--dry-run"),
         ("check", "{at}/plan.yaml", "--policy", "{at}/job.yaml"),
         ("check", "", "{at}/plan.yaml"),
         ("solve", "n" * 300),

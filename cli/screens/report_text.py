@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...plans.diff.quantity_text import UNKNOWN
-from ...plans.phrases.numbers import bytes_text, count, is_finite, percent, ratio, seconds, times
+from ...plans.phrases.draft_sources import source_text
+from ...plans.phrases.numbers import bytes_text, count, digits, is_finite, percent, ratio, seconds, times
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
 _INCIDENTS = 8
+_EPOCHS = 8
 
 
 def run_text(name: str, detail: dict[str, Any]) -> str:
@@ -55,7 +57,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"(+- {_figure(detail['length_ratio_standard_error'], ratio)}), K-S distance {detail['length_ks']:.3f}; "
             f"predicted {ratio(detail['length_ratio_predicted'])}"
         )
-    lines += [*_tail_and_waste(detail), *_overlap(detail)]
+    lines += [*_tail_and_waste(detail), *_overlap(detail), *_drafts(detail)]
     counts = detail["reward_timeouts"]
     if counts.get("timeouts"):
         lines.append(
@@ -134,6 +136,35 @@ def _overlap(detail: dict[str, Any]) -> list[str]:
             f"{seconds(tails['seconds'])}, {tails['moved']:.1f} samples moved to them"
         )
     return lines
+
+
+def _drafts(detail: dict[str, Any]) -> list[str]:
+    """What drafts gave; nothing of a run without."""
+    drafts = detail.get("drafts")
+    if drafts is None:
+        return []
+    sources = ", ".join(f"{one_line(source_text(s))} {digits(tokens)}" for s, tokens in drafts["by_source"].items())
+    lines = [
+        f"  drafts in {count(drafts['rounds'], 'round')}: {digits(drafts['accepted'])} accepted tokens a sample's step"
+        + (f" ({sources})" if sources else "")
+    ]
+    shares = ", ".join(_figure(share, percent) for share in drafts["accepted_share_at"])
+    if shares:
+        lines.append(f"    accepted of the first drafted tokens, the second and so on: {shares}")
+    if len(epochs := drafts["epochs"]) > 1:
+        shown = ", ".join(f"{epoch['epoch']}: {digits(epoch['accepted'])}" for epoch in epochs[-_EPOCHS:])
+        lines.append(f"    accepted by epoch: {'... ' if len(epochs) > _EPOCHS else ''}{shown}")
+    saved_s = drafts["saved_s"]
+    if saved_s is not None:
+        each = f"{'saved' if saved_s >= 0 else 'cost'} {seconds(abs(saved_s) / drafts['rounds'])}"
+        lines.append(f"    drafts {each} of engine time a round, {seconds(abs(saved_s))} in all")
+    if drafts["ahead_samples"]:
+        lines.append(
+            f"    {count(drafts['ahead_samples'], 'sample')} decoded ahead for drafts alone, "
+            f"{count(drafts['ahead_tokens'], 'token')}"
+        )
+    held = f"index of the engines at most {bytes_text(drafts['index_bytes'])}"
+    return [*lines, f"    {held}; the run remembers {bytes_text(drafts['history_bytes'])} of responses"]
 
 
 def _figure(value: float | None, text: Callable[[float], str]) -> str:

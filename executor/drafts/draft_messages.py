@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,37 +41,38 @@ class PromptHistory(NamedTuple):
         return cls(prompt, [np.frombuffer(data, np.int32) for data in responses], list(weights), ahead)
 
 
-SOURCES = ("earlier", "ahead", "sibling", "own", "other")
-"""Where a draft comes from: responses of earlier rounds, those that were decoded for drafts alone, another sample of
-the prompt in this round, the sample itself, responses to other prompts."""
-
-
 @dataclass(slots=True)
 class BatchSteps:
     """Steps of an engine with batches of one class.
 
-    Means over its last ones: seconds without and with drafts to verify, and tokens that a sample got in a step with
-    some; 0 where there was no such step. Counts of the round, of steps times their samples: steps in which samples were
-    drafted for, and steps with drafts to verify; tokens drafted and accepted.
+    The first are as BatchMeans has them (rounds/drafts/draft_account.py). The others are counts of the round, of steps
+    times their samples: `sequence_steps` in which samples were drafted for, `drafted_steps` with drafts to verify; and
+    tokens `drafted` and `accepted`.
     """
 
     plain_s: float = 0.0
     drafted_s: float = 0.0
     emitted: float = 0.0
+    verified: int = 0
+    saved_s: float = 0.0
     sequence_steps: int = 0
     drafted_steps: int = 0
     drafted: int = 0
     accepted: int = 0
 
-    def added(self, other: BatchSteps) -> BatchSteps:
-        """Both together; the means are those of `other`, where it has seen such steps."""
-        latest = other if other.plain_s or other.drafted_s else self
-        return replace(
-            latest,
-            sequence_steps=self.sequence_steps + other.sequence_steps,
-            drafted_steps=self.drafted_steps + other.drafted_steps,
-            drafted=self.drafted + other.drafted,
-            accepted=self.accepted + other.accepted,
+    def with_those_of(self, other: BatchSteps) -> BatchSteps:
+        """The steps of two engines: a mean is that of the engine whose steps count more in it, where both have one."""
+        most, least = (self, other) if self.verified >= other.verified else (other, self)
+        return BatchSteps(
+            most.plain_s or least.plain_s,
+            most.drafted_s or least.drafted_s,
+            most.emitted or least.emitted,
+            self.verified + other.verified,
+            self.saved_s + other.saved_s,
+            self.sequence_steps + other.sequence_steps,
+            self.drafted_steps + other.drafted_steps,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
         )
 
 
@@ -82,7 +83,7 @@ class DraftReport:
     Attributes:
         steps, sequence_steps: steps in which samples were drafted for, and their samples in all.
         drafted_at, accepted_at: tokens at each place of a draft, from the first: drafted, accepted.
-        by_source: accepted tokens by source (`SOURCES`).
+        by_source: accepted tokens by source (plans/phrases/draft_sources.py).
         batches: by the largest batch of a class, of powers of two.
         index_bytes: of the texts and their order, at the round's end.
         unfinished: by id of a request that was aborted, the tokens that it had.
@@ -125,7 +126,7 @@ class DraftReport:
 
 
 def summed(reports: Iterable[DraftReport]) -> DraftReport:
-    """The report of several engines together; seconds of a batch are those of the engine that reports it last."""
+    """The report of several engines together."""
     total = DraftReport()
     for report in reports:
         total.steps += report.steps
@@ -134,8 +135,8 @@ def summed(reports: Iterable[DraftReport]) -> DraftReport:
         total.accepted_at = _added(total.accepted_at, report.accepted_at)
         for source, tokens in report.by_source.items():
             total.by_source[source] = total.by_source.get(source, 0) + tokens
-        for size, one in report.batches.items():
-            total.batches[size] = total.batches[size].added(one) if size in total.batches else one
+        for size, steps in report.batches.items():
+            total.batches[size] = total.batches.get(size, BatchSteps()).with_those_of(steps)
         total.index_bytes += report.index_bytes
         total.unfinished |= report.unfinished
     return total

@@ -15,15 +15,19 @@ from __future__ import annotations
 import io
 import json
 import statistics
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from ...plans.files.run_folder import must_be_run_folder
+from ...plans.yaml.errors import InputError
 from .draft_messages import PromptHistory
 from .suffix_text import Tokens
+
+HISTORY = "history.npz"
+"""File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""
 
 MOST_BYTES = 512 * 2**20
 """Of tokens that a run keeps, 4 bytes each."""
@@ -143,10 +147,12 @@ class HistoryStore:
             names = json.loads(read["names"].tobytes())
             if names["format"] != FORMAT:
                 return f"it has format {names['format']}, and this version reads {FORMAT}"
-            texts = np.split(read["tokens"].astype(np.int32), np.cumsum(read["lengths"])[:-1])
+            *texts, rest = np.split(read["tokens"].astype(np.int32), np.cumsum(read["lengths"]))
+            if len(rest):
+                return "it is damaged (more tokens than its responses have)"
             rows = list(zip(names["prompts"], read["numbers"].tolist(), read["worths"].tolist(), texts, strict=True))
-        except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-            return f"{type(error).__name__}: {error}".splitlines()[0]
+        except Exception as error:  # noqa: BLE001 - whatever damage makes of a file, it costs speed and nothing else
+            return f"it is damaged ({type(error).__name__})"
         wanted = None if prompts is None else set(prompts)
         found: dict[str, list[Remembered]] = {}
         for prompt, (epoch, number, ahead), worth, tokens in rows:
@@ -157,6 +163,15 @@ class HistoryStore:
         if self._bytes > self._most_bytes:
             self._evict()
         return None
+
+    def count_as_earlier(self) -> None:
+        """What is remembered is of another run: its last round comes right before this one's first."""
+        rows = [each for kept in self._prompts.values() for each in kept]
+        epoch, number = (1 + max((of(each) for each in rows), default=-1) for of in (_epoch, _round))
+        for prompt, kept in self._prompts.items():
+            self._prompts[prompt] = [
+                each._replace(epoch=each.epoch - epoch, round=each.round - number) for each in kept
+            ]
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls."""
@@ -171,6 +186,33 @@ def read_history(path: Path) -> tuple[bytes | None, str | None]:
         return path.read_bytes(), None
     except OSError as error:
         return None, error.strerror or str(error)
+
+
+def saved_history(run_dir: Path) -> Path:
+    """The latest checkpoint of a run whose history can be read. Raises InputError if there is none."""
+    must_be_run_folder(run_dir)
+    checkpoints = sorted((run_dir / "checkpoints").glob("step-*"), reverse=True)
+    faults = []
+    for checkpoint in checkpoints:
+        data, fault = read_history(checkpoint / HISTORY)
+        store = HistoryStore()
+        fault = store.restore(data) if data is not None else fault
+        if fault is None and len(store):
+            return checkpoint
+        faults.append(f"{checkpoint.name}: {fault or 'it is empty'}")
+    if not checkpoints:
+        raise InputError(
+            "has no checkpoint of a run; give the folder of one run that decoded with drafts", str(run_dir)
+        )
+    raise InputError(f"remembers nothing for drafts ({HISTORY} of {'; '.join(faults)}); give another run", str(run_dir))
+
+
+def _epoch(each: Remembered) -> int:
+    return each.epoch
+
+
+def _round(each: Remembered) -> int:
+    return each.round
 
 
 def _bytes(kept: Iterable[Remembered]) -> int:

@@ -25,6 +25,8 @@ from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftRep
 from .exact_expand import mend_expand
 from .prompt_index import EMPTY, CommonText, PromptIndex
 
+NOTHING = np.empty(0, np.int32)
+
 READ_TOKENS = 8
 """Tokens of a sample after which its row is read again while it is drafted for."""
 
@@ -81,7 +83,8 @@ class HistoryProposer:
                 for name in scheduled.finished_req_ids:
                     self._read(name)
                     if (sample := self._samples.pop(name, None)) is not None:
-                        self._common.add(sample.index.responses()[sample.request])
+                        # One that was preempted has no row, and of its first tokens none may have been told.
+                        self._common.add(sample.index.responses().get(sample.request, NOTHING))
             return update(scheduled)
 
         runner._update_states = updated
@@ -90,6 +93,7 @@ class HistoryProposer:
         """Begin a round that drafts at most so many tokens a step, while at most so many samples decode."""
         self._tokens = min(tokens, self._most)
         self._account.up_to_sequences = up_to_sequences
+        self._account.begin_round()
         self._histories.clear()
         self._prompts.clear()
         self._samples.clear()
@@ -111,7 +115,7 @@ class HistoryProposer:
         report.index_bytes = sum(index.nbytes for index in self._prompts.values())
         for size, means in self._account.means().items():
             one = report.batches.setdefault(size, BatchSteps())
-            one.plain_s, one.drafted_s, one.emitted = means
+            one.plain_s, one.drafted_s, one.emitted, one.verified, one.saved_s = means
         return report
 
     # -- of vLLM -------------------------------------------------------------------------------------------------------
@@ -136,8 +140,8 @@ class HistoryProposer:
         verified = sum(map(len, self._scheduled.values()))
         if verified:
             self._learn(names, sampled_token_ids)
-        if not self._disturbed:
-            self._account.record(running, verified, sum(map(len, sampled_token_ids)), now - self._began)
+        seconds = 0.0 if self._disturbed else now - self._began
+        self._account.record(running, verified, sum(map(len, sampled_token_ids)), seconds)
         self._began = now
         least_chance = self._account.least_chance(running)
         if least_chance is None:

@@ -17,19 +17,16 @@ from typing import Any, NamedTuple
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
-from ..actors import ACTOR_OPTIONS, end_actor, track
+from ..actors import end_actor, track
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed, failure
-from ..placement.live_nodes import on_node
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import CALL_DEADLINE_S, Supervisor
 from ..weights.transfer.engine_transfers import Received
 from ..weights.transfer.session import Session
-from .engine import RolloutEngine
-from .engine_process import EngineProcess
+from .engine_process import EngineProcess, spawn_engine
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import START_GROUP, watch_start
-from .vllm_options import environment
 
 CLOSE_S = 20.0
 LOAD_BYTES_PER_S = 20e6  # slower than any disk or network that weights are sent over
@@ -57,15 +54,6 @@ class EngineBack(NamedTuple):
 
 EngineNews = EngineEvents | EngineDied | EngineBack | Exception
 """What an engine tells; an exception says why there will be no replacement."""
-
-
-def spawn_engine(config: EngineConfig) -> Any:
-    """A new actor for an engine."""
-    # Ray's stubs do not know this option.
-    remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(RolloutEngine)  # type: ignore[call-overload]
-    options = {**ACTOR_OPTIONS, "max_concurrency": 8, "runtime_env": {"env_vars": environment(config)}}
-    options |= on_node(config.node_id)
-    return remote.options(**options).remote(config)
 
 
 class EngineHandle:

@@ -15,13 +15,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..actors import retrieved, track
+import ray
+
+from ..actors import ACTOR_OPTIONS, retrieved, track
 from ..faults import ActorFailed, Fault, classify, failure, reason
+from ..placement.live_nodes import on_node
 from ..supervision import LOOK_S, LastHeard, Patience
-from .messages import EngineEvent
+from .engine import RolloutEngine
+from .messages import EngineConfig, EngineEvent
+from .start_watch import START_GROUP
+from .vllm_options import environment
 
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
 PROGRESS_S = 120.0  # in which an engine that has samples must decode `ALIVE_TOKENS` of one of them
+
+
+def spawn_engine(config: EngineConfig) -> Any:
+    """A new actor for an engine."""
+    # Ray's stubs do not know this option.
+    remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(RolloutEngine)  # type: ignore[call-overload]
+    options = {**ACTOR_OPTIONS, "max_concurrency": 8, "runtime_env": {"env_vars": environment(config)}}
+    options |= on_node(config.node_id)
+    return remote.options(**options).remote(config)
 
 
 class EngineProcess:

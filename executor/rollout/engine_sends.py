@@ -13,7 +13,7 @@ from typing import Any
 from ..actors import UnawaitedCalls
 from ..engines.engine_handle import EngineHandle
 from ..engines.messages import Request
-from .drafted_round import DraftedRound
+from .drafts.drafted_round import DraftedRound
 from .round_messages import Weights
 
 

@@ -37,8 +37,8 @@ from ..faults import failure
 from ..supervision import LOOK_S
 from .changes.engine_change import EngineChange, Held
 from .changes.light_engines import Holdings, LightEngines
-from .changes.samples_ahead import SamplesAhead
-from .drafted_round import DraftedRound
+from .drafts.drafted_round import DraftedRound
+from .drafts.samples_ahead import SamplesAhead
 from .engine_sends import EngineSends
 from .round_messages import Inbox, Message, Weights
 from .round_samples import RolloutResult
@@ -287,8 +287,7 @@ class LiveRound:
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.
 
-        With `patience_s`, engines that do not answer within so many seconds are not waited for. What was sent to them
-        keeps its turn before what is sent next.
+        With `patience_s`, engines are waited for so many seconds at most. What was sent to them keeps its turn.
         """
         self._sends.abort(self._abort(self._ledger.decoding()))
         if self.ahead is not None:

@@ -21,7 +21,7 @@ from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
 from .changes.engine_tail import RoundTail
 from .changes.light_engines import LightEngines
-from .drafted_round import DraftedRound
+from .drafts.drafted_round import DraftedRound
 from .live_round import LiveRound
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..phrases.numbers import NONE, count, digits, fixed, is_finite, percent, ratio, seconds, times
 from ..phrases.sentences import listed
-from .charts import charts_many_runs, charts_one_run, charts_timeline
+from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
 from .elements import Banner, Card, Table, mark, render
 from .palette import run_colours
@@ -158,6 +158,7 @@ def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
         charts_one_run.phases(key, name, detail),
         shape,
         charts_timeline.timeline(key, name, detail) if ran else None,
+        charts_drafts.drafts(key, name, detail) if ran else None,
     )
     return {
         "name": name,

@@ -29,6 +29,9 @@ MODE = {"sync": "#7f8b99", "exact": "#1d9bb8", "defer": "#d9822b", "race": "#d45
 _JOBS = ("#2a9bb5", "#c05fa8", "#cf9a2b", "#45a163", "#4d7fd6", "#d2625b", "#7a8796", "#9a74d8", "#8a9a2e", "#b8775a")
 """As in the terminal: cyan, magenta, yellow, green, blue, red; then four more."""
 
+SOURCE = {"earlier": "#3f84d6", "ahead": "#8b6fd0", "sibling": "#36a06c", "own": "#dc9a2e", "other": "#8b95a3"}
+"""Of accepted drafts, by where they come from."""
+
 GOOD, BAD = "#36a06c", "#d4574e"
 
 

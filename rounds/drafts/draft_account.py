@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 PLAIN_FIRST = 4
 PLAIN_EVERY = 64
@@ -59,11 +60,31 @@ class _Batch:
     plain_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_PLAIN))
     drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
+    verified: int = 0  # steps with drafts in this round
+    saved_s: float = 0.0  # by these
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
 
     def pays(self) -> bool:
         return self.emitted.value * self.plain_s.value >= LOSS * self.drafted_s.value
+
+
+class BatchMeans(NamedTuple):
+    """Steps of one class of batch.
+
+    Attributes:
+        plain_s, drafted_s: mean seconds of a step without and with drafts to verify; 0: there was none.
+        emitted: mean tokens that a sample gets in a step with drafts.
+        verified: steps of the round with drafts.
+        saved_s: seconds by which these were shorter than steps without drafts that give as many tokens; negative where
+            they were longer.
+    """
+
+    plain_s: float
+    drafted_s: float
+    emitted: float
+    verified: int
+    saved_s: float
 
 
 class DraftAccount:
@@ -76,6 +97,11 @@ class DraftAccount:
     def __init__(self, up_to_sequences: int) -> None:
         self.up_to_sequences = up_to_sequences
         self._batches: dict[int, _Batch] = {}
+
+    def begin_round(self) -> None:
+        """A round begins: what is counted by round is counted anew."""
+        for batch in self._batches.values():
+            batch.verified, batch.saved_s = 0, 0.0
 
     def least_chance(self, running: int) -> float | None:
         """The least chance from which a token is drafted now, while `running` samples decode; None: no drafts."""
@@ -94,15 +120,18 @@ class DraftAccount:
     def record(self, running: int, drafted: int, emitted: int, seconds: float) -> None:
         """A step of `running` samples with `drafted` tokens in all to verify took `seconds` and gave `emitted` tokens.
 
-        A batch above `up_to_sequences` is recorded, too: it says what a token more takes.
+        A batch above `up_to_sequences` is recorded, too: it says what a token more takes. `seconds`: 0 where the step
+        did more than decode; it is only counted.
         """
         batch = self._batches.setdefault(running.bit_length(), _Batch())
+        batch.verified += bool(drafted)
         mean = batch.drafted_s if drafted else batch.plain_s
         if seconds <= 0.0 or (mean.count >= PLAIN_FIRST and seconds > OUTLIER * mean.value):
             return
         mean.add(seconds)
         if drafted:
             batch.emitted.add(emitted / running)
+            batch.saved_s += emitted / running * batch.plain_s.value - seconds if batch.plain_s.count else 0.0
 
     def _token_s(self) -> float:
         """Seconds that a token more makes a step longer: the slope between the smallest and the largest batch."""
@@ -112,10 +141,11 @@ class DraftAccount:
             return 0.0
         return max(0.0, (large_s - small_s) / (1.5 * float(2 ** (large - 1)) - 1.5 * float(2 ** (small - 1))))
 
-    def means(self) -> dict[int, tuple[float, float, float]]:
-        """By the largest batch of a class: mean seconds of a step without and with drafts, and tokens that a sample
-        gets in a step with drafts."""
+    def means(self) -> dict[int, BatchMeans]:
+        """By the largest batch of a class: its steps."""
         return {
-            2**size - 1: (batch.plain_s.value, batch.drafted_s.value, batch.emitted.value)
+            2**size - 1: BatchMeans(
+                batch.plain_s.value, batch.drafted_s.value, batch.emitted.value, batch.verified, batch.saved_s
+            )
             for size, batch in sorted(self._batches.items())
         }

@@ -133,3 +133,20 @@ def test_what_was_hidden_behind_decoding_is_told_beside_what_it_would_have_cost(
     nothing = dict.fromkeys(("streamed", "tails", "balanced"))
     without = run_text("a", {**DETAIL, "overlap": {**DETAIL["overlap"], **nothing}})
     assert "samples moved" not in without and "the tail" not in without
+
+
+def test_what_drafts_gave_is_told_and_nothing_of_a_run_without() -> None:
+    epoch = {"epoch": 1, "rounds": 2, "accepted": 0.5, "by_source": {"own": 0.5}, "saved_s": 1.5}
+    drafts = {
+        **epoch, "accepted_share_at": [0.9, None], "epochs": [epoch, {**epoch, "epoch": 2, "accepted": 0.75}],
+        "batches": {}, "ahead_samples": 0, "ahead_tokens": 0, "index_bytes": 5000, "history_bytes": 700,
+    }  # fmt: skip
+    text = run_text("a", {**DETAIL, "drafts": drafts})
+    assert "drafts in 2 rounds: 0.500 accepted tokens a sample's step (its own text 0.500)" in text
+    assert "the second and so on: 90%, unknown" in text and "by epoch: 1: 0.500, 2: 0.750" in text
+    assert "drafts saved 0.750 s of engine time a round, 1.50 s in all" in text
+    assert "index of the engines at most 5 kB; the run remembers 700 bytes" in text and "ahead" not in text
+    slower = run_text("a", {**DETAIL, "drafts": {**drafts, "saved_s": -1.5, "ahead_samples": 2, "ahead_tokens": 60}})
+    assert "drafts cost 0.750 s" in slower and "2 samples decoded ahead for drafts alone, 60 tokens" in slower
+    assert "engine time" not in run_text("a", {**DETAIL, "drafts": {**drafts, "saved_s": None}})
+    assert "drafts" not in run_text("a", {**DETAIL, "drafts": None})

@@ -15,7 +15,8 @@ ROOT = Path(rlplan.__file__).parent
 def written_keys() -> dict[str, set[str]]:
     """Keys of each event, from the calls that write one: `X.event("name", key=...)` and `trace.write("name", ...)`.
 
-    A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given.
+    A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given, `**drafts.fields`
+    what that function of DraftedRound returns.
     """
     keys: dict[str, set[str]] = defaultdict(set)
     facts: set[str] = set()
@@ -23,6 +24,9 @@ def written_keys() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name == "StepRecord":
                 keys["step"] |= {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
+            if isinstance(node, ast.FunctionDef) and node.name == "fields":
+                returned = next(part.value for part in node.body if isinstance(part, ast.Return))
+                keys["drafts"] |= {key.value for key in returned.keys}
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             if node.func.attr == "start":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlplan.traces.report_parts import reward_parts
+from rlplan.traces.report_lengths import reward_parts
 
 
 def row(fate: str, **values: tuple[float, str]) -> dict[str, Any]:

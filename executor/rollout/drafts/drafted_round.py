@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...plans.schema.sections.levers import RoundDrafts
-from ...rounds.drafts.run_ahead import RunAhead
-from ..actors import UnawaitedCalls
-from ..drafts.draft_messages import DraftReport, PromptHistory, summed
-from ..drafts.history_store import HistoryStore
-from ..engines.engine_handle import EngineHandle
-from ..engines.messages import Request
-from ..faults import ActorFailed
-from .changes.samples_ahead import SamplesAhead
-from .prompts import PromptText
-from .round_samples import RolloutSample
+from ....plans.schema.sections.levers import RoundDrafts
+from ....rounds.drafts.run_ahead import RunAhead
+from ...actors import UnawaitedCalls
+from ...drafts.draft_messages import DraftReport, PromptHistory, summed
+from ...drafts.history_store import HistoryStore
+from ...engines.engine_handle import EngineHandle
+from ...engines.messages import Request
+from ...faults import ActorFailed
+from ..prompts import PromptText
+from ..round_samples import RolloutSample
+from .samples_ahead import SamplesAhead
 
 
 class DraftedRound:
@@ -126,7 +126,8 @@ class DraftedRound:
             "by_source": dict(sorted(report.by_source.items())),
             "batches": {
                 str(size): {"plain_s": round(one.plain_s, 6), "drafted_s": round(one.drafted_s, 6),
-                            "emitted": round(one.emitted, 4), "sequence_steps": one.sequence_steps,
+                            "emitted": round(one.emitted, 4), "verified": one.verified,
+                            "saved_s": round(one.saved_s, 4), "sequence_steps": one.sequence_steps,
                             "drafted_steps": one.drafted_steps, "drafted": one.drafted, "accepted": one.accepted}
                 for size, one in sorted(report.batches.items())
             },

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...plans.schema.sections.levers import RoundDrafts
-from ...rounds.schedule import Schedule
-from ..drafts.history_store import HistoryStore, read_history
-from ..engines.fleet import Fleet
+from ....plans.schema.sections.levers import RoundDrafts
+from ....plans.yaml.errors import InputError
+from ....rounds.schedule import Schedule
+from ...drafts.history_store import HISTORY, HistoryStore, read_history
+from ...engines.fleet import Fleet
 from .drafted_round import DraftedRound
 
 UPCOMING = 4096
 """Prompts of rounds to come that may be decoded ahead: more than any tail has places for."""
-
-HISTORY = "history.npz"
-"""File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""
 
 
 class RunDrafts:
@@ -52,3 +50,16 @@ class RunDrafts:
             return None
         data, fault = read_history(checkpoint / HISTORY)
         return self.store.restore(data, prompts) if data is not None else fault
+
+    def inherit(self, checkpoint: Path, prompts: Iterable[str]) -> None:
+        """Begin with what a checkpoint of another run remembers. Raises InputError if that is nothing of `prompts`."""
+        fault = self.load(checkpoint, prompts)
+        if fault is not None:
+            raise InputError(f"cannot be read: {fault}", str(checkpoint / HISTORY))
+        if self.store is None:
+            return
+        self.store.count_as_earlier()
+        if not len(self.store):
+            raise InputError(
+                "remembers none of this job's prompts; give a run of the same data", str(checkpoint / HISTORY)
+            )

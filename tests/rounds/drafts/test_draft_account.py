@@ -1,0 +1,111 @@
+"""Whether drafts pay, by what steps took."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplan.rounds.drafts.draft_account import (
+    LEAST_CHANCE,
+    MOST_CHANCE,
+    OUTLIER,
+    PAUSE,
+    PLAIN_EVERY,
+    PLAIN_FIRST,
+    TRIAL,
+    WARM_UP,
+    DraftAccount,
+)
+
+
+def drive(account, steps, running, plain_s, drafted_s, emitted):
+    """Take steps as an engine would; returns for each whether it had drafts."""
+    had = []
+    for _ in range(steps):
+        drafts = account.least_chance(running) is not None
+        had.append(drafts)
+        account.record(
+            running, running * 4 * drafts, round(running * emitted) if drafts else running,
+            drafted_s if drafts else plain_s,
+        )  # fmt: skip
+    return had
+
+
+def test_the_first_steps_of_a_class_and_some_later_ones_go_without_so_that_it_is_known_what_these_take():
+    had = drive(DraftAccount(8), 10 * PLAIN_EVERY, 4, 0.010, 0.012, 2.0)
+    assert not any(had[:PLAIN_FIRST]) and had[PLAIN_FIRST]
+    assert had.count(False) == PLAIN_FIRST + 10
+
+
+def test_drafts_that_do_not_pay_are_left_out_but_for_trials():
+    account = DraftAccount(8)
+    had = drive(account, 4 * PAUSE, 4, 0.010, 0.020, 1.25)
+    assert had.count(True) <= WARM_UP + 5 * TRIAL
+    assert had[WARM_UP + PLAIN_FIRST + 2 :].index(True) >= PAUSE - PLAIN_EVERY
+    assert any(had[2 * PAUSE :]), "they are never tried again"
+    assert account.means()[7].saved_s < 0
+
+
+def test_drafts_that_begin_to_pay_come_back_after_some_trials():
+    account = DraftAccount(8)
+    drive(account, 2 * PAUSE, 4, 0.010, 0.020, 1.25)
+    drive(account, 4 * PAUSE, 4, 0.010, 0.011, 2.5)
+    assert drive(account, 1000, 4, 0.010, 0.011, 2.5).count(True) > 900
+
+
+@given(st.integers(1, 64), st.integers(1, 300))
+def test_a_batch_above_up_to_sequences_gets_none(up_to, running):
+    account = DraftAccount(up_to)
+    had = drive(account, 3 * PLAIN_FIRST, running, 0.01, 0.01, 2.0)
+    assert any(had) == (running <= up_to)
+    assert account.least_chance(0) is None
+
+
+def test_one_class_of_batch_says_nothing_of_another():
+    account = DraftAccount(64)
+    drive(account, 300, 40, 0.010, 0.030, 1.25)
+    assert drive(account, 300, 2, 0.010, 0.011, 2.0).count(True) > 250
+    assert account.least_chance(40) is None
+
+
+def test_a_token_more_must_be_the_likelier_the_more_samples_it_is_verified_for():
+    account = DraftAccount(64)
+    for _ in range(PLAIN_FIRST):
+        account.record(1, 0, 1, 0.010)
+        account.record(60, 0, 60, 0.040)
+    chances = []
+    for running in (1, 60):
+        drive(account, PLAIN_FIRST, running, {1: 0.010, 60: 0.040}[running], 0.01, 2.0)
+        chances.append(account.least_chance(running))
+    assert None not in chances and LEAST_CHANCE <= chances[0] < chances[1] <= MOST_CHANCE
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 9), st.floats(0.0, 0.5), st.floats(1.0, 5.0)), max_size=200
+)
+
+
+@given(STEPS)
+def test_the_same_steps_give_the_same_decisions(steps):
+    one, other = DraftAccount(32), DraftAccount(32)
+    for running, drafted, seconds, emitted in steps:
+        chances = [account.least_chance(running) for account in (one, other)]
+        assert chances[0] == chances[1]
+        assert chances[0] is None or (running <= 32 and LEAST_CHANCE <= chances[0] <= MOST_CHANCE)
+        for account in (one, other):
+            account.record(running, drafted, int(running * emitted), seconds)
+    assert one.means() == other.means()
+
+
+def test_seconds_saved_are_those_of_the_round_and_a_step_that_waited_for_something_is_not_counted():
+    account = DraftAccount(8)
+    for _ in range(PLAIN_FIRST):
+        account.record(2, 0, 2, 0.010)
+    for _ in range(10):
+        account.record(2, 6, 5, 0.015)
+    account.record(2, 6, 5, 0.015 * OUTLIER * 1.1)
+    account.record(2, 6, 5, 0.0)  # more than decoding: it is only counted
+    means = account.means()[3]
+    assert means.verified == 12 and abs(means.saved_s - 10 * (2.5 * 0.010 - 0.015)) < 1e-12
+    account.begin_round()
+    assert account.means()[3][:3] == means[:3] and account.means()[3][3:] == (0, 0.0)
