@@ -264,3 +264,18 @@ def test_a_checkpoint_that_cannot_be_set_aside_is_told_in_one_line(tmp_path, mon
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(RunFailed, match="step-000002 cannot be written \\(No space left"):
         load(tmp_path)
+
+
+def test_files_beside_a_checkpoint_are_in_it_and_their_damage_does_not_cost_it(tmp_path):
+    async def body():
+        staged = await stage_checkpoint(tmp_path, 3, {"step": 3}, Trainer(33), {"history.npz": b"texts"})
+        await write_checkpoint(tmp_path, staged, Trainer(33))
+
+    save(tmp_path, 2)
+    asyncio.run(body())
+    beside = tmp_path / "checkpoints" / "step-000003" / "history.npz"
+    assert beside.read_bytes() == b"texts"
+    beside.write_bytes(b"damaged")
+    assert load(tmp_path) == (3, 33, {})
+    beside.unlink()
+    assert load(tmp_path) == (3, 33, {})

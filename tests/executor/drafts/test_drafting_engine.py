@@ -1,0 +1,212 @@
+"""A real engine that drafts from history: what it writes is what it would have written without."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import numpy as np
+
+from rlplan.executor.drafts.draft_messages import PromptHistory
+from rlplan.executor.engines.fleet import Fleet, FleetConfig
+from rlplan.executor.engines.messages import Request
+from rlplan.executor.example.task import draw_data
+from rlplan.executor.example.warmup import make_model, make_tokenizer
+from rlplan.plans.schema.sections.layouts import EngineLayout
+
+from ..engines.test_engines import events_in
+
+pytestmark = pytest.mark.engine
+
+DRAFTED = 4
+AT_ONCE = 4
+LONGEST = 40
+PROMPTS = 100
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The demo's model before its warm-up, with two sets of weights: each a folder, and the model in memory."""
+    made = []
+    for seed in (0, 1):
+        folder = tmp_path_factory.mktemp("models") / f"model-{seed}"
+        model = make_model(seed).eval()
+        model.save_pretrained(folder)
+        make_tokenizer().save_pretrained(folder)
+        made.append((folder, model))
+    return made
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    """Token ids of the demo's prompts, by id."""
+    tokenizer = make_tokenizer()
+    hunts = draw_data(3, PROMPTS)
+    return {f"k{number}": tuple(tokenizer(hunt.prompt)["input_ids"]) for number, hunt in enumerate(hunts)}
+
+
+@pytest.fixture(scope="module")
+def engine(models, loop):
+    """One engine that can draft, with the first weights."""
+    from rlplan.executor.actors import start_ray
+
+    start_ray()
+    fleet = Fleet(
+        FleetConfig(
+            layouts=(EngineLayout(1, 1),), model_path=str(models[0][0]), dtype="float32", device="cpu",
+            max_model_len=256, max_num_seqs=16, kv_memory_bytes_per_accelerator=100_000_000, draft_tokens=DRAFTED,
+        )
+    )  # fmt: skip
+    loop.run_until_complete(fleet.start())
+    (engine,) = fleet.all_engines()
+    yield fleet, engine
+    loop.run_until_complete(fleet.close())
+
+
+async def load(engine, models, number):
+    await engine.load(str(models[number][0] / "model.safetensors"), f"weights-{number}", False)
+
+
+async def decode(fleet, engine, asked, drafts=None):
+    """Decode requests in a round of their own: without drafts, or with those from histories `drafts`; returns the last
+    event of each by id, and the report of the drafts."""
+    inbox = asyncio.Queue()
+    fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
+    await engine.begin_drafts(*((0, 0) if drafts is None else (DRAFTED, AT_ONCE)))
+    if drafts:
+        await engine.remember(drafts)
+    await engine.submit(asked, engine.version, AT_ONCE)
+    events = {}
+    while len(events) < len(asked):
+        for event in await asyncio.wait_for(inbox.get(), 60):
+            if event.name == "finished":
+                events[event.request_id] = event
+    return events, await engine.take_drafts([])
+
+
+def requests(tag, prompts, tokens=LONGEST, **more):
+    return [
+        Request(f"{tag}/{name}", prompt, tokens, ignore_eos=True, prompt_id=name, **more)
+        for name, prompt in prompts.items()
+    ]
+
+
+def histories(events):
+    """What was written to each prompt, as earlier responses."""
+    return [
+        PromptHistory(name.split("/")[1], [np.array(event.tokens, np.int32)], [1.0]) for name, event in events.items()
+    ]
+
+
+def tokens_of(events):
+    return {name.split("/")[1]: event.tokens for name, event in events.items()}
+
+
+def true_logprobs(model, prompt, tokens):
+    """Log-probs of each token of the vocabulary where each of `tokens` was drawn, by a forward pass of all at once."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0].float()
+    return torch.log_softmax(logits[len(prompt) - 1 : -1], -1).numpy()
+
+
+def test_greedy_text_is_the_same_token_by_token_with_and_without_drafts(engine, models, prompts, loop):
+    fleet, drafting = engine
+
+    async def body():
+        await load(drafting, models, 0)
+        plain, nothing = await decode(fleet, drafting, requests("plain", prompts, temperature=0.0))
+        asked = requests("drafted", prompts, temperature=0.0)
+        return plain, nothing, *(await decode(fleet, drafting, asked, histories(plain)))
+
+    plain, nothing, drafted, report = loop.run_until_complete(body())
+    assert tokens_of(drafted) == tokens_of(plain) and len(drafted) == PROMPTS
+    assert nothing.steps == 0 and nothing.by_source == {}
+    # Each place of a draft is verified where it stands: text that was written before is accepted as a whole.
+    assert report.drafted_at[-1] > 0
+    assert all(a >= 0.9 * d for a, d in zip(report.accepted_at, report.drafted_at, strict=True))
+    assert report.by_source["earlier"] > PROMPTS and report.index_bytes > 0
+
+
+def test_log_probs_of_sampled_tokens_are_those_of_a_forward_pass_also_where_drafts_were_accepted(
+    engine, models, prompts, loop
+):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:24])
+
+    async def body():
+        await load(drafting, models, 0)
+        first, _ = await decode(fleet, drafting, requests("first", some, temperature=0.5))
+        return await decode(fleet, drafting, requests("again", some, temperature=0.5), histories(first))
+
+    events, report = loop.run_until_complete(body())
+    assert sum(report.accepted_at) > 20 and sum(report.drafted_at) > sum(report.accepted_at)
+    for name, event in events.items():
+        logits = true_logprobs(models[0][1], some[name.split("/")[1]], event.tokens) / 0.5
+        expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        drawn = expected[np.arange(len(event.tokens)), event.tokens]
+        assert event.logprobs == pytest.approx(drawn.tolist(), abs=1e-4)
+
+
+def test_new_weights_write_their_own_text_whatever_the_old_ones_left_behind(engine, models, prompts, loop):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:16])
+
+    async def body():
+        await load(drafting, models, 0)
+        old, _ = await decode(fleet, drafting, requests("old", some, temperature=0.0))
+        await load(drafting, models, 1)
+        new, report = await decode(fleet, drafting, requests("new", some, temperature=0.0), histories(old))
+        return old, new, report
+
+    old, new, report = loop.run_until_complete(body())
+    assert sum(report.drafted_at) > 0 and tokens_of(old) != tokens_of(new)
+    for name, event in new.items():
+        truth = true_logprobs(models[1][1], some[name.split("/")[1]], event.tokens)
+        drawn = truth[np.arange(len(event.tokens)), event.tokens]
+        assert drawn == pytest.approx(truth.max(-1), abs=1e-4), "not the likeliest token of the new weights"
+
+
+def test_a_sample_that_another_engine_began_goes_on_with_drafts_of_its_prompt(engine, models, prompts, loop):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:8])
+
+    async def body():
+        await load(drafting, models, 0)
+        whole, _ = await decode(fleet, drafting, requests("whole", some, temperature=0.0))
+        half = LONGEST // 2
+        moved = [
+            Request(
+                f"moved/{name}", (*prompt, *whole[f"whole/{name}"].tokens[:half]), LONGEST - half, ignore_eos=True,
+                temperature=0.0, drawn_tokens=half, prompt_id=name,
+            )
+            for name, prompt in some.items()
+        ]  # fmt: skip
+        return whole, half, *(await decode(fleet, drafting, moved, histories(whole)))
+
+    whole, half, moved, report = loop.run_until_complete(body())
+    assert {name: tokens[half:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
+    assert report.by_source.get("earlier", 0) > 0
+
+
+def test_a_request_that_is_aborted_is_told_as_far_as_it_came(engine, models, prompts, loop):
+    fleet, drafting = engine
+    name, prompt = next(iter(prompts.items()))
+
+    async def body():
+        await load(drafting, models, 0)
+        await drafting.begin_drafts(DRAFTED, AT_ONCE)
+        await drafting.submit([Request("cut", prompt, 200, ignore_eos=True, temperature=0.0, prompt_id=name)],
+                              drafting.version)  # fmt: skip
+        await asyncio.sleep(0.5)
+        await drafting.abort(["cut"])
+        report = await drafting.take_drafts(["cut"])
+        plain, _ = await decode(fleet, drafting, [Request("all", prompt, 200, ignore_eos=True, temperature=0.0)])
+        return report.unfinished["cut"].tolist(), plain["all"].tokens
+
+    cut, whole = loop.run_until_complete(body())
+    assert 0 < len(cut) <= 200 and cut == whole[: len(cut)]
