@@ -17,14 +17,13 @@ from ....profiles.profile_schema import Profile
 from ....rounds.hand_over import free_replicas
 from ...costs.colocation import MAP_BYTES_PER_S, could_stream, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
-from ...costs.draft_costs import DraftedCost
+from ...costs.draft_costs import DraftedCost, drafted_costs
 from ...costs.host_memory import Share, weights_under_way
 from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
 from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
 from ..rewards.reward_choices import RewardChoice, reward_choices, undecided
-from .draft_choices import drafted_costs
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
 from .memory_fit import fitting_beside

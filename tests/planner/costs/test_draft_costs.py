@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidates.draft_choices import drafted_costs
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import (
     Drafts,
@@ -16,6 +15,7 @@ from rlplan.planner.costs.draft_costs import (
     draft_laws,
     draft_lengths,
     drafted,
+    drafted_costs,
     first_epoch_cost,
     slowed,
     worthwhile,
