@@ -268,7 +268,7 @@ def test_a_round_that_trains_a_prompt_again_in_the_same_epoch_is_caught() -> Non
 
 
 @many
-@given(prompts=st.integers(8, 40), seed=SEEDS)
+@given(prompts=st.integers(36, 60), seed=SEEDS)
 def test_upcoming_prompts_are_those_of_the_next_round_and_asking_for_them_changes_nothing(
     prompts: int, seed: int
 ) -> None:
