@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import bytes_text, digits, percent, seconds, times
 from ..plans.phrases.update_text import update_text
+from .screens.profile_text import profile_text
 from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def profile_command(
     profile = _profile(job.name, subject_digest(job, paths), measured, lengths_path)
     write_document(profile, out, WRITTEN_DIGITS)
     summary = _summary(profile, measured)
-    click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
+    click.echo(json.dumps(summary) if as_json else profile_text(profile, summary, out, lengths_path))
     return 0
 
 
@@ -205,6 +205,7 @@ def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path)
         train=measured.train,
         reward=measured.reward,
         judge=measured.judge,
+        drafts=measured.drafts,
         lengths=Lengths(
             path=lengths_path.name,
             sha256=sha256_file(lengths_path),
@@ -243,6 +244,7 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
             for t in profile.train
         ],
         "judge": None if profile.judge is None else profile.judge.model_dump(mode="json", exclude={"evidence"}),
+        "drafts": None if profile.drafts is None else profile.drafts.model_dump(mode="json"),
         "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s,
                     "overhead_s_per_sample": c.overhead_s_per_sample, "factor": c.factor, "error": c.error}
                    for c in profile.checks],
@@ -252,45 +254,3 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
             "reward": lengths.mean_reward, "samples": lengths.samples,
         },
     }  # fmt: skip
-
-
-def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Path) -> str:
-    lines = [f"measured in {seconds(summary['measuring_s'])} -> {out}, {lengths_path.name}", ""]
-    lines.append("decode step = a + b * sequences + c * KV tokens")
-    for r in profile.rollout:
-        lines.append(
-            f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
-            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}; weights come in "
-            f"{seconds(r.sync.p50)}"
-            + (f", sleep {seconds(r.sleep_s)}, wake {seconds(r.wake_s)}" if r.sleep_s and r.wake_s else "")
-        )
-    for t in profile.train:
-        lines.append(
-            f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
-            f"1k tokens, left-out error {percent(t.error)}"
-            + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
-        )
-    if profile.judge is not None:
-        j = profile.judge
-        lines.append(
-            f"judge: {seconds(j.per_sample_s)} + {seconds(1e3 * j.per_token_s)} per 1k tokens a sample, {j.at_once} at "
-            f"once; beside an engine {times(j.beside_factor)} as long, and decoding {times(j.rollout_factor)}"
-            + "".join(
-                f"; with {percent(s.share)} of the cores {times(s.beside_factor)}, decoding {times(s.rollout_factor)}"
-                for s in j.shares
-            )
-        )
-    for c in profile.checks:
-        lines.append(
-            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {seconds(c.overhead_s)} + "
-            f"{seconds(c.overhead_s_per_sample)} a sample + {times(c.factor, 3)} the phase costs, "
-            f"left-out error {percent(c.error)}"
-        )
-    lengths = summary["lengths"]
-    lines.append(
-        f"lengths: p50 {lengths['p50']:.0f}, p95 {lengths['p95']:.0f}, max {lengths['max']}, at the cap "
-        f"{percent(lengths['at_cap'])}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
-    )
-    lines += [f"left out: {text}" for text in profile.outliers]
-    lines += [summary["left_out"]] if summary["left_out"] else []
-    return "\n".join(lines)

@@ -112,7 +112,6 @@ def solve_command(
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..planner.solve_options import SolveOptions
-    from ..plans.facts.executable import left_out
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
@@ -179,9 +178,7 @@ def solve_command(
     with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
-    without = [] if options.for_any else left_out(job.search)
-    summary = {**plan_summary(plan, out), "left_out": without}
-    tell(json.dumps(summary) if as_json else plan_text(plan, out, without), out)
+    tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
     return 0
 
 

@@ -110,8 +110,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
-    if options.history is not None:
-        for run in runs:
+    for run in runs:
+        if options.history is not None:
             run.drafts.inherit(options.history, prompts)
     try:
         watcher.phase("reserving devices")

@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..plans.facts.compared_plans import ComparedPoint, setting_text
-from ..plans.facts.executable import left_out
 from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
@@ -148,7 +147,6 @@ def _solved(
             varied = any(path.startswith("profile.") for path in point.values)
             profile, profile_notes = profile_of_point(point.profile, point.base, job, point.cluster, varied)
             notes += profile_notes
-            notes += [] if options.for_any else left_out(job.search)
             prompts = job.data.prompts if options.prompts is None else options.prompts
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from ..plans.schema.base import cross_error, is_none
 from ..plans.schema.sections.layouts import EngineLayout
+from .drafts.draft_schema import ProfiledDrafts
 from .judge_schema import Judge
 from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
 
@@ -109,6 +110,9 @@ class Profile(ProfileModel):
     reward: Reward = Field(description="Costs of scoring")
     judge: Judge | None = Field(
         default=None, exclude_if=is_none, description="Costs of scoring by a model; null: not known"
+    )
+    drafts: ProfiledDrafts | None = Field(
+        default=None, exclude_if=is_none, description="Gains and costs of drafts; null: not measured"
     )
     lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
     checks: tuple[RoundCheck, ...] = Field(

@@ -151,8 +151,12 @@ class Schedule:
         """The prompts, each with its epoch, that the stream would hand out next if the round at hand took none of them:
         `count` of them, or as many as the epochs that are begun have."""
         busy = {waiting.prompt for waiting in self._deferred} | set(self._issued)
-        free = [(prompt, epoch.number) for epoch in self._open for prompt in epoch.fresh if prompt not in busy]
-        return list(dict(reversed(free)).items())[::-1][:count]
+        free: dict[str, int] = {}
+        for epoch in self._open:
+            for prompt in epoch.fresh:
+                if prompt not in busy:
+                    free.setdefault(prompt, epoch.number)
+        return list(free.items())[:count]
 
     @property
     def epoch(self) -> int:

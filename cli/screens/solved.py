@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,8 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: Plan, out: Path, left_out: Sequence[str] = ()) -> str:
-    """A job's plan in a few lines, for the terminal. `left_out`: a note for each lever that was not considered."""
+def plan_text(plan: Plan, out: Path) -> str:
+    """A job's plan in a few lines, for the terminal."""
     predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
@@ -75,7 +74,6 @@ def plan_text(plan: Plan, out: Path, left_out: Sequence[str] = ()) -> str:
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
         lines.append(f"note: {basis.sentence(predicted.speedup)}")
-    lines += [f"note: {text}" for text in left_out]
     if reasons := not_executable(plan, model_of_plan(plan, out)):
         lines.append(f"note: {OTHERS_ONLY}: {'; '.join(reasons)}")
     return "\n".join([*lines, *see_it(out)])

@@ -43,13 +43,22 @@ class PromptHistory(NamedTuple):
 
 @dataclass(slots=True)
 class BatchSteps:
-    """Steps of an engine with batches of one class (rounds/drafts/draft_account.py, BatchMeans)."""
+    """Steps of an engine with batches of one class.
+
+    The first are as BatchMeans has them (rounds/drafts/draft_account.py). The others are counts of the round, of steps
+    times their samples: `sequence_steps` in which samples were drafted for, `drafted_steps` with drafts to verify; and
+    tokens `drafted` and `accepted`.
+    """
 
     plain_s: float = 0.0
     drafted_s: float = 0.0
     emitted: float = 0.0
     verified: int = 0
     saved_s: float = 0.0
+    sequence_steps: int = 0
+    drafted_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
     def with_those_of(self, other: BatchSteps) -> BatchSteps:
         """The steps of two engines: a mean is that of the engine whose steps count more in it, where both have one."""
@@ -60,6 +69,10 @@ class BatchSteps:
             most.emitted or least.emitted,
             self.verified + other.verified,
             self.saved_s + other.saved_s,
+            self.sequence_steps + other.sequence_steps,
+            self.drafted_steps + other.drafted_steps,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
         )
 
 
@@ -84,6 +97,10 @@ class DraftReport:
     batches: dict[int, BatchSteps] = field(default_factory=dict)
     index_bytes: int = 0
     unfinished: dict[str, Tokens] = field(default_factory=dict)
+
+    def batch(self, running: int) -> BatchSteps:
+        """Steps of the class of batches that one of so many samples belongs to."""
+        return self.batches.setdefault(2 ** running.bit_length() - 1, BatchSteps())
 
     def packed(self) -> tuple[Any, ...]:
         """As plain data."""

@@ -113,7 +113,9 @@ class HistoryProposer:
         texts = [index.responses() for index in self._prompts.values()]
         report.unfinished = {name: text for each in texts for name, text in each.items() if name in wanted}
         report.index_bytes = sum(index.nbytes for index in self._prompts.values())
-        report.batches = {size: BatchSteps(*means) for size, means in self._account.means().items()}
+        for size, means in self._account.means().items():
+            one = report.batches.setdefault(size, BatchSteps())
+            one.plain_s, one.drafted_s, one.emitted, one.verified, one.saved_s = means
         return report
 
     # -- of vLLM -------------------------------------------------------------------------------------------------------
@@ -146,13 +148,15 @@ class HistoryProposer:
             return none
         self._report.steps += 1
         self._report.sequence_steps += running
+        self._report.batch(running).sequence_steps += running
         return [
             self._draft(names[row], token_ids[row], int(num_tokens[row]), least_chance) if sampled else []
             for row, sampled in enumerate(sampled_token_ids)
         ]
 
     def _learn(self, names: list[str], sampled_token_ids: list[list[int]]) -> None:
-        report = self._report
+        report, batch = self._report, self._report.batch(len(sampled_token_ids))
+        batch.drafted_steps += len(sampled_token_ids)
         for row, sampled in enumerate(sampled_token_ids):
             drafted = self._scheduled.get(names[row])
             sample = self._samples.get(names[row])
@@ -160,6 +164,8 @@ class HistoryProposer:
                 continue
             accepted = len(sampled) - 1
             self._table.verified(sample.cells[: len(drafted)], accepted)
+            batch.drafted += len(drafted)
+            batch.accepted += accepted
             for place in range(len(drafted)):
                 report.drafted_at[place] += 1
             for place in range(accepted):

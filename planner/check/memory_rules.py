@@ -25,6 +25,7 @@ from ...profiles.profile_schema import Profile
 from ..choose.candidates.engine_layouts import less_memory
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of
 from ..costs.device_memory import device_bars, device_bytes, trainer_bars
+from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
@@ -50,10 +51,11 @@ def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> It
             yield _fault("layout-unmeasured", (*location, "rollout"), error.message)
         else:
             yield from _engine((*location, "rollout"), rollout, cost, job)
-        if rollout.drafts is not None and job.search.drafts is None:
-            message = "the job does not say how many of their tokens are accepted"
-            remedy = "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null here"
-            yield Fault("drafts-unpriced", (*location, "rollout", "drafts"), message, remedy)
+        if rollout.drafts is not None:
+            try:
+                draft_laws(profile.drafts, job.search.drafts, rollout.drafts.tokens)
+            except InputError as error:
+                yield _fault("drafts-unpriced", (*location, "rollout", "drafts"), error.message)
         trains = list(_update((*location, "train"), train, job, profile, shape, per_node))
         yield from trains
         if cost is not None and pools is not None:

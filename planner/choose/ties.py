@@ -115,11 +115,9 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
 
 
 def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
-    """Whether the executor can run the cycle (plans/facts/executable.py; drafts it cannot)."""
-    keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
-    levers = any(key.draft_tokens for key in keys)
+    """Whether the executor can run the cycle (plans/facts/executable.py)."""
     alike = all(len({getattr(t.layout, size) for t in trains}) == 1 for size in SAME_IN_BOTH_KINDS)
-    return not levers and alike and not any(any(update_faults(t.layout, None)) for t in trains)
+    return alike and not any(any(update_faults(t.layout, None)) for t in trains)
 
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:

@@ -22,7 +22,7 @@ from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
-from .draft_costs import Drafts, beside_judge, drafted, slowed
+from .draft_costs import beside_judge, drafted_as_planned, first_epoch_cost, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
@@ -49,15 +49,22 @@ class RoundCosts:
     change: ChangeCost | None = None
     streams: bool = False
 
+    def in_first_epoch(self) -> RoundCosts:
+        """The same while no prompt has earlier responses, from which drafts come."""
+        change = self.change
+        if change is not None:
+            change = replace(change, after=first_epoch_cost(change.after))
+        return replace(self, decode=first_epoch_cost(self.decode), change=change)
+
 
 def round_costs(
     planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None, cluster: Cluster | None = None
 ) -> tuple[RoundCosts, RoundCosts]:
     """Costs of the plan's (short, long) rounds by the profile; the short ones twice if the plan has no long rounds.
 
-    `allowed`: what the job says of drafts, which are no part of a profile. `cluster`: names the networks that weights
-    cross; None: they take no time. Raises InputError if the profile lacks a
-    layout or an update of the plan, or the job the acceptance of its drafts.
+    `allowed`: what the job says of drafts; what it does not say is the profile's. `cluster`: names the networks that
+    weights cross; None: they take no time. Raises InputError if the profile lacks a layout or an update of the plan, or
+    if nothing says what its drafts give.
     """
     rounds = planned.rounds
     judge = planned.reward.judge
@@ -138,12 +145,7 @@ def _kind(
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
     decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
     if rollout.drafts is not None:
-        if allowed is None:
-            raise InputError(
-                "the plan's rounds decode with drafts, and the job does not say how many of their tokens are accepted; "
-                "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
-            )
-        decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
+        decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
     spec = change_spec(round_)
     change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
     return RoundCosts(decode, rollout.max_num_seqs, train_of(profile, round_.train, apart), change, streams)
@@ -195,13 +197,13 @@ def _beside_training(
     # What a sample that ends costs is the driver's, which serves all engines in turn.
     cost = replace(cost, finish_s=cost.finish_s * stay / cost.key.engines)
     alone = None
-    if profile.machine.kind == "cpu" and type(cost) is DecodeCost:  # drafts were measured with no other layout
+    if profile.machine.kind == "cpu":
         alone = layout_cost(profile, EngineLayout(cost.key.tp, stay))
     if alone is None or cost.curve or alone.curve:  # a CPU's steps are lines
         return cost
     alone = _crowded(profile, alone, slower, workers, further)
 
-    def between(rate: str) -> float:
+    def between(rate: str) -> Any:
         return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * getattr(alone, rate))
 
     rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")

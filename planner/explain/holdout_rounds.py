@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from ..choose.candidate_search import UNBIASED, Search
 from ..choose.cycle_cost import Column, Cycle
 from ..lengths.draws import Draws
+from ..simulate.columns.round_log import mean
+from .scheduled_rounds import scheduled_rounds
 
 _SEED = 1_000_003
 """Added to the solve's seed."""
@@ -59,3 +61,16 @@ def simulate_holdout(search: Search, cycle: Cycle, baseline: Cycle, rounds: tupl
     again = search.anew([cycle, baseline], Draws(draws.model, draws.seed + _SEED, draws.width))
     short, long = rounds or (last.short_rounds, last.long_rounds)
     return Holdout(again, *(again.simulate(each, short, long) for each in (cycle, baseline)))
+
+
+def first_epoch_s(holdout: Holdout) -> float | None:
+    """Mean seconds of a step of the chosen schedule in the first epoch, when drafts have no earlier responses to come
+    from; None if it does not draft. On the holdout's draws."""
+    search, cycle = holdout.search, holdout.cycle
+    if not any(column.key.draft_tokens for column in (cycle.short, cycle.long) if column is not None):
+        return None
+    last = search.passes[-1]
+    again = search.anew([cycle], search.setting.draws)
+    again.setting = again.setting.in_first_epoch()
+    early = again.simulate(cycle, last.short_rounds, last.long_rounds)
+    return sum(kind.share * mean(kind.step_s()) for kind in scheduled_rounds(again, early))

@@ -34,6 +34,7 @@ from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
 from .assumed_effects import AssumedEffects, assumed_effects
 from .cost_error import step_error
+from .holdout_rounds import first_epoch_s
 from .length_basis import length_basis
 from .length_error import length_error
 from .pareto_front import pareto_front
@@ -87,6 +88,7 @@ def predict(
     assumed = assumed_effects(holdout, job, trace, reward_table, seed, base_s / seconds)
     predicted = Predicted(
         step_s=spread_of(step_mixture(again, kinds)),
+        first_epoch_s=first_epoch_s(holdout),
         seconds_per_sample=seconds,
         baseline=PredictedBaseline(
             step_s=spread_of(step_mixture(again, [base])),

@@ -50,7 +50,7 @@ def explain(
         why["reward.workers"] = _workers(decided, profile, job)
     if search.space.rewards[decided.cycle.short.reward].further:
         why["reward.further"] = _further(search, decided.cycle)
-    why |= _rollouts(search, decided)
+    why |= _rollouts(search, decided) | _drafts(search, decided.cycle, profile, job, predicted)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile, predicted)
@@ -95,6 +95,28 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
                 f"{column.layout} is priced by the nearest entry of the profile: {count(measured, 'engine')} of tp "
                 f"{column.layout.tp}"
             )
+    return why
+
+
+def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted: Predicted) -> dict[str, str]:
+    """What the drafts of each kind of round give, and what they do not in the first epoch; empty without drafts."""
+    why, assumed = {}, job.search.drafts is not None and job.search.drafts.acceptance is not None
+    for round_kind, column in (("short", cycle.short), ("long", cycle.long)):
+        if column is None or not column.key.draft_tokens:
+            continue
+        drafts = search.space.drafted[column.layout, column.key.draft_tokens].drafts
+        assert drafts is not None, "its costs are drafted"
+        late, early = (law.emitted(drafts.tokens, 1) for law in (drafts.law, drafts.first))
+        source = "assumed" if assumed or profile.drafts is None else profile.drafts.provenance
+        why[f"rounds.{round_kind}.rollout.drafts.gain"] = (
+            f"a sample that decodes alone gets {late:.2f} tokens a step ({source}), in the first epoch {early:.2f}"
+        )
+    if why and predicted.first_epoch_s is not None:
+        more = 100 * (predicted.first_epoch_s / predicted.step_s.mean - 1)
+        why["drafts"] = (
+            f"predicted for epochs in which prompts have earlier responses; a step of the first epoch takes "
+            f"{predicted.first_epoch_s:.4g} s, {more:+.1f}%"
+        )
     return why
 
 

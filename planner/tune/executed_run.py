@@ -18,6 +18,7 @@ from typing import Any
 
 from ...plans.files.run_folder import must_be_run_folder
 from ...plans.schema.plan import Plan, load_plan
+from ...plans.schema.sections.levers import SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import must_be_readable
 from ...rounds.balancing.length_estimates import NOTHING
@@ -37,7 +38,8 @@ from ..simulate.streamed_updates import exposed_update_s, round_window
 
 @dataclass(frozen=True)
 class ExecutedStep:
-    """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start."""
+    """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start;
+    `drafts` is the event of a round that drafted."""
 
     number: int
     kind: str
@@ -53,6 +55,12 @@ class ExecutedStep:
     prompts: Mapping[str, int]
     rows: tuple[Mapping[str, Any], ...]
     warm: bool
+    drafts: Mapping[str, Any] | None = None
+
+    @property
+    def first_epoch(self) -> bool:
+        """Whether the round drafted while some of its prompts had no earlier responses."""
+        return self.drafts is not None and int(self.drafts.get("epoch", 1)) <= 1
 
     def row(self) -> dict[str, Any]:
         """The keys of the step's trace event that means are taken of."""
@@ -77,13 +85,15 @@ class ExecutedStep:
 
 @dataclass(frozen=True)
 class ExecutedRun:
-    """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces."""
+    """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces.
+    `allowed`: what its job says of drafts."""
 
     home: Path
     plan: Plan
     plan_path: Path | None
     steps: tuple[ExecutedStep, ...]
     restarts: int
+    allowed: SearchDrafts | None = None
 
     @property
     def plan_copy(self) -> Path:
@@ -119,16 +129,17 @@ def load_run(folder: Path) -> ExecutedRun:
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
+    drafts = {event.get("step"): event for event in log.events if event["event"] == "drafts"}
     return ExecutedRun(
         home=folder,
         plan=plan,
         plan_path=folder / named if isinstance(named, str) else None,
-        steps=tuple(_step(event, log) for event in log.steps),
+        steps=tuple(_step(event, log, drafts.get(event["step"])) for event in log.steps),
         restarts=log.restarts,
     )
 
 
-def _step(event: dict[str, Any], log: RunLog) -> ExecutedStep:
+def _step(event: dict[str, Any], log: RunLog, drafts: Mapping[str, Any] | None) -> ExecutedStep:
     number = event["step"]
     samples = event.get("samples")
     rows = tuple(sorted(log.samples.get(number, ()), key=lambda r: (r["draw"], r["sample"])))
@@ -147,6 +158,7 @@ def _step(event: dict[str, Any], log: RunLog) -> ExecutedStep:
         prompts=event.get("prompts", {}),
         rows=rows,
         warm=number not in log.first_steps and not event["restarts"],
+        drafts=drafts,
     )
 
 
@@ -277,8 +289,11 @@ def replay_all(
 ) -> list[Replayed]:
     """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
     history = LengthHistory()
+
+    def costs(step: ExecutedStep) -> RoundCosts:
+        kind = long if step.kind == "long" else short
+        return kind.in_first_epoch() if step.first_epoch else kind
+
     return [
-        replay(step, spec, long if step.kind == "long" else short, reward, history if spec.keeps_history else None)
-        for step in steps
-        if step.rows
+        replay(step, spec, costs(step), reward, history if spec.keeps_history else None) for step in steps if step.rows
     ]

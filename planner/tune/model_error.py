@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.plan import Plan
@@ -36,7 +37,8 @@ def cost_error(run: ExecutedRun, replays: Sequence[Replayed], profile: Profile, 
         low, high = block * len(warm) // count, (block + 1) * len(warm) // count
         fitted = refit(profile, run, [*warm[:low], *warm[high:]])
         left_out = {r.step.number for r in warm[low:high]}
-        part = ExecutedRun(run.home, run.plan, None, tuple(s for s in run.steps if s.number in left_out), 0)
+        steps = tuple(step for step in run.steps if step.number in left_out)
+        part = replace(run, plan_path=None, steps=steps, restarts=0)
         again = replay_run(part, cap, dynamic, fitted.profile)
         errors.append(abs(math.fsum(r.total_s for r in again) / math.fsum(measured[low:high]) - 1.0))
     return math.fsum(errors) / count
@@ -45,10 +47,16 @@ def cost_error(run: ExecutedRun, replays: Sequence[Replayed], profile: Profile, 
 def run_error(run: ExecutedRun, profile: Profile, model: LengthModel, dynamic: bool, seed: int) -> float:
     """Relative error of the refitted model in the run's seconds per trained sample, the run's random draws included."""
     planned, count, prompts = run.plan.job, len(run.steps), epoch_prompts(run, 4096)
-    simulated = [
-        simulated_seconds(
-            planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count, prompts
+    early = sum(step.first_epoch for step in run.steps) / count  # drafts give less there
+
+    def seconds(k: int, first_epoch: bool) -> float:
+        draws = Draws(model, seed + k, planned.rounds.short.issue.samples)
+        return simulated_seconds(
+            planned, profile, draws, dynamic, count, prompts, allowed=run.allowed, first_epoch=first_epoch
         )
+
+    simulated = [
+        (seconds(k, True) * early if early else 0.0) + (seconds(k, False) * (1.0 - early) if early < 1.0 else 0.0)
         for k in range(SEEDS)
     ]
     measured = run.seconds_per_sample - _cold_seconds(run)

@@ -76,12 +76,16 @@ def simulated_seconds(
     epoch: int = 0,
     allowed: SearchDrafts | None = None,
     cluster: Cluster | None = None,
+    first_epoch: bool = False,
 ) -> float:
     """Seconds per trained sample from `epoch` on; `steps` 0: until all `prompts` of that epoch were issued.
 
-    `allowed`: the drafts that the job considers; `cluster`: names the networks that weights cross.
+    `allowed`: the drafts that the job considers; `cluster`: names the networks that weights cross; `first_epoch`:
+    drafts have no earlier responses to come from.
     """
     short, long = round_costs(planned, profile, allowed, cluster)
+    if first_epoch:
+        short, long = short.in_first_epoch(), long.in_first_epoch()
     reward = scoring(planned, profile)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)

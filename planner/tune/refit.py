@@ -66,7 +66,7 @@ class Priced:
 def price(run: ExecutedRun, profile: Profile) -> Priced:
     """The run's plan as the profile prices it. Raises InputError if the profile lacks a layout or micro-batch of the
     run's plan."""
-    short, long = round_costs(run.plan.job, profile)
+    short, long = round_costs(run.plan.job, profile, run.allowed)
     return Priced(short, long, scoring(run.plan.job, profile))
 
 

@@ -16,7 +16,7 @@ budget that was given with it, if any was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...plans.facts.executable import is_for_any
 from ...plans.schema.plan import Plan
@@ -30,6 +30,7 @@ from ..lengths.length_model import LengthModel, fit_lengths
 from ..solve import solve
 from ..solve_options import SolveOptions
 from ..what_if import Documents
+from .draft_rates import with_drafts_of
 from .executed_run import ExecutedRun
 from .model_error import cost_error, not_run, run_error, transferred_error
 from .phase_attribution import Phase, phases
@@ -92,6 +93,7 @@ def tune(
     refitted costs.
     """
     _check(run, executed, force)
+    run = replace(run, allowed=force.job.search.drafts)
     rollout, dynamic = force.job.rollout, force.job.algorithm.dynamic_sampling
     cap = rollout.max_response_tokens
     progress("replaying the run", 0.0)
@@ -99,16 +101,18 @@ def tune(
     if not replays:
         raise InputError("its trace holds no samples; there is nothing to learn from", str(run.home))
     explained = phases(run, replays, price(run, executed.profile), refit(executed.profile, run, replays))
-    if force.profile != executed.profile:
-        replays = replay_run(run, cap, dynamic, force.profile)
-    refitted = refit(force.profile, run, replays)
+    # What drafts gave is counted in the trace; only what it does not explain is speed.
+    base = with_drafts_of(run, force.profile)
+    if base != executed.profile:
+        replays = replay_run(run, cap, dynamic, base)
+    refitted = refit(base, run, replays)
     # As the file will have it: what is solved now is what solving from the files gives.
     profile = loads(dump(refitted.profile, digits=WRITTEN_DIGITS), Profile)
     progress("refitting lengths", 0.1)
     trace, factor = refit_lengths(run, force.trace, price(run, profile), cap, dynamic, seed)
     model = _fitted(trace, cap, seed)
     errors = {
-        "costs": cost_error(run, replays, force.profile, cap, dynamic),
+        "costs": cost_error(run, replays, base, cap, dynamic),
         "run": run_error(run, profile, model, dynamic, seed),
     }
     options = SolveOptions(

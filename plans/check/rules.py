@@ -94,7 +94,7 @@ over-issue-beyond-search more samples, or copies, at once than the job's search.
 layout-unmeasured        an engine layout without costs in the profile
 update-unmeasured        an update layout without costs in the profile
 batch-unmeasured         more sequences at once than the profile measured
-drafts-unpriced          drafts without a stated acceptance
+drafts-unpriced          drafts that neither profile nor job prices
 judge-unfit              a judge whose model cannot read a whole question, or cannot write its verdicts
 judge-unpriced           a judge model without costs in the profile
 kv-below-longest         an engine whose KV cache does not hold the longest sequence

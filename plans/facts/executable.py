@@ -1,6 +1,6 @@
-"""What `rlplan execute` can run, as data: the layouts of its trainers, and the levers that it does not have yet.
+"""What `rlplan execute` can run, as data: the layouts of its trainers, and where its judge may be.
 
-The planner prices more layouts and levers than the executor has, so that plans can be made for other frameworks, too.
+The planner prices more layouts than the executor has, so that plans can be made for other frameworks, too.
 This is the one place that says which of them the executor runs. `solve` considers nothing else unless it is told `--for
 any`; `check` says whether a plan runs here, and `execute` refuses the others by the same function (`unsupported`).
 """
@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..schema.job import Search
 from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.levers import RewardJudge
-from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
 from .model_shape import ModelShape
 
@@ -31,9 +29,6 @@ value that divides the model: dp, tp, sp, micro_batch_tokens."""
 SAME_IN_BOTH_KINDS = ("dp", "tp", "sp")
 """Keys of `train` with one value for short and for long rounds, since trainers are started once. The others of the keys
 that the executor has (recompute, offload, micro_batch_tokens) may differ."""
-
-LEVERS: Mapping[str, str] = {}
-"""Levers of a job's `search` that the executor does not have, each with the reason."""
 
 OTHERS_ONLY = "other frameworks only"
 """What is said of a plan that the executor cannot run, before the reasons."""
@@ -138,11 +133,8 @@ def unsupported(
             "the executor scores beside the rollout, which is never slower",
             "write false",
         )
-    again = "solve again without --for any" if plan.solver.for_any else "solve again"
-    yield from _lever_faults(("job", "rounds", "short"), short, again)
     if long is None:
         return
-    yield from _lever_faults(("job", "rounds", "long"), long, again)
     if long.rollout.pool != short.rollout.pool:
         yield (
             ("job", "rounds", "long", "rollout", "pool"),
@@ -184,17 +176,6 @@ def is_for_any(plan: Plan, model: ModelShape | None) -> bool:
     `model`: as of `unsupported`.
     """
     return plan.solver.for_any or any(True for _ in unsupported(plan, model))
-
-
-def left_out(search: Search) -> list[str]:
-    """Return a line for each lever that a job names and that a plan for this executor leaves out."""
-    named: dict[str, bool] = {}
-    return [f"search.{lever} is left out: {why}; --for any plans it" for lever, why in LEVERS.items() if named[lever]]
-
-
-def _lever_faults(location: Loc, kind: ShortRound | LongRound, again: str) -> Iterator[tuple[Loc, str, str]]:
-    if kind.rollout.drafts is not None and "drafts" in LEVERS:
-        yield (*location, "rollout", "drafts"), LEVERS["drafts"], f"write null, or {again}"
 
 
 def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bool) -> str:

@@ -94,7 +94,7 @@ class Search(Strict):
     empty: never."""
 
     drafts: SearchDrafts | None = None
-    """Speculative decoding; null: none is considered."""
+    """Speculative decoding; null: it is considered if the profile has measured drafts."""
 
     balance: Annotated[bool, Field(exclude_if=is_false)] = False
     """Whether rounds may start the longest expected samples first, by the earlier responses to their prompts, where

@@ -234,6 +234,9 @@ class Predicted(Strict):
     step_s: Quantiles
     """Seconds per step."""
 
+    first_epoch_s: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Mean seconds of a step in the first epoch, when drafts have no earlier responses to come from; null: as later."""
+
     seconds_per_sample: Positive
     """Seconds per trained sample."""
 

@@ -10,8 +10,8 @@ from ...executor.engines.engine_handle import EngineHandle
 from ...executor.supervision import together
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
-from .engine_bench import EngineBench
-from .measure_rollout import Decoded, RolloutCosts, measure_layout
+from .decoding.engine_bench import EngineBench
+from .decoding.measure_rollout import Decoded, RolloutCosts, measure_layout
 from .measure_rounds import RoundSampler
 from .measure_site import FIRST, Site, Subject
 from .measured_layouts import layout_name, share_of_step

@@ -28,14 +28,16 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import InputError, RunFailed
+from ..drafts.draft_schema import ProfiledDrafts
 from ..judge_schema import Judge
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine
-from .engine_bench import EngineBench
+from .decoding.engine_bench import EngineBench
+from .decoding.measure_drafts import drafts_or_why_not
+from .decoding.measure_rollout import RolloutCosts, spread
 from .measure_engines import measure_engines
-from .measure_rollout import RolloutCosts, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
 from .measure_site import Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
@@ -61,6 +63,7 @@ class Measurements:
     train: tuple[Train, ...]
     reward: Reward
     judge: Judge | None
+    drafts: ProfiledDrafts | None
     sync: dict[EngineLayout, Spread]
     turns: dict[EngineLayout, EngineTurns]
     trace: LengthTrace
@@ -155,6 +158,8 @@ async def _measure(
                 subject, site, sampler, budget, layouts, len(tokenizer), beside if judged else None
             )
             sampled = sampler.sampled
+            budget.begin(2)  # before other layouts of the trainer
+            drafts = await drafts_or_why_not(subject, site, sampler, prompts, rollout, budget)
             budget.tell("reward workers")
             reward = await measure_reward(site.rewards, prompts, tokenizer, sampled, job, profiled_workers(job, pool))
             budget.begin(1)
@@ -173,6 +178,7 @@ async def _measure(
         train=train,
         reward=reward,
         judge=found[0] if found else None,
+        drafts=drafts,
         sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
         turns=sampler.turns if on_gpu else {},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),

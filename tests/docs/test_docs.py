@@ -175,7 +175,7 @@ def test_the_cluster_page_quotes_what_execute_refuses():
     for loc, what, remedy in faults:
         assert f"{'.'.join(map(str, loc))}: {what}; {remedy}" in page
     limited = {key for key, values in UPDATE_VALUES.items() if key != "offload" or len(values) == 1}
-    for key in (*limited, *SAME_IN_BOTH_KINDS, "drafts", "judge", "synchronous"):
+    for key in (*limited, *SAME_IN_BOTH_KINDS, "judge", "synchronous"):
         assert re.search(rf"^\|.*`[\w.*]*\b{key}`", page, re.MULTILINE), key
 
 

@@ -103,15 +103,15 @@ def test_a_point_is_what_solve_gives_for_its_documents(points, make_trace, input
     assert found is not None and found.predicted == plan.predicted and found.job == plan.job
 
 
-def test_points_are_solved_for_the_executor_unless_it_is_said_otherwise_and_note_what_is_left_out(
-    points, make_trace, inputs
-) -> None:
+def test_points_are_solved_for_the_executor_unless_it_is_said_otherwise(points, make_trace, inputs) -> None:
     asked = points("job.search.drafts=null,{tokens: [2], acceptance: 0.6}")
-    plain, here = compare(asked, make_trace(), inputs, SolveOptions(mode="sync"))
-    assert plain.notes == () and [note.partition(":")[0] for note in here.notes] == ["search.drafts is left out"]
-    assert plain.plan is not None and here.plan is not None and here.plan.job.rounds == plain.plan.job.rounds
-    (_, anywhere) = compare(asked, make_trace(), inputs, SolveOptions(mode="sync", for_any=True))
-    assert anywhere.notes == () and anywhere.plan is not None and anywhere.plan.solver.for_any
+    (plain, here), (_, anywhere) = (
+        compare(asked, make_trace(), inputs, SolveOptions(mode="exact", for_any=for_any)) for for_any in (False, True)
+    )
+    assert plain.notes == here.notes == anywhere.notes == ()
+    assert plain.plan is not None and here.plan is not None and anywhere.plan is not None
+    assert here.plan.predicted.seconds_per_sample < plain.plan.predicted.seconds_per_sample
+    assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
 
 
 @pytest.fixture

@@ -96,6 +96,11 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
 """What the executor's configuration depends on: what is there before, and another value."""
 
 DRAFTS = {"tokens": 2, "up_to_sequences": 8}
+READ |= {
+    f"{kind}rollout.drafts.{key}": ({f"{kind}rollout.drafts": DRAFTS}, value)
+    for kind in (S, L)
+    for key, value in {"tokens": 3, "up_to_sequences": 9, "run_ahead": 4}.items()
+}
 JUDGE = {"place": "beside", "instances": 1, "tp": 1}
 READ |= {
     f"job.reward.judge.{key}": ({"job.reward.judge": JUDGE}, value)
@@ -124,8 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "inputs.lengths.assumed": ({}, "p50=800,p95=4000,max=16384,icc=0.5"),
     "inputs.lengths.scale": ({}, 0.9),
     "job.name": ({}, "another"),
-    **{f"{S}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
-    **{f"{L}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
+    **{f"{kind}rollout.drafts.source": ({f"{kind}rollout.drafts": DRAFTS}, "model") for kind in (S, L)},
     **{f"{kind}rollout.balance.by": ({}, "count") for kind in (S, L)},
     **{f"{kind}train.{key}": ({}, 2) for kind in (S, L) for key in ("pp", "cp", "ep")},
     L + "issue.prompts": ({}, 15),

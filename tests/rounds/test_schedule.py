@@ -265,3 +265,19 @@ def test_a_round_that_trains_a_prompt_again_in_the_same_epoch_is_caught() -> Non
     schedule._open[0].fresh.insert(0, trained)
     with pytest.raises(AssertionError, match="trained twice"):
         next(run_of)
+
+
+@many
+@given(prompts=st.integers(36, 60), seed=SEEDS)
+def test_upcoming_prompts_are_those_of_the_next_round_and_asking_for_them_changes_nothing(
+    prompts: int, seed: int
+) -> None:
+    spec = RoundSpec("sync", 4, 2, CAP, short_prompts=4, short_samples=2)
+    schedule = Schedule(spec, prompt_ids(prompts), seed)
+    expected: list[tuple[str, int]] = []
+    for step in itertools.islice(steps(schedule, keyed_lengths(seed), keyed_rewards(seed)), 8):
+        now = [(prompt, step.epochs[prompt]) for prompt in step.outcome.taken]
+        assert now[: len(expected)] == expected
+        before = schedule.state()
+        expected = schedule.upcoming(4)
+        assert schedule.state() == before

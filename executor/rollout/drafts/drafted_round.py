@@ -127,7 +127,8 @@ class DraftedRound:
             "batches": {
                 str(size): {"plain_s": round(one.plain_s, 6), "drafted_s": round(one.drafted_s, 6),
                             "emitted": round(one.emitted, 4), "verified": one.verified,
-                            "saved_s": round(one.saved_s, 4)}
+                            "saved_s": round(one.saved_s, 4), "sequence_steps": one.sequence_steps,
+                            "drafted_steps": one.drafted_steps, "drafted": one.drafted, "accepted": one.accepted}
                 for size, one in sorted(report.batches.items())
             },
             "ahead": [0 if self._ahead is None else len(self._ahead.prompt_of), self.ahead_tokens],

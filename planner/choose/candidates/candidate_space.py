@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from ....plans.facts.executable import left_out
 from ....plans.facts.model_shape import ModelShape
 from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
@@ -18,7 +17,7 @@ from ....profiles.profile_schema import Profile
 from ....rounds.hand_over import free_replicas
 from ...costs.colocation import MAP_BYTES_PER_S, could_stream, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
-from ...costs.draft_costs import DraftedCost, affordable
+from ...costs.draft_costs import DraftedCost, drafted_costs
 from ...costs.host_memory import Share, weights_under_way
 from ...costs.job_pools import JobPools
 from ...costs.memory_bars import WEIGHT_BYTES
@@ -114,7 +113,7 @@ def enumerate_space(
     short, without = short_keys(job, model, modes, decode, prompts)
     target, most = job.rollout.prompts_per_step, job.search.max_over_issue
     rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
-    drafted = _drafted(job, decode) if for_any else {}
+    drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
     hand_over = () if pools.apart else job.search.hand_over
     hands_over = frozenset(key for key in decode if _hands_over(profile, pools, weight_bytes, key, train))
     long = [
@@ -145,7 +144,7 @@ def enumerate_space(
         short=tuple(short),
         long=tuple(long),
         host_memory_bytes=pools.rollout.host_memory_bytes - under_way,
-        refused=(*refused, *without, *(() if for_any else left_out(job.search))),
+        refused=(*refused, *without, *no_drafts),
         reshard_s=_reshard_s(profile, pools.of_trainers),
         layout_switch_s=_layout_switch_s(profile, pools.apart),
         drafted=drafted,
@@ -181,15 +180,6 @@ def _rewards(
         return choices
     written = RewardChoice.of_plan(planned.reward)
     return (written, *(choice for choice in choices if choice != written and undecided(job.reward)))
-
-
-def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:
-    """Costs with drafts, where the job considers drafts and they make some batch faster."""
-    drafts = job.search.drafts
-    if drafts is None:
-        return {}
-    costs = {(key, g): affordable(cost, g, drafts.acceptance) for key, cost in decode.items() for g in drafts.tokens}
-    return {key: cost for key, cost in costs.items() if cost is not None}
 
 
 def _reshard_s(profile: Profile, pool: Pool) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
-from ...costs.draft_costs import DraftedCost, slowed
+from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
 from ...costs.update_costs import TrainCost
@@ -101,6 +102,14 @@ class Setting:
         cost = slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
         # Samples that start where they would end soonest are not kept with their prompts.
         return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
+
+    def in_first_epoch(self) -> Setting:
+        """The same while no prompt has earlier responses, from which drafts come."""
+        written = {
+            key: dataclasses.replace(each, cost=first_epoch_cost(each.cost)) for key, each in self.as_written.items()
+        }
+        drafted = {key: cost.in_first_epoch() for key, cost in self.drafted.items()}
+        return dataclasses.replace(self, drafted=drafted, as_written=written)
 
     def reward_of(self, key: ShortKey | LongKey) -> RewardCost:
         """Scoring costs of a kind of round."""

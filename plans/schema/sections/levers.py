@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ..base import Choices, Count, Positive, Strict, ascending, cross_error, is_none, is_one, is_zero
+from ..base import Count, Positive, Strict, ascending, cross_error, is_none, is_one, is_zero
 from ..limits import MOST_CHOICES
 from .layouts import EngineLayout
 
@@ -38,14 +38,26 @@ class SearchCutoff(Strict):
         return self.min <= cutoff_tokens and (self.max is None or cutoff_tokens <= self.max)
 
 
+DraftLengths = Annotated[tuple[Count, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)]
+"""Ascending numbers of drafted tokens; may be empty."""
+
+
 class SearchDrafts(Strict):
     """Speculative decoding that `solve` may consider."""
 
-    tokens: Choices
-    """Tokens drafted a step, ascending; each is tried beside no drafts, for each kind of round."""
+    tokens: DraftLengths | None = None
+    """Tokens drafted a step, ascending; each is tried beside no drafts, for each kind of round. Empty: drafts are never
+    considered; null: lengths up to what the profile has measured."""
 
-    acceptance: Annotated[float, Field(ge=0, lt=1)]
-    """Chance that a drafted token is accepted when those before it were, as measured or assumed."""
+    acceptance: Annotated[float | None, Field(ge=0, lt=1, exclude_if=is_none)] = None
+    """Chance that a drafted token is accepted when those before it were, as assumed; null: as the profile has measured
+    it."""
+
+    @model_validator(mode="after")
+    def _assumes_of_some_length(self) -> SearchDrafts:
+        if self.acceptance is not None and self.tokens is None:
+            raise cross_error("assumes an acceptance of drafts of no stated length; write tokens: [2, 4]", "acceptance")
+        return self
 
 
 FinishedShares = Annotated[

@@ -26,7 +26,7 @@ from ....executor.trainer.samples import TrainSample
 from ....plans.schema.sections.levers import RewardJudge
 from ....plans.yaml.errors import RunFailed
 from ...judge_schema import Judge, JudgeShare
-from ..engine_bench import EngineBench
+from ..decoding.engine_bench import EngineBench
 from ..measure_site import Subject
 from ..time_budget import TimeBudget
 from .judge_fit import Burst, fit_judge

@@ -10,7 +10,7 @@ from ....executor.rollout.reward_sum import RewardSum
 from ....plans.schema.job import Job
 from ...laws.reward_fit import fit_executions
 from ...phase_schema import Reward, Spread
-from ..measure_rollout import spread
+from ..decoding.measure_rollout import spread
 from ..measure_rounds import Sampled
 
 REWARD_BURST = 200

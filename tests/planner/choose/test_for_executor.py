@@ -43,7 +43,6 @@ from ..synthetic_run import solved as solved_small
 
 QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
 SIZES = {"prompts_per_step": 8, "samples_per_prompt": 4}
-DRAFTS = {"tokens": [2], "acceptance": 0.6}
 
 
 def update(seconds_per_token: float, **layout: Any) -> Train:
@@ -83,21 +82,6 @@ def test_an_update_that_only_others_run_is_planned_on_request_only_though_it_is_
     assert (is_for_any(here.plan, None), is_for_any(anywhere.plan, None)) == (False, True)
     unsaid = anywhere.plan.solver.model_copy(update={"for_any": False})
     assert is_for_any(anywhere.plan.model_copy(update={"solver": unsaid}), None), "an earlier version solved it"
-
-
-def test_levers_that_only_others_have_are_left_out_and_the_plan_says_so():
-    train = (update(4e-4),)
-    levers = {"drafts": DRAFTS}
-    here, anywhere = planned(train, levers), planned(train, levers, for_any=True)
-    keys = [*here.search.space.short, *here.search.space.long]
-    assert not any(key.draft_tokens for key in keys)
-    refused = [text for key, text in here.plan.job.why.items() if key.startswith("refused.")]
-    assert [text.split(" ")[0] for text in refused if "--for any" in text] == ["search.drafts"]
-    keys = [*anywhere.search.space.short, *anywhere.search.space.long]
-    assert {key.draft_tokens for key in keys} == {0, 2}
-    assert not any("left out" in text for text in anywhere.plan.job.why.values())
-    plain = planned(train)
-    assert here.plan.job.rounds == plain.plan.job.rounds, "as if the job named none"
 
 
 def test_without_a_plan_that_can_run_here_the_error_says_whether_others_could_run_one():

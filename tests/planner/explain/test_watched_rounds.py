@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
-from rlplan.planner.costs.draft_costs import Drafts, drafted
+from rlplan.planner.costs.draft_costs import drafted
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
 from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
@@ -20,6 +20,8 @@ from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 from rlplan.rounds.round_spec import RoundKind
+
+from ..assumed_drafts import assumed
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = EngineLayout(1, 2)
@@ -93,7 +95,7 @@ def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
     decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
-    fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
+    fast = {(LAYOUT, 3): drafted(decode[LAYOUT], assumed(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
 
 

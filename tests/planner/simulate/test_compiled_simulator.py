@@ -17,6 +17,7 @@ from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
 from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.profiles.drafts.draft_law import DraftLaw
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
@@ -100,7 +101,10 @@ def costs(draw, engines: int = 1) -> DecodeCost:
         block_tokens=draw(st.sampled_from([1, 3, 16])),
         sharing=draw(st.none() | st.builds(PrefixSharing, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
     )
-    return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
+    if not draw(st.booleans()):
+        return plain
+    law = DraftLaw((1.0, 0.9, 0.5), (0.7, 0.5, 0.1), ((1, 1.2), (4, 0.6)), 0.2, 0.01)
+    return drafted(plain, Drafts(3, draw(st.integers(1, 4)), law, law))
 
 
 executions = st.builds(

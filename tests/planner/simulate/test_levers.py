@@ -9,7 +9,7 @@ from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, column_name
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.decode_costs import ChangeCost, decode_cost
-from rlplan.planner.costs.draft_costs import Drafts, drafted
+from rlplan.planner.costs.draft_costs import drafted
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -25,10 +25,12 @@ from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.drafts.draft_schema import ProfiledDrafts
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.round_spec import RoundSpec
 
+from ..assumed_drafts import assumed
 from ..conftest import small_job
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
@@ -36,8 +38,7 @@ LAYOUT = EngineLayout(1, 2)
 SHORT = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
 SIZES = {"tp": [1, 2], "micro_batch_tokens": [1024, 2048, 4096, 8192]}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
-# Drafts are simulated only: no plan for the executor has them.
-OPTIONS = SolveOptions(passes=(Pass(5, 2, math.inf), Pass(20, 8, 0.1)), for_any=True)
+OPTIONS = SolveOptions(passes=(Pass(5, 2, math.inf), Pass(20, 8, 0.1)))
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
     decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
-    fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
+    fast = {(LAYOUT, 3): drafted(decode[LAYOUT], assumed(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
 
 
@@ -219,7 +220,7 @@ def test_where_they_are_slower_or_their_weights_take_too_long_the_tail_stays(wit
     assert done.plan.job.rounds.long is not None and done.plan.job.rounds.long.tail is None
 
 
-def test_drafts_in_a_plan_need_an_acceptance_in_the_job(solved, make_trace) -> None:
+def test_drafts_in_a_plan_are_priced_by_the_profile_or_by_the_job(solved, make_trace) -> None:
     done, job, profile = solved({})
     rounds = done.plan.job.rounds
     rollout = rounds.short.rollout.model_copy(update={"drafts": RoundDrafts(tokens=2, up_to_sequences=8)})
@@ -228,6 +229,13 @@ def test_drafts_in_a_plan_need_an_acceptance_in_the_job(solved, make_trace) -> N
     edited = done.plan.model_copy(update={"job": planned})
     with pytest.raises(InputError, match=r"search\.drafts"):
         simulate_plan(edited, job, profile, make_trace(), steps=2)
+    rates = {"drafted": (0.9, 0.8), "accepted": (0.6, 0.4), "sequence_steps": 1000}
+    section = {"first": rates, "step_s": 0.0, "step_s_per_sequence": 0.0, "provenance": "measured"}
+    measured = profile.model_copy(update={"drafts": ProfiledDrafts.model_validate(section)})
+    plain, fast = (
+        simulate_plan(plan, job, measured, make_trace(), steps=20).seconds_per_sample() for plan in (done.plan, edited)
+    )
+    assert fast < plain
 
 
 def test_no_update_is_left_out_that_is_the_best_for_some_engines_that_are_handed_over(make_cluster) -> None:

@@ -14,13 +14,11 @@ from rlplan.plans.facts.executable import (
     family_fault,
     is_for_any,
     judge_fault,
-    left_out,
     not_executable,
     unsupported,
     update_faults,
 )
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.schema.job import Search
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
@@ -182,26 +180,15 @@ def test_a_model_of_another_family_is_refused_with_the_families_that_are_trained
     assert (is_for_any(plan, other), is_for_any(plan, SPARSE)) == (True, False), "it was planned for others"
 
 
-def test_levers_of_a_job_that_are_left_out_are_named_with_the_reason_and_the_option() -> None:
-    sizes = {"tp": (1,), "micro_batch_tokens": (64,)}
-    assert left_out(Search(**sizes)) == []
-    drafts = {"drafts": {"tokens": (2,), "acceptance": 0.5}}
-    lines = left_out(Search.model_validate({**sizes, **drafts, "hand_over": (0.5,)}))
-    assert [line.split(" ")[0] for line in lines] == ["search.drafts"]
-    assert all("is left out: the executor" in line and line.endswith("; --for any plans it") for line in lines)
-
-
 @pytest.mark.parametrize("kind", ["short", "long"])
-def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
+def test_drafts_and_a_hand_over_run(kind: str) -> None:
     plan = planned({}, {})
     assert plan.rounds.long is not None
     round_ = plan.rounds.short if kind == "short" else plan.rounds.long
     rollout = ROLLOUT.model_copy(update={"engines": 2, "drafts": RoundDrafts(tokens=2, up_to_sequences=8)})
     levers = {"rollout": rollout, "hand_over": RoundHandOver(engines=1, at_finished=0.5)}
     rounds = plan.rounds.model_copy(update={kind: round_.model_copy(update=levers)})
-    faults = list(unsupported(plan_of(plan.model_copy(update={"rounds": rounds})), None))
-    assert [loc[3:] for loc, _, _ in faults] == [("rollout", "drafts")], "a hand-over runs"
-    assert all(loc[2] == kind and "write null" in remedy for loc, _, remedy in faults)
+    assert list(unsupported(plan_of(plan.model_copy(update={"rounds": rounds})), None)) == []
 
 
 def test_synchronous_rewards_are_only_simulated_and_a_judge_and_a_timeout_that_adapts_are_run() -> None:

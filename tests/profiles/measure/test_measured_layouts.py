@@ -8,7 +8,7 @@ from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.profiles.architecture import Architecture, architecture_of
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
-from rlplan.profiles.measure.measure_rollout import CACHE_SHARE, LONG_TOKENS, Decoded, decode_grid
+from rlplan.profiles.measure.decoding.measure_rollout import CACHE_SHARE, LONG_TOKENS, Decoded, decode_grid
 from rlplan.profiles.measure.measure_updates import UPDATES, scaled, step_groups
 from rlplan.profiles.measure.measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
 from rlplan.profiles.phase_schema import Train

@@ -36,9 +36,9 @@ def test_a_job_says_which_levers_may_be_considered(folder: Any) -> None:
         ("hand_over: [0]", "at least 0.01"),
         ("hand_over: [1.0]", "less than 1"),
         ("hand_over: 0.4", r"must be a list"),
-        ("drafts: {tokens: [], acceptance: 0.6}", "at least 1 item"),
+        ("drafts: {tokens: [4, 2]}", r"ascending; write \[2, 4\]"),
         ("drafts: {tokens: [2], acceptance: 1.0}", "less than 1"),
-        ("drafts: {tokens: [2]}", "missing key 'search.drafts.acceptance'"),
+        ("drafts: {acceptance: 0.6}", r"no stated length; write tokens: \[2, 4\]"),
     ],
 )
 def test_levers_that_cannot_be_are_refused_with_their_line(folder: Any, written: str, said: str) -> None:

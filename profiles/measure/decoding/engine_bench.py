@@ -8,11 +8,11 @@ import random
 import time
 from collections.abc import Sequence
 
-from ...executor.actors import within
-from ...executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
-from ...executor.engines.fleet import Fleet
-from ...executor.engines.messages import EngineEvent, Request
-from ...plans.yaml.errors import RunFailed
+from ....executor.actors import within
+from ....executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
+from ....executor.engines.fleet import Fleet
+from ....executor.engines.messages import EngineEvent, Request
+from ....plans.yaml.errors import RunFailed
 
 BATCH_DEADLINE_S = 300.0
 

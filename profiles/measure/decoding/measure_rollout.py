@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...executor.engines.engine_handle import EngineHandle
-from ...plans.schema.sections.layouts import EngineLayout
-from ..laws.measured_fit import DecodeFit, fit_decode
-from ..phase_schema import DecodePoint, Spread
+from ....executor.engines.engine_handle import EngineHandle
+from ....plans.schema.sections.layouts import EngineLayout
+from ...laws.measured_fit import DecodeFit, fit_decode
+from ...phase_schema import DecodePoint, Spread
+from ..time_budget import TimeBudget
 from .engine_bench import EngineBench
-from .time_budget import TimeBudget
 
 SHORT_TOKENS, LONG_TOKENS = 8, 72
 SHORT_CONTEXT = 16
