@@ -57,6 +57,7 @@ class HistoryProposer:
         self._samples: dict[str, _Sample] = {}  # by vLLM's id of the request
         self._runner: Any = None
         self._scheduled: dict[str, list[int]] = {}
+        self._left: set[str] = set()  # requests of the round before that are in vLLM's batch still
         self._disturbed = True  # whether the step is more than one of decoding
         self._began = 0.0
         self._room = ChainRoom.of(self._most)
@@ -80,7 +81,7 @@ class HistoryProposer:
             if self._tokens:
                 self._scheduled = scheduled.scheduled_spec_decode_tokens
                 self._disturbed = bool(scheduled.scheduled_new_reqs or scheduled.finished_req_ids)
-                for name in scheduled.finished_req_ids:
+                for name in set(scheduled.finished_req_ids) - self._left:
                     self._read(name)
                     if (sample := self._samples.pop(name, None)) is not None:
                         # One that was preempted has no row, and of its first tokens none may have been told.
@@ -97,6 +98,8 @@ class HistoryProposer:
         self._histories.clear()
         self._prompts.clear()
         self._samples.clear()
+        # What was aborted at the end of the round before leaves vLLM's batch with the next step, and is no sibling.
+        self._left = set(self._runner.input_batch.req_id_to_index)
         if tokens:
             self._table.fade()
         self._report = DraftReport(drafted_at=[0] * self._tokens, accepted_at=[0] * self._tokens)
@@ -107,7 +110,7 @@ class HistoryProposer:
 
     def report(self, wanted: set[str]) -> DraftReport:
         """What drafts gave since the round began, with the tokens of the requests `wanted` as the driver names them."""
-        for name in list(self._runner.input_batch.req_id_to_index) if self._tokens else ():
+        for name in set(self._runner.input_batch.req_id_to_index) - self._left if self._tokens else ():
             self._read(name)  # what was aborted leaves vLLM's batch with its next step only
         report = self._report
         texts = [index.responses() for index in self._prompts.values()]

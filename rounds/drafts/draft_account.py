@@ -36,6 +36,9 @@ LOSS = 0.97
 OUTLIER = 3.0
 """A step that takes so many times the mean has waited for something else, and is not counted."""
 
+OUTLIERS = 8
+"""After so many of them in a row steps take as long as that: the mean begins anew."""
+
 LEAST_CHANCE, MOST_CHANCE = 0.02, 0.9
 """Bounds of the chance from which a token is drafted."""
 
@@ -47,10 +50,21 @@ class _Mean:
     smooth: float
     value: float = 0.0
     count: int = 0
+    outliers: int = 0
 
     def add(self, value: float) -> None:
         self.count += 1
         self.value += (value - self.value) * max(self.smooth, 1.0 / self.count)
+
+    def add_seconds(self, seconds: float) -> bool:
+        """Add the seconds of a step, unless it is an outlier; returns whether it was added."""
+        outlier = self.count >= PLAIN_FIRST and seconds > OUTLIER * self.value
+        self.outliers = self.outliers + 1 if outlier else 0
+        if outlier and self.outliers < OUTLIERS:
+            return False
+        self.count = 0 if outlier else self.count
+        self.add(seconds)
+        return True
 
 
 @dataclass(slots=True)
@@ -64,6 +78,7 @@ class _Batch:
     saved_s: float = 0.0  # by these
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
+    judged_after: int = WARM_UP  # drafted steps
 
     def pays(self) -> bool:
         return self.emitted.value * self.plain_s.value >= LOSS * self.drafted_s.value
@@ -111,9 +126,9 @@ class DraftAccount:
         batch.steps += 1
         if batch.plain_s.count < PLAIN_FIRST or batch.steps % PLAIN_EVERY == 0 or batch.steps < batch.resume:
             return None
-        if batch.drafted_s.count >= WARM_UP and not batch.pays():
-            batch.resume = batch.steps + PAUSE
-            batch.drafted_s.count = batch.emitted.count = WARM_UP - TRIAL  # judged again after a trial
+        if batch.drafted_s.count >= batch.judged_after and not batch.pays():
+            batch.resume, batch.judged_after = batch.steps + PAUSE, TRIAL
+            batch.drafted_s.count = batch.emitted.count = 0  # the trial is judged by itself
             return None
         return min(max(running * self._token_s() / batch.plain_s.value, LEAST_CHANCE), MOST_CHANCE)
 
@@ -126,10 +141,7 @@ class DraftAccount:
         batch = self._batches.setdefault(running.bit_length(), _Batch())
         batch.verified += bool(drafted)
         mean = batch.drafted_s if drafted else batch.plain_s
-        if seconds <= 0.0 or (mean.count >= PLAIN_FIRST and seconds > OUTLIER * mean.value):
-            return
-        mean.add(seconds)
-        if drafted:
+        if seconds > 0.0 and mean.add_seconds(seconds) and drafted:
             batch.emitted.add(emitted / running)
             batch.saved_s += emitted / running * batch.plain_s.value - seconds if batch.plain_s.count else 0.0
 
