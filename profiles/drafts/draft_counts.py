@@ -11,7 +11,10 @@ from .draft_law import DraftLaw
 from .draft_schema import DraftBatch, DraftRates, ProfiledDrafts
 
 ENOUGH_STEPS = 64
-"""Steps of samples below which a batch's own factor is not told from chance."""
+"""Steps times their samples below which nothing is told."""
+
+ENOUGH_OF_BATCH = 256
+"""The same for what a batch gives beside others, which is a difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def batch_factors(counts: DraftCounts) -> tuple[DraftBatch, ...]:
     return tuple(
         DraftBatch(sequences=middle(size), factor=one.accepted / one.sequence_steps / mean)
         for size, one in sorted(counts.batches.items())
-        if one.sequence_steps >= ENOUGH_STEPS
+        if one.sequence_steps >= ENOUGH_OF_BATCH
     )
 
 

@@ -2,7 +2,8 @@
 
 The engine drafts by the code of a run (executor/drafts/), for any batch: as in a run it learns which tokens are
 accepted, and leaves drafts out where they do not pay. It is an engine of its own, since one that can draft is built
-otherwise. What the first round gives is not counted where there is time for another: the engine knows nothing yet.
+otherwise. Rounds go on until they tell enough or their time is over. What the very first one gives is not counted where
+there is another: the engine knows nothing yet.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ from .measure_rollout import RolloutCosts
 DRAFT_TOKENS = 4
 """Tokens of the longest draft, where the job names none."""
 
-PARTS = 2
-"""Parts of the prompts, each answered once and then again; of the first the first answers are not counted."""
+MOST_PARTS, MOST_S = 32, 45.0
+"""Steps' worth of prompts that are answered at most, once and then again each, and seconds after which none begins."""
+
+ENOUGH_STEPS = 16_000
+"""Steps times their samples, of later answers, that tell enough: a rate is then known to a hundredth."""
 
 ROUND_DEADLINE_S = 1800.0
 
@@ -83,12 +87,11 @@ async def measure_drafts(
     round_s, start_s = statistics.median(took_s), one.start.p50
     if not budget.allows(start_s + 2 * round_s, "drafts"):
         return None
-    parts = PARTS if budget.allows(start_s + 2 * PARTS * round_s, "a second round of drafts") else 1
     engine = _DraftingEngine(site.fleet.engines(one.layout)[0], tokens, subject.job.rollout.seed_per_sample)
     try:
         budget.tell(f"starting an engine that drafts {tokens} tokens")
         await engine.start(sampler)
-        return await _rounds(engine, _parts(prompts, subject, parts), subject, one, budget)
+        return await _rounds(engine, _parts(prompts, subject), subject, one, budget)
     finally:
         await engine.close()
 
@@ -97,12 +100,12 @@ def _cap(subject: Subject) -> int:
     return subject.job.rollout.max_response_tokens
 
 
-def _parts(prompts: Mapping[str, PromptText], subject: Subject, count: int) -> list[dict[str, PromptText]]:
-    """`count` parts of other prompts each, as many as a step has where the data has so many."""
-    names = sorted(prompts)
+def _parts(prompts: Mapping[str, PromptText], subject: Subject) -> list[dict[str, PromptText]]:
+    """Parts of other prompts each, as many as a step has."""
+    names, size = sorted(prompts), subject.job.rollout.prompts_per_step
     random.Random(f"drafts:{subject.job.data.seed}").shuffle(names)
-    size = max(1, min(subject.job.rollout.prompts_per_step, len(names) // count))
-    return [{name: prompts[name] for name in names[k * size : (k + 1) * size]} for k in range(count)]
+    begins = range(0, min(MOST_PARTS * size, len(names)), size)
+    return [{name: prompts[name] for name in names[begin : begin + size]} for begin in begins]
 
 
 async def _rounds(
@@ -112,12 +115,21 @@ async def _rounds(
     costs: RolloutCosts,
     budget: TimeBudget,
 ) -> ProfiledDrafts | None:
-    counted: list[list[DraftCounts]] = []
-    for epoch, text in enumerate(("first answers", "the same prompts again")):
-        budget.tell(f"drafts: {text}")
-        counted.append([await engine.answer(part, epoch, subject) for part in parts])
-    first = counted[0][1:] or counted[0]
-    return fit_drafts(summed(first), summed(counted[1]), lambda batch: costs.decode.a + costs.decode.b * batch)
+    first: list[DraftCounts] = []
+    later: list[DraftCounts] = []
+    start_s, took_s = budget.elapsed_s, 0.0
+    for part in parts:
+        if later and sum(counts.sequence_steps for counts in later) >= ENOUGH_STEPS:
+            break
+        if later and (budget.elapsed_s - start_s > MOST_S or not budget.allows(took_s, "further rounds with drafts")):
+            break
+        budget.tell(f"drafts: {len(part)} prompts, answered and answered again")
+        began_s = budget.elapsed_s
+        first.append(await engine.answer(part, 0, subject))
+        later.append(await engine.answer(part, 1, subject))
+        took_s = budget.elapsed_s - began_s
+    known = first[1:] or first
+    return fit_drafts(summed(known), summed(later), lambda batch: costs.decode.a + costs.decode.b * batch)
 
 
 class _DraftingEngine:
