@@ -1,5 +1,5 @@
 """What it costs to plan only what `rlplan execute` can run, beside plans for any framework: two shipped examples, and
-the 32B example with levers that the executor does not have, without and with a limit on the seconds of a step.
+the 32B example with drafts, without and with a limit on the seconds of a step.
 
     python -m benchmarks.executable_price [--json]
 
@@ -7,11 +7,10 @@ the 32B example with levers that the executor does not have, without and with a 
 --for any`), both as they are predicted on rounds that nothing was chosen on. `proven_ratio`: the same of the best
 schedules that the integer program proved, on the rounds that the choice was made on; it is 1 or more, but for the
 noise of the rounds. `error` is the plan's own error, one standard deviation: within it of 1 the two cost the same as
-far as is known. `left_out`: levers that the job names and that are no candidates for the executor. `reasons`: why the
-plan for any framework cannot be run here; empty if it can.
+far as is known. `reasons`: why the plan for any framework cannot be run here; empty if it can.
 
     {"cases": {"math-32b": {"ratio": …, "proven_ratio": …, "error": …, "seconds_per_sample": {"executor": …,
-     "any": …}, "step_s": {…}, "train": {"executor": …, "any": …}, "left_out": […], "reasons": […], "solve_s": {…}},
+     "any": …}, "step_s": {…}, "train": {"executor": …, "any": …}, "reasons": […], "solve_s": {…}},
      "cpu-demo": {…}, …}, "largest_ratio": …}
 """
 
@@ -39,19 +38,19 @@ from rlplan.profiles.profile_schema import Profile
 from .entry import run
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "plans" / "examples"
-LEVERS = {"drafts": {"tokens": (2, 4), "acceptance": 0.6}}
-"""Keys of a job's `search`, with the values that docs/planning.md has as examples. The acceptance is assumed."""
+DRAFTS = {"drafts": {"tokens": (2, 4), "acceptance": 0.6}}
+"""Keys of a job's `search`, with the values that docs/planning.md has as examples: the acceptance is assumed."""
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "math-32b": ("math-32b", {}),
     "cpu-demo": ("cpu-demo", {}),
-    "math-32b with levers": ("math-32b", {"search": LEVERS}),
-    "math-32b with levers and a limit": (
+    "math-32b with drafts": ("math-32b", {"search": DRAFTS}),
+    "math-32b with drafts and a limit": (
         "math-32b",
-        {"search": {**LEVERS, "micro_batch_tokens": (16896,)}, "slo": {"step_p95_s": 200.0}},
+        {"search": {**DRAFTS, "micro_batch_tokens": (16896,)}, "slo": {"step_p95_s": 200.0}},
     ),
 }
-"""By name: a shipped example, and what its job has beside or instead, by section. Without the levers only rounds
+"""By name: a shipped example, and what its job has beside or instead, by section. Without drafts only rounds
 about as slow as plain synchronous ones keep the limit."""
 
 
@@ -87,7 +86,6 @@ def price(example: str, changes: dict[str, Any]) -> dict[str, Any]:
         "seconds_per_sample": seconds,
         "step_s": {key: plan.predicted.step_s.mean for key, plan in plans.items()},
         "train": {key: update_text(plan.job.rounds.short.train) for key, plan in plans.items()},
-        "left_out": sorted(LEVERS.keys() & changes.get("search", {}).keys()),
         "reasons": reasons,
         "solve_s": {key: plan.volatile.solve_s for key, plan in plans.items()},
     }
@@ -96,7 +94,7 @@ def price(example: str, changes: dict[str, Any]) -> dict[str, Any]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def command(as_json: bool) -> None:
-    """What staying executable costs on shipped examples, without levers and with them."""
+    """What staying executable costs on shipped examples, without drafts and with them."""
     cases = {name: price(*case) for name, case in CASES.items()}
     result = {"cases": cases, "largest_ratio": max(figures["ratio"] for figures in cases.values())}
     if as_json:

@@ -3,6 +3,7 @@ writes a run (executor/records/run_record.py), so that what tuning finds can be 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.costs.draft_costs import DraftedCost
 from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -31,6 +33,7 @@ from rlplan.rounds.schedule import Schedule
 from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
 
+from ..profiles.drafts.counted import counts_of
 from .conftest import heavy_trace, laptop, small_job, small_profile
 
 QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
@@ -85,6 +88,11 @@ def synthesize(
     for step in range(1, steps + 1):
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
+        early = min(map(schedule.epoch_of, machine.taken)) == 0
+        if isinstance(kind.decode, DraftedCost):
+            drafted = kind.decode.in_first_epoch() if early else kind.decode
+            kind = dataclasses.replace(kind, decode=drafted)
+            writer.write("drafts", float(step), step=step, kind=machine.kind, epoch=1 + (not early), **_counts(drafted))
         run_draws.begin()
         times = simulate_round(machine, run_draws.lengths(), kind.decode, reward, kind.max_num_seqs)
         outcome = schedule.end(machine)
@@ -123,6 +131,22 @@ def synthesize(
         )  # fmt: skip
     writer.close()
     return folder
+
+
+def _counts(cost: DraftedCost) -> dict[str, Any]:
+    """The event of a round whose drafts follow the costs' law, up to the plan's tokens."""
+    drafts = cost.drafts
+    assert drafts is not None
+    law, g = drafts.law, drafts.tokens
+    law = dataclasses.replace(law, drafted=law.drafted[:g], accepted=law.accepted[:g])
+
+    def step_s(batch: float) -> float:
+        return cost.a + cost.b * batch
+
+    event = dataclasses.asdict(counts_of(law, {1: 500, 3: 1000, 7: 3000, 15: 6000}, step_s))
+    # What is there for reports alone.
+    batches = {str(size): {**one, "emitted": 1.0} for size, one in event.pop("batches").items()}
+    return {**event, "batches": batches, "steps": 1000, "by_source": {}, "index_bytes": 0, "history_bytes": 0}
 
 
 def slower(profile: Profile, decode: float = 1.0, train: float = 1.0, layouts: set[tuple[int, int]] | None = None):
