@@ -70,7 +70,7 @@ def first_epoch_s(holdout: Holdout) -> float | None:
     if not any(column.key.draft_tokens for column in (cycle.short, cycle.long) if column is not None):
         return None
     last = search.passes[-1]
-    again = search.anew([cycle], search.setting.draws)
-    again.setting = again.setting.in_first_epoch()
+    limits, setting = search.limits, search.setting.in_first_epoch()
+    again = Search(setting, search.anew([cycle], setting.draws).space, limits, None, search.mode, search.passes)
     early = again.simulate(cycle, last.short_rounds, last.long_rounds)
     return sum(kind.share * mean(kind.step_s()) for kind in scheduled_rounds(again, early))

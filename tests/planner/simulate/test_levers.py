@@ -133,8 +133,8 @@ def test_names_of_columns_without_levers_stay_and_the_others_sort_behind_them() 
 
 @pytest.fixture
 def solved(make_cluster, make_profile, make_trace, make_job, inputs):
-    def solve_with(search: dict, train_factor: float = 1.0):
-        profile = make_profile()
+    def solve_with(search: dict, train_factor: float = 1.0, drafts: ProfiledDrafts | None = None):
+        profile = make_profile(drafts=drafts)
         change = {"dp": 2} if search.get("hand_over") else {}  # a replica on each of two engines
         slower = [
             t.model_copy(update=change | {"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train
@@ -169,6 +169,26 @@ def test_a_job_that_allows_drafts_gets_them_where_they_pay_and_a_plain_baseline(
     assert fast.plan.predicted.baseline.seconds_per_sample == plain.plan.predicted.baseline.seconds_per_sample
     run = simulate_plan(fast.plan, job, profile, make_trace(), steps=150)
     assert run.seconds_per_sample() == pytest.approx(fast.plan.predicted.seconds_per_sample, rel=0.15)
+
+
+def test_measured_drafts_are_planned_unasked_and_the_first_epoch_is_told_apart(solved, make_profile) -> None:
+    later = {"drafted": (0.9, 0.8), "accepted": (0.7, 0.5), "sequence_steps": 1000}
+    first = {"drafted": (0.6, 0.3), "accepted": (0.3, 0.1), "sequence_steps": 1000}
+    section = {"first": first, "later": later, "step_s": 0.0, "step_s_per_sequence": 0.0, "provenance": "measured"}
+    measured = ProfiledDrafts.model_validate(section)
+    done, _, _ = solved({}, drafts=measured)
+    rounds, predicted, why = done.plan.job.rounds, done.plan.predicted, done.plan.job.why
+    assert rounds.long is not None and rounds.long.rollout.drafts is not None
+    assert rounds.long.rollout.drafts.source == "history" and rounds.long.rollout.drafts.tokens <= 2
+    assert predicted.first_epoch_s is not None and predicted.first_epoch_s > 1.02 * predicted.step_s.mean
+    assert predicted.first_epoch_s < predicted.baseline.step_s.mean and "earlier responses" in why["drafts"]
+    assert why["rounds.long.rollout.drafts.gain"].startswith("a sample that decodes alone gets 2.20 tokens a step")
+    never, _, _ = solved({"drafts": {"tokens": []}}, drafts=measured)
+    assert never.plan.job.rounds.long is not None and never.plan.job.rounds.long.rollout.drafts is None
+    assert never.plan.predicted.first_epoch_s is None and "drafts" not in never.plan.job.why
+    slow = measured.model_copy(update={"step_s": 10.0})
+    told, _, _ = solved({}, drafts=slow)
+    assert any(text.startswith("drafts of 2 tokens do not pay on ") for text in told.plan.job.why.values())
 
 
 def test_a_job_that_allows_hand_overs_gets_them_where_the_update_is_dear(solved, make_trace) -> None:
