@@ -139,6 +139,8 @@ class MadeUpRounds:
 class MadeUpEngine:
     """A fleet of one engine, which takes any weights for what they are."""
 
+    draft_tokens = 0
+
     name, alive = "made-up", True
     supervisor = Supervisor()
 
