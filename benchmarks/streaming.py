@@ -59,7 +59,7 @@ from .ray_nodes import RayNodes
 from .streamed_gradients import gradient_max_diff
 
 SETTINGS = ("apart", "shared")
-PROMPTS = {"apart": 32, "shared": 52}
+PROMPTS = {"apart": 40, "shared": 40}
 SAMPLES_PER_PROMPT = 8
 MICRO_BATCH_TOKENS = {"apart": 4096, "shared": 16384}
 """Beside a replica that trains, the other one runs an empty micro-batch each time, on a core that decodes."""

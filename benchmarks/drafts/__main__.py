@@ -2,11 +2,13 @@
 
     python -m benchmarks.drafts [--parts epochs,short,second,exact,stock] [--suffix-folder FOLDER] [--json]
 
-All parts are real: vLLM engines on one core that take turns round by round, each on draws of its own.
+All parts are real: vLLM engines on one core that take turns round by round, on draws with the same seeds.
 
-- `epochs`: long rounds (16 prompts that have one key, 4 samples each, so that most are long), three epochs of 32
-  prompts: seconds without drafts over those with (`ratio`), by epoch; `accepted`: tokens of drafts that a sample gets a
-  step; `by_source`: of these, where they came from. The policy does not change between epochs.
+- `epochs`: long rounds (8 prompts that have one key, 4 samples each, so that most are long: what one of the demo's two
+  engines decodes of a round), three epochs of 64 prompts: seconds without drafts over those with (`ratio`), by epoch;
+  `worst_round`: the least ratio of a round; `accepted`: tokens of drafts that a sample gets a step; `by_source`: of
+  these, where they came from; `same`: the share of samples whose tokens are those without drafts. The policy does not
+  change between epochs.
 - `short`: the same for rounds of the demo's data as they come, of which most are short.
 - `second_example`: the same for a policy with long answers (long_example.py says how it is made).
 - `stock_suffix`, `ngram`: vLLM's own methods in the same rounds as `epochs`, ratio by epoch. Their verification on CPUs
@@ -41,9 +43,10 @@ from .exactness import LEVEL, identical, sampled
 from .long_rounds import Prompts, epochs
 
 PARTS = ("epochs", "short", "second", "exact", "stock")
-LONG_KEYS, LONG_PROMPTS, ROUND, SAMPLES = 1, 32, 16, 4
+LONG_KEYS, LONG_PROMPTS, ROUND, SAMPLES = 1, 64, 8, 4
 MOST_TOKENS, LONGEST = 1024, 1120
-UP_TO = 48
+SECOND_ROUND = 16
+UP_TO = 64
 """Batches up to which drafts are tried; what pays is up to the engine's account."""
 
 
@@ -74,7 +77,7 @@ async def demo(folder: Path, parts: Sequence[str], suffix_folder: str | None) ->
             result["epochs"], result["plain"] = by_method["history"], by_method["none"]
             result |= {"stock_suffix": by_method.get("suffix"), "ngram": by_method.get("ngram")}
         if "short" in parts:
-            some = dict(list(prompts.items())[: 4 * ROUND])
+            some = dict(list(prompts.items())[: 8 * ROUND])
             result["short"] = (await epochs([plain, drafting], some, ROUND, SAMPLES, MOST_TOKENS, UP_TO))["history"]
         if "exact" in parts:
             result["greedy"] = await identical(plain, drafting, prompts)
@@ -111,7 +114,7 @@ async def second(folder: Path) -> dict[str, Any]:
     ]
     try:
         await asyncio.gather(*(engine.start() for engine in engines))
-        return (await epochs(engines, prompts, ROUND, 1, long_example.MOST_TOKENS, UP_TO))["history"]
+        return (await epochs(engines, prompts, SECOND_ROUND, 1, long_example.MOST_TOKENS, UP_TO))["history"]
     finally:
         for engine in engines:
             await engine.close()

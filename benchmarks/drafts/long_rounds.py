@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,29 +22,42 @@ def parts(prompts: Prompts, size: int) -> Iterator[Prompts]:
 async def epochs(
     engines: Sequence[DraftingEngine], prompts: Prompts, size: int, samples: int, most_tokens: int, up_to: int
 ) -> dict[str, Any]:
-    """By method and epoch ("1", "2", ...): `seconds` of all rounds, and over those the seconds without drafts,
-    `ratio`; and of ours `accepted`, tokens of drafts that a sample gets a step, and `by_source`.
+    """By method and epoch ("1", "2", ...): `seconds` of all rounds, and over those the seconds without drafts, `ratio`,
+    and the least of a round, `worst_round`; and of ours `accepted`, tokens of drafts that a sample gets a step,
+    `by_source`, and `same`, the share of samples whose tokens are those without drafts.
 
-    Engines take turns round by round, in an order that turns, too. Each draws its own samples.
+    Engines take turns round by round, in an order that turns, too. All draw with the same seeds.
     """
     seconds = {engine.method: {str(epoch + 1): 0.0 for epoch in range(EPOCHS)} for engine in engines}
     drafted: dict[str, dict[str, Any]] = {}
+    worst = {engine.method: {str(epoch + 1): math.inf for epoch in range(EPOCHS)} for engine in engines}
     turn = 0
     for epoch in range(EPOCHS):
         for part in parts(prompts, size):
+            rounds = {}
             for engine in [*engines[turn % len(engines) :], *engines[: turn % len(engines)]]:
                 seed = 1_000_003 * (turn + 1)
                 done = await engine.decode(
                     part, samples, most_tokens, epoch=epoch, up_to_sequences=up_to, seed=seed
                 )  # fmt: skip
-                seconds[engine.method][str(epoch + 1)] += done.seconds
+                rounds[engine.method] = done
+            number = str(epoch + 1)
+            for method, done in rounds.items():
+                seconds[method][number] += done.seconds
+                if "none" in rounds:
+                    worst[method][number] = min(worst[method][number], rounds["none"].seconds / done.seconds)
                 if done.report is not None:
-                    _add(drafted.setdefault(str(epoch + 1), {"steps": 0, "accepted": 0, "by_source": {}}), done)
+                    total = {"steps": 0, "accepted": 0, "by_source": {}, "samples": 0, "same": 0}
+                    _add(drafted.setdefault(number, total), done, rounds.get("none"))
             turn += 1
     plain = seconds.get("none", {})
     return {
         method: {
-            number: {"seconds": round(took, 2), "ratio": round(plain[number] / took, 3) if plain else None}
+            number: {
+                "seconds": round(took, 2),
+                "ratio": round(plain[number] / took, 3) if plain else None,
+                "worst_round": round(worst[method][number], 3) if plain else None,
+            }
             | (_figures(drafted[number]) if method == "history" else {})
             for number, took in by_epoch.items()
         }
@@ -51,8 +65,11 @@ async def epochs(
     }
 
 
-def _add(total: dict[str, Any], done: Decoded) -> None:
+def _add(total: dict[str, Any], done: Decoded, plain: Decoded | None) -> None:
     assert done.report is not None
+    if plain is not None:
+        total["samples"] += len(done.samples)
+        total["same"] += sum(a.tokens == b.tokens for a, b in zip(done.samples, plain.samples, strict=True))
     total["steps"] += done.report.sequence_steps
     total["accepted"] += sum(done.report.accepted_at)
     for source, tokens in done.report.by_source.items():
@@ -61,4 +78,8 @@ def _add(total: dict[str, Any], done: Decoded) -> None:
 
 def _figures(total: Mapping[str, Any]) -> dict[str, Any]:
     steps = total["steps"]
-    return {"accepted": round(total["accepted"] / steps, 3) if steps else 0.0, "by_source": total["by_source"]}
+    return {
+        "accepted": round(total["accepted"] / steps, 3) if steps else 0.0,
+        "by_source": total["by_source"],
+        "same": round(total["same"] / total["samples"], 4) if total["samples"] else None,
+    }

@@ -22,7 +22,9 @@ from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
 from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
+from .drawn_verification import DrawnVerification
 from .exact_expand import mend_expand
+from .plain_steps import sample_plainly
 from .prompt_index import EMPTY, CommonText, PromptIndex
 
 NOTHING = np.empty(0, np.int32)
@@ -72,6 +74,8 @@ class HistoryProposer:
         """Follow what vLLM's model runner schedules; compiles what drafting needs."""
         if runner.device.type == "cpu":
             mend_expand()
+            runner.rejection_sampler = DrawnVerification(runner.rejection_sampler, runner.sampler)
+        sample_plainly(runner)
         self._context[:2] = 0
         self._chain(EMPTY, EMPTY, 2, 1, 1.0)
         self._runner = runner

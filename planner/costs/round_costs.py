@@ -204,7 +204,10 @@ def _beside_training(
     alone = _crowded(profile, alone, slower, workers, further)
 
     def between(rate: str) -> Any:
-        return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * getattr(alone, rate))
+        crowded = getattr(cost, rate)
+        # Engines are never slower alone. Where costs say so, those of fewer engines are of a slower day: a run that
+        # corrects what it used corrects the rest by a part only.
+        return float(TRAINING_CROWDS * crowded + (1.0 - TRAINING_CROWDS) * min(getattr(alone, rate), crowded))
 
     rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
     changes: dict[str, Any] = {rate: between(rate) for rate in rates}

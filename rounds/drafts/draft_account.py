@@ -2,8 +2,12 @@
 
 A step that verifies drafts takes longer and gives more tokens. Both depend on how many samples decode, so steps are
 kept by batch: powers of two. Within a class drafts pay if the tokens that a sample gains by them outweigh the seconds.
-To know what a step takes without drafts, some steps of every class go without: the first `PLAIN_FIRST`, and one in
-`PLAIN_EVERY`. Where drafts do not pay they are left out, and tried again for `TRIAL` steps after every `PAUSE`.
+To know what a step takes without drafts, some steps of every class go without: the first `PLAIN_FIRST`, and
+`PLAIN_RUN` in a row of `PLAIN_EVERY`. The first step without drafts after one with them is not counted: the caches of
+its core hold nothing that it needs, and it takes longer than a step of an engine that never drafts (15 % on a CPU).
+Where drafts do not pay they are left out, and tried again for `TRIAL` steps after a pause. A pause is of `PAUSE_FIRST`
+steps, since at the beginning rates of acceptance are being learnt, and of twice as many after each trial that failed,
+up to `PAUSE`.
 
 A token that is drafted for each of B samples makes a step longer by B times what a token takes, and all samples gain
 the token with the chance that it is accepted: it pays from the chance that is the share of the step that B tokens take.
@@ -11,7 +15,7 @@ the token with the chance that it is accepted: it pays from the chance that is t
 Invariants:
 - decisions depend on what was recorded and in which order, never on a clock: the same steps give the same decisions;
 - a batch above `up_to_sequences` gets no drafts;
-- at most `TRIAL` of `PAUSE` steps are lost where drafts do not pay.
+- where drafts never pay, at most `TRIAL` of `PAUSE` steps are lost in the long run.
 """
 
 from __future__ import annotations
@@ -20,15 +24,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 PLAIN_FIRST = 4
-PLAIN_EVERY = 64
+PLAIN_EVERY, PLAIN_RUN = 128, 3
 TRIAL = 16
-PAUSE = 1024
+PAUSE_FIRST, PAUSE = 64, 1024
 WARM_UP = 64
 """Drafted steps of a class before it is judged: rates of acceptance are learnt meanwhile."""
 
-SMOOTH_PLAIN, SMOOTH_DRAFTED = 1.0 / 8.0, 1.0 / 64.0
-"""What the last step counts in a mean: both reach back about as far, since few steps go without drafts, and so both see
-the same machine where other work on it comes and goes."""
+SMOOTH_PLAIN, SMOOTH_DRAFTED = 1.0 / 4.0, 1.0 / (2.0 * PLAIN_EVERY)
+"""What the last step counts in a mean: both reach back equally far, over two rows of steps without drafts, and so both
+see the same machine where other work on it comes and goes."""
 
 LOSS = 0.97
 """Drafts are left out below this gain: above it the difference is noise."""
@@ -78,6 +82,7 @@ class _Batch:
     saved_s: float = 0.0  # by these
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
+    pause: int = PAUSE_FIRST  # steps that the next pause takes
     judged_after: int = WARM_UP  # drafted steps
 
     def pays(self) -> bool:
@@ -112,6 +117,7 @@ class DraftAccount:
     def __init__(self, up_to_sequences: int) -> None:
         self.up_to_sequences = up_to_sequences
         self._batches: dict[int, _Batch] = {}
+        self._drafted = False  # whether the step before had drafts
 
     def begin_round(self) -> None:
         """A round begins: what is counted by round is counted anew."""
@@ -124,12 +130,15 @@ class DraftAccount:
             return None
         batch = self._batches.setdefault(running.bit_length(), _Batch())
         batch.steps += 1
-        if batch.plain_s.count < PLAIN_FIRST or batch.steps % PLAIN_EVERY == 0 or batch.steps < batch.resume:
+        if batch.plain_s.count < PLAIN_FIRST or batch.steps % PLAIN_EVERY < PLAIN_RUN or batch.steps < batch.resume:
             return None
-        if batch.drafted_s.count >= batch.judged_after and not batch.pays():
-            batch.resume, batch.judged_after = batch.steps + PAUSE, TRIAL
-            batch.drafted_s.count = batch.emitted.count = 0  # the trial is judged by itself
-            return None
+        if batch.drafted_s.count >= batch.judged_after:
+            if not batch.pays():
+                batch.resume, batch.judged_after = batch.steps + batch.pause, TRIAL
+                batch.pause = min(2 * batch.pause, PAUSE)
+                batch.drafted_s.count = batch.emitted.count = 0  # the trial is judged by itself
+                return None
+            batch.pause = PAUSE_FIRST
         return min(max(running * self._token_s() / batch.plain_s.value, LEAST_CHANCE), MOST_CHANCE)
 
     def record(self, running: int, drafted: int, emitted: int, seconds: float) -> None:
@@ -141,7 +150,9 @@ class DraftAccount:
         batch = self._batches.setdefault(running.bit_length(), _Batch())
         batch.verified += bool(drafted)
         mean = batch.drafted_s if drafted else batch.plain_s
-        if seconds > 0.0 and mean.add_seconds(seconds) and drafted:
+        cold = self._drafted and not drafted
+        self._drafted = drafted > 0
+        if seconds > 0.0 and not cold and mean.add_seconds(seconds) and drafted:
             batch.emitted.add(emitted / running)
             batch.saved_s += emitted / running * batch.plain_s.value - seconds if batch.plain_s.count else 0.0
 

@@ -32,6 +32,7 @@ from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, load
 from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.phase_schema import Reward, Train
@@ -43,6 +44,8 @@ from .solved_folder import sha
 
 FEW = (Pass(2, 1, math.inf), Pass(4, 2, 0.02))
 """How much is simulated: what is written does not depend on how well it was chosen."""
+
+JUDGE = {"kind": "judge", "model": "m/m", "prompt": "{response}?", "scale": [0, 1], "deadline_s": 5.0, "weight": 0.1}
 
 MODES = (None, "sync", "race", "defer", "exact", "predict")
 
@@ -57,7 +60,9 @@ def cases(draw):
     pool = cluster.pools["main"]
     budgets = sorted({entry.micro_batch_tokens for entry in profile.train} or {2048, 4096})
     search: dict[str, Any] = {"tp": sorted({entry.tp for entry in profile.rollout}), "micro_batch_tokens": budgets}
-    if on_gpus:  # levers that this executor does not have: left out, unless a plan is for any
+    reward = {"kind": "math", "workers": draw(st.integers(1, pool.cores)), "deadline_s": 2.0}
+    judged = on_gpus and draw(st.booleans())  # beside engines and trainers, where this executor has no judge
+    if on_gpus:
         search |= {"hand_over": [0.5], "drafts": {"tokens": [2, 4], "acceptance": 0.8}}
     job = Job.model_validate(
         {
@@ -65,7 +70,7 @@ def cases(draw):
             "name": "generated",
             "model": {"path": model, "dtype": "bfloat16" if on_gpus else "float32"},
             "data": {"path": "data.jsonl"},
-            "reward": {"kind": "math", "workers": draw(st.integers(1, pool.cores)), "deadline_s": 2.0},
+            "reward": [reward, JUDGE] if judged else reward,
             "rollout": {"prompts_per_step": prompts, "samples_per_prompt": samples,
                         "max_prompt_tokens": longest_prompt, "max_response_tokens": cap},
             "algorithm": {"name": "grpo", "learning_rate": 1e-6, "mask_truncated": draw(st.booleans()),
@@ -84,8 +89,12 @@ def cases(draw):
         "objective": draw(st.sampled_from(["seconds", "usd"])),
         "bias_budget": draw(st.sampled_from([None, None, 0.3])),
         "seed": draw(st.integers(0, 3)),
-        "for_any": draw(st.booleans()),
+        "for_any": judged or draw(st.booleans()),
     }
+    if judged:
+        profile = profile.model_copy(
+            update={"judge": Judge(per_sample_s=1e-4, per_token_s=0.0, beside_factor=1.2, rollout_factor=1.1)}
+        )
     return cluster, job, profile, rows, draw(st.sampled_from([1, 8, 12, 16])) * prompts, options
 
 
@@ -226,8 +235,9 @@ def test_solve_writes_no_plan_that_check_or_a_dry_run_rejects(folder, little_sim
         report = Checker(datetime.now(UTC)).check_file(str(folder / "plan.yaml"))
         assert [f"{f.rule}: {f.text}" for f in report.findings if not f.warning] == []
         dry = rlplan("execute", folder / "plan.yaml", "--dry-run", "--out", folder / "run")
-        if any(unsupported(plan, model_of_plan(plan, folder / "plan.yaml"))):
-            # Layouts and levers that the planner knows and this executor has not, as they were asked for.
+        kind = cluster.pools["main"].accelerators.kind
+        if any(unsupported(plan, model_of_plan(plan, folder / "plan.yaml"), kind)):
+            # What the planner knows and this executor has not, as it was asked for.
             assert profile.train_law is not None and options["for_any"] and dry.returncode == 2
             ends["beyond this executor"] += 1
         else:

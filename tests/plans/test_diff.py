@@ -153,7 +153,8 @@ def test_a_section_that_only_one_plan_has_is_one_decision(plan: Plan) -> None:
     drafts = "max_num_seqs: 80, drafts: {tokens: 3, up_to_sequences: 8}"
     [decision] = diff_jobs(plan, edited(plan, ("max_num_seqs: 80, drafts: null", drafts))).decisions
     assert decision.change.key == "rounds.short.rollout.drafts"
-    assert decision.change.old is None and decision.change.new == {"tokens": 3, "up_to_sequences": 8}
+    new = {"source": "history", "tokens": 3, "up_to_sequences": 8, "run_ahead": 0}
+    assert decision.change.old is None and decision.change.new == new
 
 
 def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(plan: Plan) -> None:

@@ -149,6 +149,25 @@ def test_log_probs_of_sampled_tokens_are_those_of_a_forward_pass_also_where_draf
         assert event.logprobs == pytest.approx(drawn.tolist(), abs=1e-4)
 
 
+def test_a_request_with_a_seed_has_the_same_tokens_with_drafts_as_without(engine, models, prompts, loop):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:32])
+
+    def asked(tag):
+        return requests(tag, some, temperature=0.3, seed=7)
+
+    async def body():
+        await load(drafting, models, 0)
+        plain, _ = await decode(fleet, drafting, asked("plain"))
+        other, _ = await decode(fleet, drafting, requests("other", some, temperature=0.3, seed=8))
+        return plain, other, *(await decode(fleet, drafting, asked("drafted"), histories(plain) + histories(other)))
+
+    plain, other, drafted, report = loop.run_until_complete(body())
+    assert tokens_of(drafted) == tokens_of(plain) != tokens_of(other)
+    # Where a draft was rejected, the number that was drawn beyond it is drawn again.
+    assert 0 < sum(report.accepted_at) < sum(report.drafted_at)
+
+
 def test_new_weights_write_their_own_text_whatever_the_old_ones_left_behind(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:16])

@@ -10,8 +10,10 @@ from rlplan.rounds.drafts.draft_account import (
     MOST_CHANCE,
     OUTLIER,
     PAUSE,
+    PAUSE_FIRST,
     PLAIN_EVERY,
     PLAIN_FIRST,
+    PLAIN_RUN,
     TRIAL,
     WARM_UP,
     DraftAccount,
@@ -34,16 +36,36 @@ def drive(account, steps, running, plain_s, drafted_s, emitted):
 def test_the_first_steps_of_a_class_and_some_later_ones_go_without_so_that_it_is_known_what_these_take():
     had = drive(DraftAccount(8), 10 * PLAIN_EVERY, 4, 0.010, 0.012, 2.0)
     assert not any(had[:PLAIN_FIRST]) and had[PLAIN_FIRST]
-    assert had.count(False) == PLAIN_FIRST + 10
+    assert had.count(False) == PLAIN_FIRST + 10 * PLAIN_RUN - 2  # the last row has begun only
 
 
 def test_drafts_that_do_not_pay_are_left_out_but_for_trials():
     account = DraftAccount(8)
-    had = drive(account, 4 * PAUSE, 4, 0.010, 0.020, 1.25)
-    assert had.count(True) <= WARM_UP + 5 * TRIAL
-    assert had[WARM_UP + PLAIN_FIRST + 2 :].index(True) >= PAUSE - PLAIN_EVERY
-    assert any(had[2 * PAUSE :]), "they are never tried again"
+    had = drive(account, 8 * PAUSE, 4, 0.010, 0.020, 1.25)
+    growing = (PAUSE // PAUSE_FIRST).bit_length()  # pauses until they are longest
+    assert had.count(True) <= WARM_UP + (growing + 8) * TRIAL
+    assert had[WARM_UP + PLAIN_FIRST + 1 :].index(True) >= PAUSE_FIRST - 1
+    late = had[4 * PAUSE :]
+    assert any(late), "they are never tried again"
+    assert late.count(True) / len(late) <= 1.5 * TRIAL / PAUSE
     assert account.means()[7].saved_s < 0
+
+
+def test_what_did_not_pay_while_rates_were_being_learnt_is_tried_again_soon():
+    account = DraftAccount(8)
+    drive(account, WARM_UP + PLAIN_FIRST + 8, 4, 0.010, 0.020, 1.25)
+    assert drive(account, 4 * PAUSE_FIRST, 4, 0.010, 0.012, 2.0).count(True) > 2 * PAUSE_FIRST
+
+
+def test_the_first_step_without_drafts_after_one_with_them_is_not_counted():
+    account = DraftAccount(8)
+    for _ in range(PLAIN_FIRST):
+        account.record(4, 0, 4, 0.010)
+    account.record(4, 8, 8, 0.012)
+    account.record(4, 0, 4, 0.020)
+    assert account.means()[7].plain_s == 0.010
+    account.record(4, 0, 4, 0.014)
+    assert account.means()[7].plain_s > 0.010
 
 
 def test_drafts_that_begin_to_pay_come_back_after_some_trials():
