@@ -66,7 +66,9 @@ def test_each_sample_has_the_tokens_and_log_probs_that_it_draws_one_by_one(sampl
     torch.manual_seed(case)
     samples = drawn.randint(1, 6)
     temperatures = [drawn.choice([0.0, 0.5, 1.0]) for _ in range(samples)]
-    top_k = torch.tensor([drawn.choice([2, VOCABULARY]) for _ in range(samples)]) if case % 3 == 0 else None
+    # vLLM sets no limit for greedy samples.
+    limits = [drawn.choice([2, VOCABULARY]) if temperature else VOCABULARY for temperature in temperatures]
+    top_k = torch.tensor(limits) if case % 3 == 0 else None
 
     def generators():
         # A greedy sample has none in vLLM's batch.
