@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import gc
 import time
 from typing import Any
 
@@ -23,7 +22,7 @@ from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
 from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
-from .drawn_verification import DrawnVerification
+from .drawn_verification import DrawnVerification, draws_a_number_a_token
 from .exact_expand import mend_expand
 from .plain_steps import sample_plainly
 from .prompt_index import EMPTY, CommonText, PromptIndex
@@ -35,13 +34,14 @@ READ_TOKENS = 8
 
 
 class _Sample:
-    """A sample that decodes here: its request, prompt and where its response begins, and its latest draft's cells and
-    origins (draft_chain; none where it is from responses to other prompts)."""
+    """A sample that decodes here: its request, prompt and where its response begins, and its latest draft with cells
+    and origins (draft_chain; none where it is from responses to other prompts)."""
 
-    __slots__ = ("begin", "cells", "index", "origins", "request")
+    __slots__ = ("begin", "cells", "drafted", "index", "origins", "request")
 
     def __init__(self, request: str, index: PromptIndex, begin: int) -> None:
         self.request, self.index, self.begin = request, index, begin
+        self.drafted: list[int] = []
         self.cells: list[int] = []
         self.origins: list[int] = []
 
@@ -62,6 +62,7 @@ class HistoryProposer:
         self._scheduled: dict[str, list[int]] = {}
         self._left: set[str] = set()  # requests of the round before that are in vLLM's batch still
         self._disturbed = True  # whether the step is more than one of decoding
+        self._looked = False  # whether drafts were looked for before the step
         self._began = 0.0
         self._room = ChainRoom.of(self._most)
         self._context = np.empty(CONTEXT + self._most, np.int32)
@@ -75,13 +76,11 @@ class HistoryProposer:
         """Follow what vLLM's model runner schedules; compiles what drafting needs."""
         if runner.device.type == "cpu":
             mend_expand()
-            runner.rejection_sampler = DrawnVerification(runner.rejection_sampler, runner.sampler)
+            if draws_a_number_a_token(runner.sampler):
+                runner.rejection_sampler = DrawnVerification(runner.rejection_sampler, runner.sampler)
         sample_plainly(runner)
         self._context[:2] = 0
         self._chain(EMPTY, EMPTY, 2, 1, 1.0)
-        # Else a full collection of garbage looks through all of vLLM and Numba: 0.8 s, every few thousand steps.
-        gc.collect()
-        gc.freeze()
         self._runner = runner
         update = runner._update_states
 
@@ -148,13 +147,15 @@ class HistoryProposer:
             return none
         now = time.perf_counter()
         names = self._runner.input_batch.req_ids
-        verified = sum(map(len, self._scheduled.values()))
-        if verified:
-            self._learn(names, sampled_token_ids)
-        seconds = 0.0 if self._disturbed else now - self._began
-        self._account.record(running, verified, sum(map(len, sampled_token_ids)), seconds)
+        scheduled = sum(map(len, self._scheduled.values()))
+        verified = self._learn(names, sampled_token_ids) if scheduled else 0
+        # vLLM verifies tokens of its own where a step had no room for drafts, and did not ask for any then.
+        decodes = not self._disturbed and verified == scheduled
+        seconds = now - self._began if decodes else 0.0
+        self._account.record(running, self._looked, verified, sum(map(len, sampled_token_ids)), seconds)
         self._began = now
         least_chance = self._account.least_chance(running)
+        self._looked = least_chance is not None
         if least_chance is None:
             return none
         self._report.steps += 1
@@ -165,13 +166,21 @@ class HistoryProposer:
             for row, sampled in enumerate(sampled_token_ids)
         ]
 
-    def _learn(self, names: list[str], sampled_token_ids: list[list[int]]) -> None:
+    def _learn(self, names: list[str], sampled_token_ids: list[list[int]]) -> int:
+        """Learn from the drafts that were verified; returns how many tokens of ours there were."""
         report, batch = self._report, self._report.batch(len(sampled_token_ids))
         batch.drafted_steps += len(sampled_token_ids)
+        verified = 0
         for row, sampled in enumerate(sampled_token_ids):
             drafted = self._scheduled.get(names[row])
             sample = self._samples.get(names[row])
-            if not drafted or not sampled or sample is None:
+            if not drafted or sample is None:
+                continue
+            ours, sample.drafted = sample.drafted, []
+            if drafted != ours[: len(drafted)]:
+                continue
+            verified += len(drafted)
+            if not sampled:
                 continue
             accepted = len(sampled) - 1
             self._table.verified(sample.cells[: len(drafted)], accepted)
@@ -183,10 +192,12 @@ class HistoryProposer:
                 report.accepted_at[place] += 1
                 source = sample.index.source(sample.request, sample.origins[place]) if sample.origins else "other"
                 report.by_source[source] = report.by_source.get(source, 0) + 1
+        return verified
 
     def _draft(self, name: str, row: Any, known: int, least_chance: float) -> list[int]:
         sample = self._samples.get(name) or self._begin(name, row)
-        most = min(self._tokens, self._longest - known - 1)
+        # vLLM asks for no drafts at all once those of the longest sample, and then its longest draft, have no room.
+        most = min(self._tokens, self._longest - self._most - known)
         if sample is None or most < 1:
             return []
         index = sample.index
@@ -199,8 +210,8 @@ class HistoryProposer:
         if not count:
             count = self._chain(EMPTY, self._common.text, end, most, least_chance)
         sample.cells = self._room.cells[:count].tolist()
-        drafted: list[int] = self._room.drafted[:count].tolist()
-        return drafted
+        sample.drafted = self._room.drafted[:count].tolist()
+        return sample.drafted
 
     def _chain(self, earlier: Any, live: Any, end: int, most: int, least_chance: float) -> int:
         return int(draft_chain(earlier, live, self._context, end, self._table.rates, most, least_chance, self._room))

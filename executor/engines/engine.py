@@ -73,9 +73,11 @@ class RolloutEngine:
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)
         with self._watch.deaths():
-            # With drafts a sample draws random numbers for each drafted token, too: how many is not known elsewhere.
+            # vLLM's verification of drafts, which GPUs have, draws numbers for each drafted token, too: how many is not
+            # known elsewhere. On a CPU drafts are verified by one number a token (drafts/drawn_verification.py).
+            counts_draws = not self._config.draft_tokens or self._config.device == "cpu"
             continues = await self._engine.collective_rpc("continue_moved_samples")
-            self._decoding.continues_seeds = all(continues) and not self._config.draft_tokens
+            self._decoding.continues_seeds = all(continues) and counts_draws
             if self._config.draft_tokens:
                 await self._engine.collective_rpc("attach_drafts")
             await self._warm_up()

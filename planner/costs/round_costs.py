@@ -35,6 +35,11 @@ part of the time, and has no actor whose messages the driver serves. Measured by
 0.4 in another."""
 
 
+TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
+"""A batch of a round's tail, by which engines alone and beside others are compared: samples of an engine, and KV tokens
+of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
     """Costs of one kind of round: its engines, with at most `max_num_seqs` sequences on each, and its update.
@@ -170,9 +175,9 @@ def change_of(
 ) -> ChangeCost:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
 
-    Engines that a hand-over leaves on a CPU decode faster than before. The engines of a tail get weights of their own,
-    after those that stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and wake of the
-    step brings the earlier engines back.
+    Engines that a hand-over leaves on a CPU decode faster than before, or as fast. The engines of a tail get weights of
+    their own, after those that stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and
+    wake of the step brings the earlier engines back.
     Raises InputError if the profile does not price the tail's engines.
     """
     if isinstance(spec, TailSpec):
@@ -203,11 +208,13 @@ def _beside_training(
         return cost
     alone = _crowded(profile, alone, slower, workers, further)
 
+    # Engines are not slower alone. Where costs say so, those of fewer engines are of a slower day: a run that corrects
+    # what it used corrects the rest by a part only.
+    steps = [c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS for c in (cost, alone)]
+    faster = min(1.0, steps[0] / steps[1])
+
     def between(rate: str) -> Any:
-        crowded = getattr(cost, rate)
-        # Engines are never slower alone. Where costs say so, those of fewer engines are of a slower day: a run that
-        # corrects what it used corrects the rest by a part only.
-        return float(TRAINING_CROWDS * crowded + (1.0 - TRAINING_CROWDS) * min(getattr(alone, rate), crowded))
+        return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * faster * getattr(alone, rate))
 
     rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
     changes: dict[str, Any] = {rate: between(rate) for rate in rates}

@@ -1,13 +1,14 @@
 """Whether drafts pay on an engine, and how likely a drafted token must be, by what its steps took and gave so far.
 
-A step that verifies drafts takes longer and gives more tokens. Both depend on how many samples decode, so steps are
-kept by batch: powers of two. Within a class drafts pay if the tokens that a sample gains by them outweigh the seconds.
-To know what a step takes without drafts, some steps of every class go without: the first `PLAIN_FIRST`, and
-`PLAIN_RUN` in a row of `PLAIN_EVERY`. The first step without drafts after one with them is not counted: the caches of
-its core hold nothing that it needs, and it takes longer than a step of an engine that never drafts (15 % on a CPU).
+A step that verifies drafts takes longer and gives more tokens, and looking for drafts takes time also where none are
+found. All depend on how many samples decode, so steps are kept by batch: powers of two. Within a class drafts pay if
+the tokens that a sample gains in the steps for which drafts were looked for outweigh the seconds of these steps.
+To know what a step takes without drafts, for some steps of every class none are looked for: the first
+`PLAIN_FIRST`, and `PLAIN_RUN` in a row of `PLAIN_EVERY`. The first of them after a step with drafts is not counted: it
+takes longer than a step of an engine that never drafts, since other code ran before it on its core.
 Where drafts do not pay they are left out, and tried again for `TRIAL` steps after a pause. A pause is of `PAUSE_FIRST`
 steps, since at the beginning rates of acceptance are being learnt, and of twice as many after each trial that failed,
-up to `PAUSE`.
+up to `PAUSE`; when drafts pay it is of `PAUSE_FIRST` again.
 
 A token that is drafted for each of B samples makes a step longer by B times what a token takes, and all samples gain
 the token with the chance that it is accepted: it pays from the chance that is the share of the step that B tokens take.
@@ -28,7 +29,7 @@ PLAIN_EVERY, PLAIN_RUN = 128, 3
 TRIAL = 16
 PAUSE_FIRST, PAUSE = 64, 1024
 WARM_UP = 64
-"""Drafted steps of a class before it is judged: rates of acceptance are learnt meanwhile."""
+"""Steps of a class for which drafts were looked for before it is judged: rates of acceptance are learnt meanwhile."""
 
 SMOOTH_PLAIN, SMOOTH_DRAFTED = 1.0 / 4.0, 1.0 / (2.0 * PLAIN_EVERY)
 """What the last step counts in a mean: both reach back equally far, over two rows of steps without drafts, and so both
@@ -73,9 +74,12 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Batch:
-    """Steps of one class of batch: seconds without and with drafts, and tokens of a sample in a step with drafts."""
+    """Steps of one class of batch: seconds of those for which no drafts were looked for, of those for which drafts
+    were, and of these with drafts to verify; and tokens that a sample got in the latter two."""
 
     plain_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_PLAIN))
+    looked_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
+    looked_emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     verified: int = 0  # steps with drafts in this round
@@ -83,21 +87,22 @@ class _Batch:
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
     pause: int = PAUSE_FIRST  # steps that the next pause takes
-    judged_after: int = WARM_UP  # drafted steps
+    judged_after: int = WARM_UP  # steps for which drafts were looked for
 
     def pays(self) -> bool:
-        return self.emitted.value * self.plain_s.value >= LOSS * self.drafted_s.value
+        return self.looked_emitted.value * self.plain_s.value >= LOSS * self.looked_s.value
 
 
 class BatchMeans(NamedTuple):
     """Steps of one class of batch.
 
     Attributes:
-        plain_s, drafted_s: mean seconds of a step without and with drafts to verify; 0: there was none.
+        plain_s, drafted_s: mean seconds of a step for which no drafts were looked for, and of one with drafts to
+            verify; 0: there was none.
         emitted: mean tokens that a sample gets in a step with drafts.
         verified: steps of the round with drafts.
-        saved_s: seconds by which these were shorter than steps without drafts that give as many tokens; negative where
-            they were longer.
+        saved_s: seconds by which the steps for which drafts were looked for were shorter than steps without that give
+            as many tokens; negative where they were longer.
     """
 
     plain_s: float
@@ -117,7 +122,7 @@ class DraftAccount:
     def __init__(self, up_to_sequences: int) -> None:
         self.up_to_sequences = up_to_sequences
         self._batches: dict[int, _Batch] = {}
-        self._drafted = False  # whether the step before had drafts
+        self._looked = False  # whether drafts were looked for before the last step
 
     def begin_round(self) -> None:
         """A round begins: what is counted by round is counted anew."""
@@ -132,29 +137,41 @@ class DraftAccount:
         batch.steps += 1
         if batch.plain_s.count < PLAIN_FIRST or batch.steps % PLAIN_EVERY < PLAIN_RUN or batch.steps < batch.resume:
             return None
-        if batch.drafted_s.count >= batch.judged_after:
+        if batch.looked_s.count >= batch.judged_after:
             if not batch.pays():
                 batch.resume, batch.judged_after = batch.steps + batch.pause, TRIAL
                 batch.pause = min(2 * batch.pause, PAUSE)
-                batch.drafted_s.count = batch.emitted.count = 0  # the trial is judged by itself
+                batch.looked_s.count = batch.looked_emitted.count = 0  # the trial is judged by itself
                 return None
             batch.pause = PAUSE_FIRST
         return min(max(running * self._token_s() / batch.plain_s.value, LEAST_CHANCE), MOST_CHANCE)
 
-    def record(self, running: int, drafted: int, emitted: int, seconds: float) -> None:
-        """A step of `running` samples with `drafted` tokens in all to verify took `seconds` and gave `emitted` tokens.
+    def record(self, running: int, looked: bool, drafted: int, emitted: int, seconds: float) -> None:
+        """A step of `running` samples took `seconds` and gave `emitted` tokens.
 
-        A batch above `up_to_sequences` is recorded, too: it says what a token more takes. `seconds`: 0 where the step
-        did more than decode; it is only counted.
+        A batch above `up_to_sequences` is recorded, too: it says what a token more takes.
+
+        Args:
+            looked: whether drafts were looked for before the step.
+            drafted: tokens in all that it verified.
+            seconds: 0 where the step did more than decode; it is only counted.
         """
         batch = self._batches.setdefault(running.bit_length(), _Batch())
         batch.verified += bool(drafted)
-        mean = batch.drafted_s if drafted else batch.plain_s
-        cold = self._drafted and not drafted
-        self._drafted = drafted > 0
-        if seconds > 0.0 and not cold and mean.add_seconds(seconds) and drafted:
-            batch.emitted.add(emitted / running)
-            batch.saved_s += emitted / running * batch.plain_s.value - seconds if batch.plain_s.count else 0.0
+        after_drafts = self._looked and not looked
+        self._looked = looked
+        if seconds <= 0.0 or after_drafts:
+            return
+        if not looked:
+            batch.plain_s.add_seconds(seconds)
+            return
+        gained = emitted / running
+        if batch.looked_s.add_seconds(seconds):
+            batch.looked_emitted.add(gained)
+            batch.saved_s += gained * batch.plain_s.value - seconds if batch.plain_s.count else 0.0
+            if drafted:
+                batch.drafted_s.add(seconds)
+                batch.emitted.add(gained)
 
     def _token_s(self) -> float:
         """Seconds that a token more makes a step longer: the slope between the smallest and the largest batch."""

@@ -209,6 +209,57 @@ def test_a_sample_that_another_engine_began_goes_on_with_drafts_of_its_prompt(en
     assert report.by_source.get("earlier", 0) > 0
 
 
+def test_a_moved_sample_draws_on_with_its_seed_where_the_other_engine_stopped(engine, models, prompts, loop):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:16])
+    half = LONGEST // 2
+
+    async def body():
+        await load(drafting, models, 0)
+        whole, _ = await decode(fleet, drafting, requests("whole", some, temperature=0.3, seed=7))
+        moved = [
+            Request(
+                f"moved/{name}", (*prompt, *whole[f"whole/{name}"].tokens[:half]), LONGEST - half, ignore_eos=True,
+                temperature=0.3, seed=7, drawn_tokens=half, prompt_id=name,
+            )
+            for name, prompt in some.items()
+        ]  # fmt: skip
+        return whole, *(await decode(fleet, drafting, moved, histories(whole)))
+
+    whole, moved, report = loop.run_until_complete(body())
+    assert {name: tokens[half:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
+    assert sum(report.accepted_at) > 0
+
+
+def test_drafts_end_before_the_longest_context_and_a_round_may_plan_fewer_than_the_engine_can(
+    engine, models, prompts, loop
+):
+    fleet, drafting = engine
+    name, prompt = next(iter(prompts.items()))
+    longest = 256 - len(prompt)
+
+    async def body():
+        await load(drafting, models, 0)
+        asked = [Request("all/" + name, prompt, longest, ignore_eos=True, temperature=0.0, prompt_id=name)]
+        plain, _ = await decode(fleet, drafting, asked)
+        inbox = asyncio.Queue()
+        fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
+        await drafting.begin_drafts(2, AT_ONCE)
+        await drafting.remember(histories(plain))
+        await drafting.submit(
+            [Request("end/" + name, prompt, longest, ignore_eos=True, temperature=0.0, prompt_id=name)],
+            drafting.version, AT_ONCE,
+        )  # fmt: skip
+        while True:
+            for event in await asyncio.wait_for(inbox.get(), 60):
+                if event.name == "finished":
+                    return plain, event, await drafting.take_drafts([])
+
+    plain, event, report = loop.run_until_complete(body())
+    assert event.tokens == plain["all/" + name].tokens and len(event.tokens) == longest
+    assert len(report.drafted_at) == 2 and report.accepted_at[1] > longest / 4
+
+
 def test_a_request_that_is_aborted_is_told_as_far_as_it_came(engine, models, prompts, loop):
     fleet, drafting = engine
     name, prompt = next(iter(prompts.items()))

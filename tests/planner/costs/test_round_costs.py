@@ -6,9 +6,9 @@ import pytest
 
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
+from rlplan.planner.costs.round_costs import TAIL_SEQUENCES, TAIL_TOKENS, RoundCosts, round_costs, scoring
 from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.levers import RewardJudge
+from rlplan.plans.schema.sections.levers import RewardJudge, RoundHandOver
 from rlplan.plans.schema.sections.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
 from rlplan.plans.schema.sections.planned_rounds import RoundIssue, RoundRollout, Rounds, ShortRound
 from rlplan.plans.yaml.errors import InputError
@@ -56,6 +56,24 @@ def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) ->
         round_costs(planned(2, 1, tp=2), profile)
     with pytest.raises(InputError, match=r"with dp 1, recompute full, micro-batches of 8192 .* only \(dp 1, m"):
         round_costs(planned(2, 1, recompute="full"), profile)
+
+
+@pytest.mark.parametrize(("alone_s", "alone_s_per_sequence"), [(0.004, 5e-5), (0.014, 2e-5), (0.03, 1e-3)])
+def test_engines_that_a_hand_over_leaves_on_a_cpu_are_between_crowded_and_alone_and_never_slower(
+    make_profile, make_rollout, alone_s, alone_s_per_sequence
+) -> None:
+    profile = make_profile(rollout=(make_rollout(1, 2, 0.010, 4e-4), make_rollout(1, 1, alone_s, alone_s_per_sequence)))
+    plan = planned(2, 1)
+    freed = RoundHandOver(engines=1, at_finished=0.5)
+    rounds = Rounds(short=plan.rounds.short.model_copy(update={"hand_over": freed}), long=None)
+    costs, _ = round_costs(plan.model_copy(update={"rounds": rounds}), profile)
+    assert costs.change is not None and costs.change.spec.engines == 1
+    crowded, after, alone = [
+        c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS
+        for c in (costs.decode, costs.change.after, round_costs(planned(1, 1), profile)[0].decode)
+    ]
+    assert min(alone, crowded) - 1e-12 <= after <= crowded + 1e-12
+    assert (after < crowded - 1e-6) == (alone < crowded)
 
 
 def test_an_update_that_cannot_be_is_one_line() -> None:

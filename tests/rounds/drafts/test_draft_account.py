@@ -27,7 +27,7 @@ def drive(account, steps, running, plain_s, drafted_s, emitted):
         drafts = account.least_chance(running) is not None
         had.append(drafts)
         account.record(
-            running, running * 4 * drafts, round(running * emitted) if drafts else running,
+            running, drafts, running * 4 * drafts, round(running * emitted) if drafts else running,
             drafted_s if drafts else plain_s,
         )  # fmt: skip
     return had
@@ -57,14 +57,23 @@ def test_what_did_not_pay_while_rates_were_being_learnt_is_tried_again_soon():
     assert drive(account, 4 * PAUSE_FIRST, 4, 0.010, 0.012, 2.0).count(True) > 2 * PAUSE_FIRST
 
 
+def test_looking_for_drafts_is_left_out_where_none_are_found_and_the_look_takes_time():
+    account, looked = DraftAccount(8), 0
+    for _ in range(4 * PAUSE):
+        looks = account.least_chance(4) is not None
+        looked += looks
+        account.record(4, looks, 0, 4, 0.011 if looks else 0.010)
+    assert WARM_UP <= looked < PAUSE // 2
+
+
 def test_the_first_step_without_drafts_after_one_with_them_is_not_counted():
     account = DraftAccount(8)
     for _ in range(PLAIN_FIRST):
-        account.record(4, 0, 4, 0.010)
-    account.record(4, 8, 8, 0.012)
-    account.record(4, 0, 4, 0.020)
+        account.record(4, False, 0, 4, 0.010)
+    account.record(4, True, 8, 8, 0.012)
+    account.record(4, False, 0, 4, 0.020)
     assert account.means()[7].plain_s == 0.010
-    account.record(4, 0, 4, 0.014)
+    account.record(4, False, 0, 4, 0.014)
     assert account.means()[7].plain_s > 0.010
 
 
@@ -93,8 +102,8 @@ def test_one_class_of_batch_says_nothing_of_another():
 def test_a_token_more_must_be_the_likelier_the_more_samples_it_is_verified_for():
     account = DraftAccount(64)
     for _ in range(PLAIN_FIRST):
-        account.record(1, 0, 1, 0.010)
-        account.record(60, 0, 60, 0.040)
+        account.record(1, False, 0, 1, 0.010)
+        account.record(60, False, 0, 60, 0.040)
     chances = []
     for running in (1, 60):
         drive(account, PLAIN_FIRST, running, {1: 0.010, 60: 0.040}[running], 0.01, 2.0)
@@ -115,18 +124,18 @@ def test_the_same_steps_give_the_same_decisions(steps):
         assert chances[0] == chances[1]
         assert chances[0] is None or (running <= 32 and LEAST_CHANCE <= chances[0] <= MOST_CHANCE)
         for account in (one, other):
-            account.record(running, drafted, int(running * emitted), seconds)
+            account.record(running, chances[0] is not None, drafted, int(running * emitted), seconds)
     assert one.means() == other.means()
 
 
 def test_seconds_saved_are_those_of_the_round_and_a_step_that_waited_for_something_is_not_counted():
     account = DraftAccount(8)
     for _ in range(PLAIN_FIRST):
-        account.record(2, 0, 2, 0.010)
+        account.record(2, False, 0, 2, 0.010)
     for _ in range(10):
-        account.record(2, 6, 5, 0.015)
-    account.record(2, 6, 5, 0.015 * OUTLIER * 1.1)
-    account.record(2, 6, 5, 0.0)  # more than decoding: it is only counted
+        account.record(2, True, 6, 5, 0.015)
+    account.record(2, True, 6, 5, 0.015 * OUTLIER * 1.1)
+    account.record(2, True, 6, 5, 0.0)  # more than decoding: it is only counted
     means = account.means()[3]
     assert means.verified == 12 and abs(means.saved_s - 10 * (2.5 * 0.010 - 0.015)) < 1e-12
     account.begin_round()
