@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,16 @@ from .colocation import sleep_and_wake_s, train_physics
 from .host_memory import engine_share
 from .job_pools import JobPools, Travel
 from .memory_bars import Engines
+
+TRAINING_CROWDS = 0.3
+"""Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a
+part of the time, and has no actor whose messages the driver serves. Measured by benchmarks.streaming: 0.2 in one run,
+0.4 in another."""
+
+
+TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
+"""A batch of a round's tail, by which engines alone and beside others are compared: samples of an engine, and KV tokens
+of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +252,26 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
     physics = train_physics(profile)
     size_bytes = SENT_BYTES[profile.machine.kind] * profile.model_parameters
     return Travel(pools, engines, size_bytes, constant_s, None if physics is None else tensors(physics.architecture))
+
+
+def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> DecodeCost:
+    """Costs of the `stay` engines that go on, of those that cost `cost` together.
+
+    `alone`: costs of as many engines with nothing beside them, on a CPU's cores; None on GPUs, where engines do not
+    slow each other down: costs are those of before.
+    """
+    # What a sample that ends costs is the driver's, which serves all engines in turn.
+    cost = replace(cost, finish_s=cost.finish_s * stay / cost.key.engines)
+    if alone is None or cost.curve or alone.curve:  # a CPU's steps are lines
+        return cost
+    # Engines are not slower alone. Where costs say so, those of fewer engines are of a slower day: a run that corrects
+    # what it used corrects the rest by a part only.
+    steps = [c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS for c in (cost, alone)]
+    faster = min(1.0, steps[0] / steps[1])
+
+    def between(rate: str) -> Any:
+        return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * faster * getattr(alone, rate))
+
+    rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
+    changes: dict[str, Any] = {rate: between(rate) for rate in rates}
+    return replace(cost, **changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
@@ -21,23 +20,13 @@ from ...rounds.balance import PrefixSharing
 from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
-from .decode_costs import ChangeCost, DecodeCost, engines_of, layout_cost
+from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
 from .draft_costs import beside_judge, drafted_as_planned, first_epoch_cost, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
 from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
-
-TRAINING_CROWDS = 0.3
-"""Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a
-part of the time, and has no actor whose messages the driver serves. Measured by benchmarks.streaming: 0.2 in one run,
-0.4 in another."""
-
-
-TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
-"""A batch of a round's tail, by which engines alone and beside others are compared: samples of an engine, and KV tokens
-of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,33 +181,11 @@ def change_of(
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
-    return ChangeCost(spec, _beside_training(profile, cost, spec.stay(cost.key.engines), slower, workers, further))
-
-
-def _beside_training(
-    profile: Profile, cost: DecodeCost, stay: int, slower: float, workers: int, further: Sequence[RewardCost]
-) -> DecodeCost:
-    """Costs of the engines that a hand-over leaves, while freed cores train; on GPUs those of before."""
-    # What a sample that ends costs is the driver's, which serves all engines in turn.
-    cost = replace(cost, finish_s=cost.finish_s * stay / cost.key.engines)
-    alone = None
-    if profile.machine.kind == "cpu":
-        alone = layout_cost(profile, EngineLayout(cost.key.tp, stay))
-    if alone is None or cost.curve or alone.curve:  # a CPU's steps are lines
-        return cost
-    alone = _crowded(profile, alone, slower, workers, further)
-
-    # Engines are not slower alone. Where costs say so, those of fewer engines are of a slower day: a run that corrects
-    # what it used corrects the rest by a part only.
-    steps = [c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS for c in (cost, alone)]
-    faster = min(1.0, steps[0] / steps[1])
-
-    def between(rate: str) -> Any:
-        return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * faster * getattr(alone, rate))
-
-    rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
-    changes: dict[str, Any] = {rate: between(rate) for rate in rates}
-    return replace(cost, **changes)
+    stay = spec.stay(cost.key.engines)
+    alone = layout_cost(profile, EngineLayout(cost.key.tp, stay)) if profile.machine.kind == "cpu" else None
+    if alone is not None:
+        alone = _crowded(profile, alone, slower, workers, further)
+    return ChangeCost(spec, beside_training(cost, alone, stay))
 
 
 def _crowded(

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rlplan.planner.costs.decode_costs import TAIL_SEQUENCES, TAIL_TOKENS
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.costs.round_costs import TAIL_SEQUENCES, TAIL_TOKENS, RoundCosts, round_costs, scoring
+from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import RewardJudge, RoundHandOver
 from rlplan.plans.schema.sections.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
