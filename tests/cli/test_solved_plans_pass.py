@@ -18,6 +18,7 @@ from rlplan.planner.check.checker import Checker
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import cutoffs, short_rounds
 from rlplan.planner.choose.candidates import prefix_placement as placement
+from rlplan.planner.choose.rewards import judge_places
 from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
@@ -194,6 +195,7 @@ def little_simulated(monkeypatch):
         cutoffs: {"CUTOFF_LEVELS": (0.5, 0.8)},
         short_rounds: {"ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5),
                        "LONG_SHARES": (0.2,)},
+        judge_places: {"MOST_COPIES": 1},
         columns: {"FEED": 48},
         setting: {"FEED": 48},
         length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},
