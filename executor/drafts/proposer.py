@@ -149,7 +149,7 @@ class HistoryProposer:
         names = self._runner.input_batch.req_ids
         scheduled = sum(map(len, self._scheduled.values()))
         verified = self._learn(names, sampled_token_ids) if scheduled else 0
-        # vLLM verifies tokens of its own where a step had no room for drafts, and did not ask for any then.
+        # After a step in which vLLM did not ask for drafts, it verifies placeholders of its own.
         decodes = not self._disturbed and verified == scheduled
         seconds = now - self._began if decodes else 0.0
         self._account.record(running, self._looked, verified, sum(map(len, sampled_token_ids)), seconds)
@@ -169,7 +169,6 @@ class HistoryProposer:
     def _learn(self, names: list[str], sampled_token_ids: list[list[int]]) -> int:
         """Learn from the drafts that were verified; returns how many tokens of ours there were."""
         report, batch = self._report, self._report.batch(len(sampled_token_ids))
-        batch.drafted_steps += len(sampled_token_ids)
         verified = 0
         for row, sampled in enumerate(sampled_token_ids):
             drafted = self._scheduled.get(names[row])
@@ -192,11 +191,13 @@ class HistoryProposer:
                 report.accepted_at[place] += 1
                 source = sample.index.source(sample.request, sample.origins[place]) if sample.origins else "other"
                 report.by_source[source] = report.by_source.get(source, 0) + 1
+        if verified:
+            batch.drafted_steps += len(sampled_token_ids)
         return verified
 
     def _draft(self, name: str, row: Any, known: int, least_chance: float) -> list[int]:
         sample = self._samples.get(name) or self._begin(name, row)
-        # vLLM asks for no drafts at all once those of the longest sample, and then its longest draft, have no room.
+        # vLLM asks for no drafts of any sample while one has no room for its draft and the longest draft after that.
         most = min(self._tokens, self._longest - self._most - known)
         if sample is None or most < 1:
             return []
