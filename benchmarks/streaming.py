@@ -59,8 +59,7 @@ from .ray_nodes import RayNodes
 from .streamed_gradients import gradient_max_diff
 
 SETTINGS = ("apart", "shared")
-PROMPTS = {"apart": 40, "shared": 40}
-SAMPLES_PER_PROMPT = 8
+PROMPTS, SAMPLES_PER_PROMPT = 40, 8
 MICRO_BATCH_TOKENS = {"apart": 4096, "shared": 16384}
 """Beside a replica that trains, the other one runs an empty micro-batch each time, on a core that decodes."""
 
@@ -75,7 +74,7 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
     """Write the example and two plans of a setting, `off` and `on`; returns their paths."""
     write_example(folder)
     job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": PROMPTS[setting], "samples_per_prompt": SAMPLES_PER_PROMPT}
+    job["rollout"] |= {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES_PER_PROMPT}
     dump(Job.model_validate(job), folder / "job.yaml")
     cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
     pool = cluster["pools"]["main"]
@@ -93,7 +92,7 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
     dump(
         _with_ranks(load(folder / "profile.yaml", Profile), size, MICRO_BATCH_TOKENS[setting]), folder / "profile.yaml"
     )
-    short["rollout"] |= {"engines": size, "tp": 1, "max_num_seqs": PROMPTS[setting] * SAMPLES_PER_PROMPT}
+    short["rollout"] |= {"engines": size, "tp": 1, "max_num_seqs": PROMPTS * SAMPLES_PER_PROMPT}
     short["train"] |= {
         "dp": size,
         "tp": 1,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
 from typing import Any
 
 from .drafting_engine import Decoded, DraftingEngine
@@ -26,60 +27,44 @@ async def epochs(
     and the least of a round, `worst_round`; and of ours `accepted`, tokens of drafts that a sample gets a step,
     `by_source`, and `same`, the share of samples whose tokens are those without drafts.
 
-    Engines take turns round by round, in an order that turns, too. All draw with the same seeds.
+    One of the engines is without drafts (`none`). Engines take turns round by round, in an order that turns, too. All
+    draw with the same seeds.
     """
-    seconds = {engine.method: {str(epoch + 1): 0.0 for epoch in range(EPOCHS)} for engine in engines}
-    drafted: dict[str, dict[str, Any]] = {}
-    worst = {engine.method: {str(epoch + 1): math.inf for epoch in range(EPOCHS)} for engine in engines}
+    done: dict[str, dict[str, list[Decoded]]] = {engine.method: {} for engine in engines}
     turn = 0
     for epoch in range(EPOCHS):
         for part in parts(prompts, size):
-            rounds = {}
             for engine in [*engines[turn % len(engines) :], *engines[: turn % len(engines)]]:
                 seed = 1_000_003 * (turn + 1)
-                done = await engine.decode(
+                decoded = await engine.decode(
                     part, samples, most_tokens, epoch=epoch, up_to_sequences=up_to, seed=seed
                 )  # fmt: skip
-                rounds[engine.method] = done
-            number = str(epoch + 1)
-            for method, done in rounds.items():
-                seconds[method][number] += done.seconds
-                if "none" in rounds:
-                    worst[method][number] = min(worst[method][number], rounds["none"].seconds / done.seconds)
-                if done.report is not None:
-                    total = {"steps": 0, "accepted": 0, "by_source": {}, "samples": 0, "same": 0}
-                    _add(drafted.setdefault(number, total), done, rounds.get("none"))
+                done[engine.method].setdefault(str(epoch + 1), []).append(decoded)
             turn += 1
-    plain = seconds.get("none", {})
+    plain = done["none"]
     return {
-        method: {
-            number: {
-                "seconds": round(took, 2),
-                "ratio": round(plain[number] / took, 3) if plain else None,
-                "worst_round": round(worst[method][number], 3) if plain else None,
-            }
-            | (_figures(drafted[number]) if method == "history" else {})
-            for number, took in by_epoch.items()
-        }
-        for method, by_epoch in seconds.items()
+        method: {number: _figures(rounds, plain[number]) for number, rounds in by_epoch.items()}
+        for method, by_epoch in done.items()
     }
 
 
-def _add(total: dict[str, Any], done: Decoded, plain: Decoded | None) -> None:
-    assert done.report is not None
-    if plain is not None:
-        total["samples"] += len(done.samples)
-        total["same"] += sum(a.tokens == b.tokens for a, b in zip(done.samples, plain.samples, strict=True))
-    total["steps"] += done.report.sequence_steps
-    total["accepted"] += sum(done.report.accepted_at)
-    for source, tokens in done.report.by_source.items():
-        total["by_source"][source] = total["by_source"].get(source, 0) + tokens
-
-
-def _figures(total: Mapping[str, Any]) -> dict[str, Any]:
-    steps = total["steps"]
-    return {
-        "accepted": round(total["accepted"] / steps, 3) if steps else 0.0,
-        "by_source": total["by_source"],
-        "same": round(total["same"] / total["samples"], 4) if total["samples"] else None,
+def _figures(rounds: Sequence[Decoded], plain: Sequence[Decoded]) -> dict[str, Any]:
+    """The figures of an epoch's rounds, beside the same rounds without drafts."""
+    took, without = (sum(decoded.seconds for decoded in each) for each in (rounds, plain))
+    pairs = list(zip(rounds, plain, strict=True))
+    figures: dict[str, Any] = {
+        "seconds": round(took, 2),
+        "ratio": round(without / took, 3),
+        "worst_round": round(min(other.seconds / one.seconds for one, other in pairs), 3),
+    }
+    reports = [decoded.report for decoded in rounds if decoded.report is not None]
+    if not reports:
+        return figures
+    steps = sum(report.sequence_steps for report in reports)
+    accepted = sum(sum(report.accepted_at) for report in reports)
+    same = [a.tokens == b.tokens for one, other in pairs for a, b in zip(one.samples, other.samples, strict=True)]
+    return figures | {
+        "accepted": round(accepted / steps, 3) if steps else 0.0,
+        "by_source": dict(sum((Counter(report.by_source) for report in reports), Counter())),
+        "same": round(mean(same), 4),
     }

@@ -266,8 +266,8 @@ def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> De
         return cost
     # Engines are not slower alone. Where costs say so, those of fewer engines are of a slower day: a run that corrects
     # what it used corrects the rest by a part only.
-    steps = [c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS for c in (cost, alone)]
-    faster = min(1.0, steps[0] / steps[1])
+    crowded_s, alone_s = [each.steps_s(1, TAIL_SEQUENCES, TAIL_SEQUENCES * TAIL_TOKENS) for each in (cost, alone)]
+    faster = min(1.0, crowded_s / alone_s)
 
     def between(rate: str) -> Any:
         return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * faster * getattr(alone, rate))

@@ -83,7 +83,7 @@ class _Batch:
     drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     verified: int = 0  # steps with drafts in this round
-    saved_s: float = 0.0  # by these
+    saved_s: float = 0.0  # in this round, by the steps for which drafts were looked for
     steps: int = 0
     resume: int = 0  # number of the step from which on drafts are tried again
     pause: int = PAUSE_FIRST  # steps that the next pause takes

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.engine
 DRAFTED = 4
 AT_ONCE = 4
 LONGEST = 40
+HALF = LONGEST // 2
 PROMPTS = 100
 
 
@@ -67,12 +68,12 @@ async def load(engine, models, number):
     await engine.load(str(models[number][0] / "model.safetensors"), f"weights-{number}", False)
 
 
-async def decode(fleet, engine, asked, drafts=None):
-    """Decode requests in a round of their own: without drafts, or with those from histories `drafts`; returns the last
-    event of each by id, and the report of the drafts."""
+async def decode(fleet, engine, asked, drafts=None, most=DRAFTED):
+    """Decode requests in a round of their own: without drafts, or with those from histories `drafts`, of at most `most`
+    tokens; returns the last event of each by id, and the report of the drafts."""
     inbox = asyncio.Queue()
     fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
-    await engine.begin_drafts(*((0, 0) if drafts is None else (DRAFTED, AT_ONCE)))
+    await engine.begin_drafts(*((0, 0) if drafts is None else (most, AT_ONCE)))
     if drafts:
         await engine.remember(drafts)
     await engine.submit(asked, engine.version, AT_ONCE)
@@ -100,6 +101,17 @@ def histories(events):
 
 def tokens_of(events):
     return {name.split("/")[1]: event.tokens for name, event in events.items()}
+
+
+def moved_in_the_middle(prompts, whole, **more):
+    """Requests that go on after the first half of what `whole`, events of the same prompts, decoded."""
+    return [
+        Request(
+            f"moved/{name}", (*prompt, *tokens_of(whole)[name][:HALF]), LONGEST - HALF, ignore_eos=True,
+            drawn_tokens=HALF, prompt_id=name, **more,
+        )
+        for name, prompt in prompts.items()
+    ]  # fmt: skip
 
 
 def true_logprobs(model, prompt, tokens):
@@ -194,40 +206,26 @@ def test_a_sample_that_another_engine_began_goes_on_with_drafts_of_its_prompt(en
     async def body():
         await load(drafting, models, 0)
         whole, _ = await decode(fleet, drafting, requests("whole", some, temperature=0.0))
-        half = LONGEST // 2
-        moved = [
-            Request(
-                f"moved/{name}", (*prompt, *whole[f"whole/{name}"].tokens[:half]), LONGEST - half, ignore_eos=True,
-                temperature=0.0, drawn_tokens=half, prompt_id=name,
-            )
-            for name, prompt in some.items()
-        ]  # fmt: skip
-        return whole, half, *(await decode(fleet, drafting, moved, histories(whole)))
+        moved = moved_in_the_middle(some, whole, temperature=0.0)
+        return whole, *(await decode(fleet, drafting, moved, histories(whole)))
 
-    whole, half, moved, report = loop.run_until_complete(body())
-    assert {name: tokens[half:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
+    whole, moved, report = loop.run_until_complete(body())
+    assert {name: tokens[HALF:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
     assert report.by_source.get("earlier", 0) > 0
 
 
 def test_a_moved_sample_draws_on_with_its_seed_where_the_other_engine_stopped(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:16])
-    half = LONGEST // 2
 
     async def body():
         await load(drafting, models, 0)
         whole, _ = await decode(fleet, drafting, requests("whole", some, temperature=0.3, seed=7))
-        moved = [
-            Request(
-                f"moved/{name}", (*prompt, *whole[f"whole/{name}"].tokens[:half]), LONGEST - half, ignore_eos=True,
-                temperature=0.3, seed=7, drawn_tokens=half, prompt_id=name,
-            )
-            for name, prompt in some.items()
-        ]  # fmt: skip
+        moved = moved_in_the_middle(some, whole, temperature=0.3, seed=7)
         return whole, *(await decode(fleet, drafting, moved, histories(whole)))
 
     whole, moved, report = loop.run_until_complete(body())
-    assert {name: tokens[half:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
+    assert {name: tokens[HALF:] for name, tokens in tokens_of(whole).items()} == tokens_of(moved)
     assert sum(report.accepted_at) > 0
 
 
@@ -236,27 +234,16 @@ def test_drafts_end_before_the_longest_context_and_a_round_may_plan_fewer_than_t
 ):
     fleet, drafting = engine
     name, prompt = next(iter(prompts.items()))
-    longest = 256 - len(prompt)
+    some, longest = {name: prompt}, 256 - len(prompt)
 
     async def body():
         await load(drafting, models, 0)
-        asked = [Request("all/" + name, prompt, longest, ignore_eos=True, temperature=0.0, prompt_id=name)]
-        plain, _ = await decode(fleet, drafting, asked)
-        inbox = asyncio.Queue()
-        fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
-        await drafting.begin_drafts(2, AT_ONCE)
-        await drafting.remember(histories(plain))
-        await drafting.submit(
-            [Request("end/" + name, prompt, longest, ignore_eos=True, temperature=0.0, prompt_id=name)],
-            drafting.version, AT_ONCE,
-        )  # fmt: skip
-        while True:
-            for event in await asyncio.wait_for(inbox.get(), 60):
-                if event.name == "finished":
-                    return plain, event, await drafting.take_drafts([])
+        plain, _ = await decode(fleet, drafting, requests("plain", some, longest, temperature=0.0))
+        asked = requests("drafted", some, longest, temperature=0.0)
+        return plain, *(await decode(fleet, drafting, asked, histories(plain), most=2))
 
-    plain, event, report = loop.run_until_complete(body())
-    assert event.tokens == plain["all/" + name].tokens and len(event.tokens) == longest
+    plain, drafted, report = loop.run_until_complete(body())
+    assert tokens_of(drafted) == tokens_of(plain) and len(tokens_of(drafted)[name]) == longest
     assert len(report.drafted_at) == 2 and report.accepted_at[1] > longest / 4
 
 

@@ -70,8 +70,8 @@ def test_engines_that_a_hand_over_leaves_on_a_cpu_are_between_crowded_and_alone_
     costs, _ = round_costs(plan.model_copy(update={"rounds": rounds}), profile)
     assert costs.change is not None and costs.change.spec.engines == 1
     crowded, after, alone = [
-        c.a + c.b * TAIL_SEQUENCES + c.c * TAIL_SEQUENCES * TAIL_TOKENS
-        for c in (costs.decode, costs.change.after, round_costs(planned(1, 1), profile)[0].decode)
+        each.steps_s(1, TAIL_SEQUENCES, TAIL_SEQUENCES * TAIL_TOKENS)
+        for each in (costs.decode, costs.change.after, round_costs(planned(1, 1), profile)[0].decode)
     ]
     assert min(alone, crowded) - 1e-12 <= after <= crowded + 1e-12
     assert (after < crowded - 1e-6) == (alone < crowded)
