@@ -2,8 +2,8 @@
 
     python -m benchmarks.drafts [--parts epochs,short,second,exact,stock] [--suffix-folder FOLDER] [--json]
 
-All parts are real: vLLM engines on one core that take turns round by round. But for `p_values`, all draw with the same
-seeds.
+All parts are real: vLLM engines on one core that take turns round by round. All draw with the same seeds, except for
+`p_values`.
 
 - `epochs`: long rounds (8 prompts that have one key, 4 samples each, so that most are long: what one of the demo's two
   engines decodes of a round), three epochs of 64 prompts: seconds without drafts over those with (`ratio`), by epoch;

@@ -106,7 +106,7 @@ def draws_a_number_a_token(sampler: Any) -> bool:
 
 
 def _by_earlier_tokens(sampling: Any) -> bool:
-    """Whether outputs are changed by rules that look at a request's number or its earlier tokens."""
+    """Whether a request has rules that change its logits by what it has written so far, or by its row in the batch."""
     holder = sampling.thinking_budget_state_holder
     processors = sampling.logitsprocs
     return bool(

@@ -255,17 +255,20 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
 
 
 def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> DecodeCost:
-    """Costs of the `stay` engines that go on, of those that cost `cost` together.
+    """Costs of the engines that go on decoding after a hand-over, while the cores of the others train.
 
-    `alone`: costs of as many engines with nothing beside them, on a CPU's cores; None on GPUs, where engines do not
-    slow each other down: costs are those of before.
+    Args:
+        cost: of all engines, before the hand-over.
+        alone: of as many engines as go on, with nothing beside them, on a CPU; None on GPUs, where engines do not slow
+            each other down, so that their costs stay.
+        stay: number of engines that go on.
     """
     # What a sample that ends costs is the driver's, which serves all engines in turn.
     cost = replace(cost, finish_s=cost.finish_s * stay / cost.key.engines)
     if alone is None or cost.curve or alone.curve:  # a CPU's steps are lines
         return cost
-    # Engines are not slower alone. Where costs say so, those of fewer engines are of a slower day: a run that corrects
-    # what it used corrects the rest by a part only.
+    # Engines are not slower alone. Where the profile says so, its entry for fewer engines is out of date: tuning
+    # corrects the layout that a run used, and other layouts by a part only.
     crowded_s, alone_s = [each.steps_s(1, TAIL_SEQUENCES, TAIL_SEQUENCES * TAIL_TOKENS) for each in (cost, alone)]
     faster = min(1.0, crowded_s / alone_s)
 

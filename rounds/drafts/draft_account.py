@@ -8,7 +8,7 @@ To know what a step takes without drafts, for some steps of every class none are
 takes longer than a step of an engine that never drafts, since other code ran before it on its core.
 Where drafts do not pay they are left out, and tried again for `TRIAL` steps after a pause. A pause is of `PAUSE_FIRST`
 steps, since at the beginning rates of acceptance are being learnt, and of twice as many after each trial that failed,
-up to `PAUSE`; when drafts pay it is of `PAUSE_FIRST` again.
+up to `PAUSE`. Once drafts pay, the next pause is of `PAUSE_FIRST` steps again.
 
 A token that is drafted for each of B samples makes a step longer by B times what a token takes, and all samples gain
 the token with the chance that it is accepted: it pays from the chance that is the share of the step that B tokens take.
@@ -74,12 +74,14 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Batch:
-    """Steps of one class of batch: seconds of those for which no drafts were looked for, of those for which drafts
-    were, and of these with drafts to verify; and tokens that a sample got in the latter two."""
+    """Steps of one class of batch: means of three kinds of step, and when drafts are judged and tried again."""
 
+    # A step for which no drafts were looked for: its seconds.
     plain_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_PLAIN))
+    # A step for which drafts were looked for, found or not: its seconds, and tokens of a sample in it.
     looked_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     looked_emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
+    # A step that verified drafts: likewise.
     drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     verified: int = 0  # steps with drafts in this round
