@@ -23,11 +23,13 @@ ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "plann
 
 
 def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
-    """All figures of one run, in seconds and tokens; `baseline` is the plain run that it is compared with.
+    """All figures of one run, in seconds and tokens; `baseline` is the run of mode sync that it is
+    compared with.
 
-    `error` is |predicted / measured - 1|; for a phase shorter than PHASE_FLOOR of the step it is
-    |predicted - measured| over that floor. An unknown figure is NaN, as is one of a run that diverged. Before its
-    first step a run has only its state and what its plan predicts.
+    `speedup_predicted` is over that run as its own plan predicts it (a plan of mode sync may draft, and so did the
+    run); without one, over plain rounds as the run's plan predicts them. `error` is |predicted / measured - 1|; for a
+    phase shorter than PHASE_FLOOR of the step it is |predicted - measured| over that floor. An unknown figure is NaN,
+    as is one of a run that diverged. Before its first step a run has only its state and what its plan predicts.
     """
     steps, predicted = run.steps, run.plan.predicted
     result: dict[str, Any] = {
@@ -38,12 +40,19 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "restarts": run.restarts,
         "resumes": run.resumes,
         "incidents": incidents(run.events, steps),
-        "speedup_predicted": predicted.speedup,
+        "speedup_predicted": _speedup_predicted(run, baseline),
         "length_ratio_predicted": predicted.length_ratio,
         "cutoff_tokens": run.plan.job.rounds.short.cutoff_tokens,
         "predicted": predicted.model_dump(mode="json", exclude={"front"}),
     }
     return {**result, **_measured(run, baseline)} if steps else result
+
+
+def _speedup_predicted(run: RunTrace, baseline: RunTrace | None) -> float:
+    predicted = run.plan.predicted
+    if baseline is None:
+        return predicted.speedup
+    return _quotient(baseline.plan.predicted.seconds_per_sample, predicted.seconds_per_sample)
 
 
 def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.yaml.errors import InputError
+from rlplan.traces.report import run_report
 from rlplan.traces.report_bias import ks_distance, length_ratio
 from rlplan.traces.report_runs import RunTrace, load_runs
 from rlplan.traces.report_steps import checkpoint_costs, missing_engines
 
 SIZE = 2
+EXAMPLE = Path(__file__).parents[2] / "plans" / "examples" / "cpu-demo.yaml"
 
 
 class _Issue:
@@ -88,6 +92,16 @@ def test_without_a_long_round_yet_the_plans_expectation_is_charged():
     assert means.expected_s("total_s") / means.steps == pytest.approx(4.5 / 1.5)
     for steps in ([step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)], [step("short", 2.0, 8, 100)]):
         assert run(steps).means.expected_s("total_s") == 0.0
+
+
+def test_a_speed_up_is_predicted_against_the_run_that_it_is_measured_against():
+    document = load_plan(EXAMPLE).model_dump(mode="json")
+    ours = RunTrace("ours", Plan.model_validate(document), [])
+    document["predicted"]["seconds_per_sample"] *= 1.25
+    drafting = RunTrace("sync", Plan.model_validate(document), [])
+    assert run_report(ours, None)["speedup_predicted"] == ours.plan.predicted.speedup != pytest.approx(1.25)
+    assert run_report(ours, drafting)["speedup_predicted"] == pytest.approx(1.25)
+    assert run_report(drafting, drafting)["speedup_predicted"] == 1.0
 
 
 def test_the_length_ratio_compares_the_same_prompts_and_its_error_is_of_their_differences():

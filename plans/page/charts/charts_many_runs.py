@@ -185,9 +185,9 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         if is_finite(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
-        f"Per trained sample, against plain synchronous rounds in the same folder: {listed(speedups)}."
+        f"Per trained sample, against the run of mode sync in the same folder: {listed(speedups)}."
         if speedups
-        else "No run of plain synchronous rounds is in the folder to compare with."
+        else "No run of mode sync is in the folder to compare with."
     )
     legend = (Swatch("measured", MUTED), Swatch("predicted", MUTED, "band"))
     return Chart("comparison", "Seconds a step", caption, chart, 50 * len(runs) + 56, legend)
