@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
 )
+@click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
     plans: tuple[Path, ...],
@@ -84,12 +85,16 @@ def execute_command(
     restarts_per_hour: int,
     grace_s: float | None,
     node_patience: float,
+    group: str | None,
     as_json: bool,
 ) -> int:
     """Run real synchronous training as PLANS say.
 
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
+
+    A plan of groups (groups.yaml) is executed a group at a time: its jobs run as one, each by its own plan in a process
+    and folder of its own, and take turns on the nodes that they share.
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
@@ -102,13 +107,20 @@ def execute_command(
     from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError, RunFailed
 
-    for plan in plans:
-        if document_kind(plan) == "rlplan_groups":
-            raise InputError(
-                "is a plan of groups, which says where jobs run and is not executed; execute each job's own plan on "
-                "the nodes that this one gives it",
-                str(plan),
-            )
+    of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
+    if of_groups:
+        if len(plans) > 1:
+            raise InputError("is a plan of groups, which is executed alone; leave out the others", str(of_groups[0]))
+        for option, given in (("--history", history is not None), ("--show-placement", show_placement)):
+            if given:
+                raise InputError(f"{option} is for the plan of one job; leave it out", str(of_groups[0]))
+        from ..executor.prepare import Options
+        from .many_jobs.execute_groups import execute_groups_command
+
+        options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience)
+        return execute_groups_command(of_groups[0], group, out, options, dry_run, as_json)
+    if group is not None:
+        raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 
     from ..executor.execute import execute
     from ..executor.prepare import Options, history_of, placement_of, prepare

@@ -23,12 +23,18 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     """Show what was measured in RUN beside what its plan predicted. RUN is the --out of `rlplan execute`.
 
     RUN may still be going on, or have died: its state is shown, with the figures of its trace so far. Of several runs,
-    those that cannot be read are named and the others are shown.
+    those that cannot be read are named and the others are shown. Of a co-execution group its turns are shown: who had
+    which nodes when, and each job's slowdown beside its bound; each job's own run lies in a folder below.
 
     \b
     Example:
       rlplan report runs/demo --html report.html
     """
+    from ..traces.groups.group_report import is_group_run
+
+    if is_group_run(run):
+        return _group(run, html, overwrite, as_json)
+
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
@@ -56,6 +62,31 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     if html is not None and html != STDOUT:
         lines.append(f"page: {one_line(str(html))}")
     tell(_printable("\n".join(lines)), html)
+    return 0
+
+
+def _group(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
+    """The report of a co-execution group."""
+    from ..plans.yaml.yaml_io import STDOUT, atomic_write
+    from ..traces.groups.group_report import group_report
+    from ..traces.groups.group_turns import GROUPS_COPY, TURNS
+    from ..traces.report_state import utc
+    from .screens.group_report_text import group_text
+    from .shared.paths import check_stdout, check_target, tell
+
+    check_stdout(html, "--html", as_json)
+    if html is not None:
+        check_target(html, run / TURNS, run / GROUPS_COPY, kind="page", force=overwrite)
+    result = group_report(run)
+    if html is not None:
+        from ..plans.page import group_run_page
+
+        atomic_write(html, group_run_page(result, title=run.resolve().name, written_at=utc(time.time())))
+    if as_json:
+        click.echo(json.dumps(result))
+        return 0
+    page = "" if html is None or html == STDOUT else f"\npage: {html}"
+    tell(_printable(group_text(run.resolve().name, result) + page), html)
     return 0
 
 

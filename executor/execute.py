@@ -19,11 +19,12 @@ from .prepare import Execution, Options, placement_of
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
+    from .groups.member_task import Member
     from .turns import Watcher
 
 
-def execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
-    """Run all plans for `options.steps` steps each, in turns.
+def execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None = None) -> bool:
+    """Run all plans for `options.steps` steps each, in turns; `member`: their place in a co-execution group.
 
     Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
     Raises InputError for data that does not fit the job, a folder that another process runs in or a RAY_ADDRESS that is
@@ -35,16 +36,17 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher)
             locks.enter_context(run_lock(execution.run_dir))
             # Once more: another driver may have begun or ended here since `prepare`.
             check_folder(execution.run_dir, execution.plan_path, options.resume)
-        return asyncio.run(_execute(executions, options, watcher))
+        return asyncio.run(_execute(executions, options, watcher, member))
 
 
-async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
+async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None) -> bool:
     # Here, since these import Ray and torch.
     from .actors import start_ray
     from .configuration import configuration
     from .drain import Drain
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
+    from .groups.permit_actor import membership
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
     from .placement.seat_keeper import NodeNews, SeatKeeper
@@ -74,7 +76,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     placement = placement_of(executions)
-    seats = SeatKeeper(placement, pool.accelerators.kind)
+    seats = SeatKeeper(placement, pool.accelerators.kind, given=() if member is None else member.nodes)
     fleet = Fleet(settings.fleet, supervisor, seats=seats)
     judge = None
     if asked is not None:
@@ -107,6 +109,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             trainer=trainer,
             prompt_ids=list(prompts),
             turns=turns,
+            permits=None if member is None else member.permits,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
@@ -154,9 +157,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         seats.tell = hear
         if judge is not None:
             judge.tell = hear_death
-        return await take_turns(
-            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
-        )
+        async with membership(None if member is None else member.permits):
+            return await take_turns(
+                runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
+            )
     finally:
         watcher.phase("stopping")
         for run in runs:

@@ -4,6 +4,7 @@ Sync weights (engines wake), roll out, train (engines sleep), alarm, record; the
 Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- in a co-execution group each of the two halves runs in a turn that the group gives;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
 """
 
@@ -13,6 +14,7 @@ import time
 
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
+from .groups.member_turns import begin_turn, end_turn
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.changes.engine_tail import round_tail
@@ -34,8 +36,9 @@ async def step(run: TrainingRun) -> StepRecord | None:
 
 async def _step(run: TrainingRun) -> StepRecord:
     """The record of one step. Raises TrainerDied if the trainer died in it, RunFailed if training cannot go on."""
-    began = time.perf_counter()
     run.begin_step()
+    await begin_turn(run, "rollout")
+    began = time.perf_counter()
     round_kind = run.schedule.next_kind()
     settings, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
 
@@ -71,6 +74,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))
     rolled_out = time.perf_counter()
+    await end_turn(run)
     for prompt, reason in sorted(outcome.failures.items()):
         run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
     for name, failed in sorted(unscored(result.samples.values()).items()):
@@ -93,12 +97,14 @@ async def _step(run: TrainingRun) -> StepRecord:
         tell_balance(run, machine.taken, balance, result)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
+    waited_s = await begin_turn(run, "train") if outcome.trained else 0.0
     training = TurnsTook()
     if outcome.trained:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
     run.updating = True
     metrics = await run.trainer.step(groups, settings.update, streamed=bool(taken)) if outcome.trained else {}
-    trained = time.perf_counter()
+    trained = time.perf_counter() - waited_s  # of a turn on the devices of a group: it is told by itself
+    await end_turn(run)
 
     # Alarm.
     run.count_skipped(metrics, len(outcome.trained))

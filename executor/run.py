@@ -25,6 +25,7 @@ from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
+from .groups.permit_actor import MemberPermits
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
@@ -55,8 +56,9 @@ class TrainingRun:
         trainer: TrainerGroup,
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
+        permits: MemberPermits | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.permits = name, permits
         self.settings = run_settings(planned, job)
         self.fleet, self.runner, self.trainer = fleet, runner, trainer
         self.turns = turns or no_turns()
@@ -71,8 +73,7 @@ class TrainingRun:
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
         self.trainer_restarts = 0
-        self._job, self._prompt_ids = job, prompt_ids
-        self._run_dir = run_dir
+        self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0

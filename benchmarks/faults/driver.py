@@ -110,20 +110,8 @@ class Driver:
 
     def processes(self) -> list[Process]:
         """All processes of the run but the driver, by id, without zombies."""
-        processes = []
-        wanted = f"{MARK}={self._token}".encode()
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit() or int(folder.name) == (self._process.pid if self._process else 0):
-                continue
-            try:
-                if wanted not in (folder / "environ").read_bytes().split(b"\0"):
-                    continue
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # the process has ended, or is a zombie
-                continue
-            processes.append(Process(int(folder.name), command, parent))
-        return sorted(processes)
+        own = self._process.pid if self._process else 0
+        return [process for process in marked_processes(self._token) if process.pid != own]
 
     def wait_for_step(self, step: int, deadline_s: float) -> bool:
         """Wait until the trace has step `step` or the run is done; the driver is started again whenever it ends.
@@ -148,6 +136,24 @@ class Driver:
                 return True
             time.sleep(0.1)
         return False
+
+
+def marked_processes(token: str) -> list[Process]:
+    """All processes that inherited MARK with this value, by id, without zombies."""
+    processes = []
+    wanted = f"{MARK}={token}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if wanted not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # the process has ended, or is a zombie
+            continue
+        processes.append(Process(int(folder.name), command, parent))
+    return sorted(processes)
 
 
 def run_without_faults(plan: Path, out: Path, steps: int) -> float:

@@ -59,11 +59,13 @@ class NodeFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class LeasedNode:
-    """A node whose devices this run has; `lease` is None on the machine that Ray was started on for this run."""
+    """A node whose devices this run has; `lease` is None where another process holds it, and on the machine that Ray
+    was started on for this run. `part`: other nodes of the run are on the same machine, with other cores."""
 
     node_id: str
     facts: NodeFacts
     lease: Any = None
+    part: bool = False
 
     def release(self) -> None:
         """Give the devices back."""
@@ -187,6 +189,23 @@ def this_machine(kind: str, devices: int) -> LeasedNode:
         gpus = tuple(visible.split(",")) if visible else tuple(map(str, range(devices)))
         facts = facts._replace(gpus=gpus)
     return LeasedNode(ray.get_runtime_context().get_node_id(), facts)
+
+
+def parts_of_this_machine(kind: str, devices: Sequence[int]) -> list[LeasedNode]:
+    """The machine on which Ray was started for this run as several nodes, with cores of their own while there are
+    enough. Only of kind cpu, where devices are cores; raises ValueError otherwise.
+
+    `devices`: cores of each node.
+    """
+    if kind != "cpu":
+        raise ValueError("GPUs of one machine are not shared out over nodes")
+    whole = this_machine(kind, sum(devices))
+    cores, parts, first = whole.facts.cores, [], 0
+    for own in devices:
+        held = tuple(sorted({cores[(first + number) % len(cores)] for number in range(own)}))
+        parts.append(LeasedNode(whole.node_id, whole.facts._replace(cores=held), part=True))
+        first += own
+    return parts
 
 
 async def answers(node: LeasedNode) -> bool:

@@ -40,6 +40,7 @@ class LiveSeat(NamedTuple):
         cores: host cores that are the devices, where devices are cores.
         gpus: ids of the GPUs, where devices are GPUs.
         node_cores: number of cores of the node.
+        stays_on: cores that a process there keeps to, since the machine's others are another node's; (): no such.
     """
 
     node_id: str
@@ -47,6 +48,7 @@ class LiveSeat(NamedTuple):
     cores: tuple[int, ...]
     gpus: tuple[str, ...]
     node_cores: int
+    stays_on: tuple[int, ...] = ()
 
 
 class NodeNews(NamedTuple):
@@ -64,12 +66,21 @@ class SeatKeeper:
         placement: the seats.
         kind: of the devices, `cpu` or `cuda`.
         tell: hears of nodes that are lost or back.
+        given: nodes for those of the placement in use, in order, which another process has leased; (): they are leased
+            here.
     """
 
-    def __init__(self, placement: Placement, kind: str, tell: Callable[[NodeNews], None] = lambda news: None) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        kind: str,
+        tell: Callable[[NodeNews], None] = lambda news: None,
+        given: Sequence[LeasedNode] = (),
+    ) -> None:
         self.placement = placement
         self.tell = tell
         self._kind = kind
+        self._given = given
         self._resource = ""
         self._rooms = placement.nodes_in_use()
         self._nodes: dict[int, LeasedNode] = {}
@@ -83,6 +94,9 @@ class SeatKeeper:
 
         Raises InputError with what the cluster lacks, RunFailed if its nodes answer no more.
         """
+        if self._given:
+            self._nodes = dict(zip(self._rooms, self._given, strict=True))
+            return
         if own_machine:
             if len(self._rooms) > 1:
                 raise InputError(
@@ -204,6 +218,8 @@ class SeatKeeper:
         self.tell(NodeNews("node_lost", number, node.facts.address))
 
     async def _replaced(self, number: int) -> bool:
+        if self._given:
+            raise RunFailed(f"node {self.address(number)} of the group is gone; go on with --resume")
         if not self._resource:  # Ray runs on this machine alone
             raise RunFailed("Ray is gone from this machine; go on with --resume")
         before = self._nodes[number]
@@ -230,7 +246,7 @@ class SeatKeeper:
             return LiveSeat(node.node_id, node.facts.address, (), tuple(gpus[d] for d in seat.devices), len(cores))
         # A node may have fewer cores than the plan says (a laptop): then devices share them.
         own = tuple(cores[device % len(cores)] for device in seat.devices)
-        return LiveSeat(node.node_id, node.facts.address, own, (), len(cores))
+        return LiveSeat(node.node_id, node.facts.address, own, (), len(cores), cores if node.part else ())
 
 
 def _same_versions(nodes: Sequence[LeasedNode]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -50,13 +52,16 @@ def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
             options |= on_node(seat.node_id)
         options["runtime_env"] = {"env_vars": _environment(own, seat)}
         ranks.append(remote.options(**options).remote(own, rank))
-    for actor in ranks:
-        actor.__ray_call__.remote(_guard)
+    for rank, actor in enumerate(ranks):
+        actor.__ray_call__.remote(_guard, seats[rank].stays_on if seats else ())
     return ranks
 
 
-def _guard(trainer: Trainer) -> None:
-    """Start the guard process of a rank; runs in the rank."""
+def _guard(trainer: Trainer, stays_on: tuple[int, ...]) -> None:
+    """Start the guard process of a rank; runs in the rank, which from now on keeps to these cores, if any."""
+    if stays_on:
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), stays_on)
     guard_group()
 
 

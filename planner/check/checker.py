@@ -21,6 +21,7 @@ from ...plans.check.plan_check import model_of_plan
 from ...plans.check.plan_fit import executor_faults
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.check.site_breaches import waived
+from ...plans.facts.executable_groups import unsupported_in_groups
 from ...plans.phrases.caveats import assumed_notes
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
@@ -197,8 +198,7 @@ def _not_executable(read: ReadDocument) -> list[Fault]:
         known = cluster if isinstance(cluster, Cluster) else None
         return executor_faults(read.value, model_of_plan(read.value, read.path), known)
     if isinstance(read.value, GroupsPlan):
-        message = "a plan of groups says where jobs run and is not executed"
-        return [Fault("not-executable", ("groups",), message, "execute each job's own plan on the nodes it gives")]
+        return [Fault("not-executable", *fault) for fault in unsupported_in_groups(read.value)]
     return []
 
 

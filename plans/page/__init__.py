@@ -2,6 +2,7 @@
 
     plan_page     a plan of one job
     groups_page   a plan of co-execution groups
+    group_run_page    a co-execution group that was executed
     run_page      runs, with what their plans predicted
     comparison_page   plans of one job for several clusters and values
 
@@ -43,6 +44,14 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     `written_at`: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
     """
     from .page_of_run import page
+
+    return page(report, title, written_at)
+
+
+def group_run_page(report: Mapping[str, Any], *, title: str, written_at: str) -> str:
+    """Return the page of a co-execution group that was executed; `report` is what `rlplan report --json` prints of it
+    (traces/groups/group_report.py). `written_at`: now, in UTC."""
+    from .page_of_group_run import page
 
     return page(report, title, written_at)
 

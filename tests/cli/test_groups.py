@@ -157,8 +157,13 @@ def test_solving_from_the_running_plan_keeps_jobs_in_place_or_prices_their_moves
     refused(rlplan("solve", path, "--from", tmp_path / "groups.yaml", "--out", tmp_path / "groups.yaml"), "is an input")
 
 
-def test_a_plan_of_groups_is_not_executed(solved):
-    refused(rlplan("execute", solved[0] / "groups.yaml"), "groups.yaml", "plan of groups")
+def test_a_plan_of_groups_whose_jobs_have_no_plan_of_their_own_is_not_executed(solved):
+    groups = solved[0] / "groups.yaml"
+    refused(rlplan("execute", groups, "--out", solved[0] / "no"), "groups.yaml:", "has no plan of its own", "source")
+    refused(rlplan("execute", groups, "--group", "g9"), "groups.yaml", "no such group", "g1")
+    refused(rlplan("execute", groups, groups), "groups.yaml", "executed alone")
+    refused(rlplan("execute", groups, "--show-placement"), "groups.yaml", "--show-placement")
+    assert not (solved[0] / "no").exists()
 
 
 FAULTS = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...phrases.numbers import count, percent, seconds, times, usd
 from ...phrases.sentences import listed
@@ -79,25 +80,8 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
     chart = figure()
     rows = _rows(group)
     place = {unit: index for index, (_, units) in enumerate(rows) for unit in units}
-    for span in group.timeline.spans:
-        width = span.end_s - span.begin_s
-        for row in sorted({place[unit] for unit in span.units}):
-            # Without a colour of its own a pattern's ground is clear, and the bar gone.
-            ground = colours[span.job]
-            pattern = {
-                "shape": "/", "size": 7, "solidity": 0.25, "fgcolor": "#ffffff", "fgopacity": 0.5, "bgcolor": ground
-            }  # fmt: skip
-            chart.add_bar(
-                orientation="h", base=[span.begin_s], x=[width], y=[row], width=0.74, hoverinfo="text",
-                hovertext=f"<b>{span.job}</b>, {span.phase}<br>{seconds(span.begin_s)} to {seconds(span.end_s)}: "
-                f"{seconds(width)}",
-                text=[span.job], textposition="inside", insidetextanchor="middle", textangle=0,
-                textfont={"size": 11, "color": text_on(ground)},
-                marker={
-                    "color": colours[span.job], "line": {"color": PANEL, "width": 1},
-                    **({"pattern": pattern} if span.phase == "train" else {}),
-                },
-            )  # fmt: skip
+    spans = [(s.job, s.phase, s.units, s.begin_s, s.end_s) for s in group.timeline.spans]
+    _draw_spans(chart, spans, place, colours)
     chart.update_layout(
         xaxis=axis("seconds", range=[0, group.timeline.span_s], nticks=9),
         yaxis=lanes([(index, name) for index, (name, _) in enumerate(rows)], -0.6, len(rows) - 0.4),
@@ -119,6 +103,65 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
     return Chart(
         f"timeline-{key}", f"{key}: who has which node when", caption, chart, 32 * len(rows) + 52, tuple(legend), True
     )
+
+
+def _draw_spans(
+    chart: Any,
+    spans: Sequence[tuple[str, str, Sequence[int], float, float]],
+    row_of: Mapping[int, int],
+    colours: Mapping[str, str],
+) -> None:
+    """Draw (job, phase, units, begin, end) of phases that run, each on the rows of its units; training is hatched."""
+    for job, phase, units, begin_s, end_s in spans:
+        # Without a colour of its own a pattern's ground is clear, and the bar gone.
+        ground = colours[job]
+        pattern = {
+            "shape": "/", "size": 7, "solidity": 0.25, "fgcolor": "#ffffff", "fgopacity": 0.5, "bgcolor": ground
+        }  # fmt: skip
+        for row in sorted({row_of[unit] for unit in units}):
+            chart.add_bar(
+                orientation="h", base=[begin_s], x=[end_s - begin_s], y=[row], width=0.74, hoverinfo="text",
+                hovertext=f"<b>{job}</b>, {phase}<br>{seconds(begin_s)} to {seconds(end_s)}: "
+                f"{seconds(end_s - begin_s)}",
+                text=[job], textposition="inside", insidetextanchor="middle", textangle=0,
+                textfont={"size": 11, "color": text_on(ground)},
+                marker={
+                    "color": ground, "line": {"color": PANEL, "width": 1},
+                    **({"pattern": pattern} if phase == "train" else {}),
+                },
+            )  # fmt: skip
+
+
+SHOWN_TURNS = 48
+"""Turns that a chart of a run shows, the last ones in which all jobs ran."""
+
+
+def turns_taken(report: Mapping[str, Any], colours: Mapping[str, str]) -> Chart:
+    """Return a timeline of a group that was executed: who had which unit when; `report`: of group_report.py."""
+    chart = figure()
+    units = [int(unit) for unit in report["units"]]
+    names = {unit: f"{figures['pool']} {unit}" for unit, figures in report["units"].items()}
+    begin_s, end_s = report["together_s"]
+    shown = [turn for turn in report["turns"] if turn["end_s"] > begin_s and turn["begun_s"] < end_s][-SHOWN_TURNS:]
+    from_s = min((turn["begun_s"] for turn in shown), default=0.0)
+    spans = [
+        (turn["job"], turn["phase"], turn["units"], turn["begun_s"] - from_s, turn["end_s"] - from_s) for turn in shown
+    ]
+    _draw_spans(chart, spans, {unit: row for row, unit in enumerate(units)}, colours)
+    chart.update_layout(
+        xaxis=axis("seconds", range=[0, max((span[4] for span in spans), default=1.0)], nticks=9),
+        yaxis=lanes(list(enumerate(names.values())), -0.6, len(units) - 0.4),
+        uniformtext={"minsize": 10, "mode": "hide"},
+    )
+    busy = [
+        f"{names[unit]} {percent(figures['busy'])}"
+        for unit, figures in report["units"].items()
+        if figures["busy"] is not None
+    ]
+    caption = f"The last {count(len(shown), 'turn')} while all jobs ran" + (f"; busy: {listed(busy)}." if busy else ".")
+    legend = [Swatch(name, colours[name]) for name in report["jobs"]]
+    legend += [Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")]
+    return Chart("turns", "Who had which unit when", caption, chart, 32 * len(units) + 52, tuple(legend), True)
 
 
 def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:

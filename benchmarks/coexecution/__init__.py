@@ -1,0 +1,21 @@
+"""What do jobs gain that run as one on the same two cores, are their bounds kept, and is it as predicted?
+
+    python -m benchmarks.coexecution [--jobs 2,3] [--steps 8] [--kills 30] [--json]
+
+All parts are real: the demo's model, vLLM engines, FSDP trainers, a process for each job. Jobs decode on core 0 and
+train on core 1, each a Ray node of its own. Each job runs alone first, then all as a co-execution group that `rlplan
+solve` made from these runs.
+
+- `throughput_ratio`: seconds that the steps which the jobs took together would have taken one job after the other, by
+  their means alone on the same two cores, over the seconds in which they were taken together, between the second
+  step's end of the last job and the end of the first job that is done; the least of the groups;
+- `slowdowns`: by job, mean seconds between two ends of steps within these, over those alone; `bounds_kept`: whether all
+  are within the workload's bounds;
+- `prediction_error`: largest relative error of a job's slowdown as predicted against the measured one; predicted by the
+  permit simulator, for the seconds that each step took alone; `planned` is the long run's, as the plan has it;
+- `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
+- `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
+  trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.
+
+    {"throughput_ratio": …, "slowdowns": {…}, "bounds_kept": true, "prediction_error": …, "kills": 30, "lost": 0, …}
+"""

@@ -1,0 +1,117 @@
+"""The command; see the docstring of benchmarks/coexecution."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlplan.plans.yaml.errors import RunFailed
+
+from ..entry import run
+from ..ray_nodes import RayNodes
+from .jobs import LOADS, names, write_jobs, write_workload
+from .kills import under_kills
+from .measured_group import compare
+
+RUN_S = 2400.0
+
+
+def call(log: Path, *arguments: object) -> None:
+    """Run `rlplan` in a process of its own. Raises RunFailed."""
+    command = [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)]
+    with log.open("a") as file:
+        done = subprocess.run(command, stdout=file, stderr=file, timeout=RUN_S, check=False)
+    if done.returncode:
+        end = "\n".join(log.read_text().splitlines()[-15:])
+        raise RunFailed(f"rlplan {arguments[0]} ended with exit code {done.returncode}:\n{end}")
+
+
+def run_alone(folder: Path, plans: Mapping[str, Path], steps: int) -> dict[str, Path]:
+    """Run each job alone; returns its run by name."""
+    runs = {}
+    for name, plan in plans.items():
+        click.echo(f"{name} alone, {steps} steps", err=True)
+        runs[name] = folder / "alone" / name
+        call(folder / "alone.log", "execute", plan, "--steps", steps, "--out", runs[name])
+    return runs
+
+
+def group_of(folder: Path, count: int, runs: Mapping[str, Path]) -> Path:
+    """Solve the workload of a group of so many jobs; returns the plan of groups."""
+    loads = LOADS[count]
+    workload = write_workload(folder, loads, runs)
+    named = workload.rename(folder / f"workload-{count}.yaml")
+    groups = folder / f"groups-{count}.yaml"
+    call(folder / "solve.log", "solve", named, "-o", groups)
+    return groups
+
+
+@click.command(help="Jobs that run as one; see the docstring of benchmarks/coexecution.")
+@click.option("--jobs", default="2,3", show_default=True, help="Numbers of jobs of the groups, with commas between.")
+@click.option("--steps", type=click.IntRange(min=5), default=8, show_default=True, help="Of each job.")
+@click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, help="0: none is made.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def main(jobs: str, steps: int, kills: int, out: Path | None, as_json: bool) -> None:
+    """Measure and print."""
+    counts = _counts(jobs.split(","))
+    groups: dict[int, dict[str, Any]] = {}
+    result: dict[str, Any] = {"kills": 0, "lost": None}
+    with contextlib.ExitStack() as stack:
+        folder = (out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="co")))).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        plans = write_jobs(folder, names(counts))
+        nodes = stack.enter_context(RayNodes([1, 1], pinned=True))
+        os.environ["RAY_ADDRESS"] = nodes.address
+        stack.callback(os.environ.pop, "RAY_ADDRESS")
+        runs = run_alone(folder, plans, steps)
+        for count in counts:
+            plan = group_of(folder, count, runs)
+            click.echo(f"{count} jobs as one, {steps} steps each", err=True)
+            together = folder / f"together-{count}"
+            call(folder / f"together-{count}.log", "execute", plan, "--steps", steps, "--out", together)
+            groups[count] = compare(plan, {name: runs[name] for name in LOADS[count]}, together)
+        if kills:
+            plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs)
+            click.echo(f"2 jobs as one, {kills} kills", err=True)
+            result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
+    result = {
+        "throughput_ratio": min(figures["throughput_ratio"] for figures in groups.values()),
+        "slowdowns": {str(count): figures["slowdowns"] for count, figures in groups.items()},
+        "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
+        "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
+        "same_samples": min(figures["same_samples"] for figures in groups.values()),
+        **result,
+        "groups": {str(count): figures for count, figures in groups.items()},
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    for count, figures in groups.items():
+        slowest = ", ".join(f"{name} {value:.2f}x" for name, value in figures["slowdowns"].items())
+        click.echo(
+            f"{count} jobs: {figures['throughput_ratio']:.2f} times the samples of one after the other; {slowest}; "
+            f"predicted within {figures['prediction_error']:.1%}"
+        )
+    if kills:
+        click.echo(f"{result['kills']} kills: {result['lost']} samples lost")
+
+
+def _counts(texts: Iterable[str]) -> list[int]:
+    if unknown := sorted({*texts} - {str(count) for count in LOADS}):
+        raise click.BadParameter(f"{', '.join(unknown)}: groups are of {' or '.join(map(str, LOADS))} jobs",
+                                 param_hint="--jobs")  # fmt: skip
+    return sorted({int(text) for text in texts})
+
+
+if __name__ == "__main__":
+    run(main)

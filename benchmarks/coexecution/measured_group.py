@@ -1,0 +1,96 @@
+"""What a group's runs took beside the same jobs alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.plans.schema.groups_plan import load_groups_plan
+from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_machine import PermitMachine
+from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.run_log import TRACE, RunLog, read_run
+from rlplan.traces.trace import read_trace
+
+WARM = 2
+"""Steps at the start that are not measured: engines and allocators warm up in them."""
+
+
+def compare(groups: Path, alone: Mapping[str, Path], out: Path) -> dict[str, Any]:
+    """The figures of one group that was executed into `out`; runs alone by name of the job, all of as many steps."""
+    together = {name: out / name for name in alone}
+    alone_logs, logs = ({name: read_run(run / TRACE) for name, run in runs.items()} for runs in (alone, together))
+    alone_s = {name: mean(step["total_s"] for step in log.steps[WARM:]) for name, log in alone_logs.items()}
+    ends = _ends_s(out / TURNS)
+    begin_s, end_s = max(each[WARM - 1] for each in ends.values()), min(each[-1] for each in ends.values())
+    within = {name: [n for n, t in enumerate(each) if begin_s <= t <= end_s] for name, each in ends.items()}
+    spans = {name: _span_s(each, within[name]) for name, each in ends.items()}
+    replayed = _replayed_ends_s(out / TURNS, alone_logs)
+    predicted = {name: _span_s(each, within[name]) / alone_s[name] for name, each in replayed.items()}
+    [planned] = load_groups_plan(groups).groups.values()
+    slowdowns = {name: spans[name] / alone_s[name] for name in spans}
+    return {
+        # Of each job as many steps as fit into the time, in parts too.
+        "throughput_ratio": round(sum(alone_s[name] / spans[name] for name in spans), 3),
+        "slowdowns": {name: round(value, 3) for name, value in slowdowns.items()},
+        "bounds": {name: planned.jobs[name].slowdown.slo for name in spans},
+        "bounds_kept": all(slowdowns[name] <= planned.jobs[name].slowdown.slo for name in spans),
+        "predicted": {name: round(value, 3) for name, value in predicted.items()},
+        "planned": {name: round(planned.jobs[name].slowdown.mean, 3) for name in spans},
+        "prediction_error": round(max(abs(predicted[n] / slowdowns[n] - 1) for n in spans), 4),
+        "same_samples": round(_same(alone_logs, logs), 4),
+        "alone_s": {name: round(value, 3) for name, value in alone_s.items()},
+    }
+
+
+def _ends_s(journal: Path) -> dict[str, list[float]]:
+    """By job, when its steps ended: every second of its turns is the training of a step."""
+    ends: dict[str, list[float]] = {}
+    for event in read_trace(journal):
+        if event["event"] == "done":
+            ends.setdefault(event["job"], []).append(float(event["t_s"]))
+    return {job: each[1::2] for job, each in ends.items()}
+
+
+def _span_s(ends_s: Sequence[float], steps: Sequence[int]) -> float:
+    """Mean seconds between the ends of these steps, which follow each other."""
+    return (ends_s[steps[-1]] - ends_s[steps[0]]) / (len(steps) - 1)
+
+
+def _replayed_ends_s(journal: Path, alone: Mapping[str, RunLog]) -> dict[str, list[float]]:
+    """By job, when its steps would end if each took the seconds that it took alone, by the permit simulator."""
+    header = next(iter(read_trace(journal)))
+    seats = [Seat(**{key: _tuples(value) for key, value in seat.items()}) for seat in header["seats"]]
+    truths = []
+    for seat in seats:
+        seconds = [(s["rollout_s"] + s["reward_exposed_s"], s["total_s"]) for s in alone[seat.job].steps]
+        truths.append(TrueTurns(tuple((rollout_s, total_s - rollout_s) for rollout_s, total_s in seconds)))
+    ends: dict[str, list[float]] = {seat.job: [] for seat in seats}
+    for span in simulate_turns(PermitMachine(header["rule"]), seats, truths):
+        if span.phase == "train" and span.ends_phase:
+            ends[span.job].append(span.end_s)
+        if all(len(each) >= len(alone[job].steps) for job, each in ends.items()):
+            return ends
+    raise AssertionError("turns never end")
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _same(alone: Mapping[str, RunLog], together: Mapping[str, RunLog]) -> float:
+    wanted, found = (sum((_samples(name, log) for name, log in logs.items()), Counter()) for logs in (alone, together))
+    return (wanted & found).total() / wanted.total()
+
+
+def _samples(name: str, log: RunLog) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (name, number, row["prompt"], row["sample"], row["tokens"], row["reward"])
+        for number, rows in log.samples.items()
+        for row in rows
+        if row["fate"] == "trained"
+    )

@@ -1,0 +1,40 @@
+"""The report of a co-execution group as text: each job's slowdown beside its bound, whom it waited for, busy units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...plans.phrases.numbers import NONE, percent, seconds, times
+from ...plans.phrases.sentences import one_line
+
+
+def group_text(name: str, report: dict[str, Any]) -> str:
+    """The figures of `traces.groups.group_report`, a line each."""
+    begin_s, end_s = report["together_s"]
+    lines = [
+        f"{one_line(name)}: group {report['group']} of {len(report['jobs'])} jobs, permit rule {report['rule']}; "
+        f"measured while all ran, {seconds(end_s - begin_s)}"
+    ]
+    wide = max(map(len, report["jobs"])) + 2
+    head = ("steps", "starts", "iteration", "alone", "slowdown", "predicted", "at most", "waits: rollout", "train")
+    lines.append(f"{'':{wide}}" + "".join(f"{title:>{len(title) + 3}}" for title in head))
+    for job, row in report["jobs"].items():
+        cells = (
+            f"{row['steps']}",
+            f"{row['starts']}",
+            NONE if row["iteration_s"] is None else seconds(row["iteration_s"]),
+            seconds(row["alone_s"]),
+            NONE if row["slowdown"] is None else times(row["slowdown"]),
+            times(row["slowdown_predicted"]),
+            times(row["slo"]),
+            seconds(row["waited_s"]["rollout"]),
+            seconds(row["waited_s"]["train"]),
+        )
+        broken = "  breaks its bound" if row["keeps"] is False else ""
+        texts = (f"{cell:>{len(title) + 3}}" for title, cell in zip(head, cells, strict=True))
+        lines.append(f"{one_line(job):{wide}}" + "".join(texts) + broken)
+    busy = ", ".join(
+        f"{figures['pool']} {unit} {NONE if figures['busy'] is None else percent(figures['busy'])}"
+        for unit, figures in report["units"].items()
+    )
+    return "\n".join([*lines, f"busy share of each unit: {busy}"])

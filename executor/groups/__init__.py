@@ -1,0 +1,1 @@
+"""Jobs of a co-execution group that run as one: permits on the real clock, and a driver process for each job."""

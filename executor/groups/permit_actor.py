@@ -1,0 +1,185 @@
+"""The Ray actor that gives the permits of a co-execution group, and a job's side of it.
+
+Ray starts the actor again when it dies; it then reads its journal and goes on (live_permits.py). A job asks for a turn
+again and again, each time for a few seconds, so that every wait has an end and a new actor is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+
+from ...plans.yaml.errors import RunFailed
+from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
+from ..actors import track
+from .live_permits import LivePermits
+
+NAMESPACE = "rlplan"
+"""Ray's namespace of the actor, in which drivers of other processes find it by name."""
+
+ASK_S = 5.0
+"""Seconds after which a request for a turn is answered with "not yet"."""
+
+ACTOR_S = 60.0
+"""Seconds within which an actor that died must be there again."""
+
+PAUSE_S = 0.2
+
+
+class GroupState(NamedTuple):
+    """A group as it is now: seconds since it began, the turns that run, and whom each waiting job waits for although
+    its units are free."""
+
+    now_s: float
+    held: dict[str, dict[str, Any]]
+    waits_for: dict[str, list[str]]
+
+
+class PermitActor:
+    """See the module. Its methods are LivePermits' own, but for `turn`, which waits."""
+
+    def __init__(self, group: str, permit_rule: str, seats: Sequence[Seat], journal: str) -> None:
+        self._permits = LivePermits(group, permit_rule, seats, Path(journal))
+        self._changed = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def ready(self, job: str) -> int:
+        """A job is ready for its first rollout; returns the number of its arrival."""
+        with self._change():
+            return self._permits.ready(job)
+
+    async def turn(self, job: str, arrival: int, turn: int) -> bool:
+        """Whether a turn may run; waits up to ASK_S for it."""
+        self._set_alarm()  # of an actor that was started again, nobody else may have said anything yet
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                while not self._permits.given(job, arrival, turn):
+                    await self._changed.wait()
+        return self._permits.given(job, arrival, turn)
+
+    async def done(self, job: str, arrival: int, turn: int) -> None:
+        """A turn is over."""
+        with self._change():
+            self._permits.done(job, arrival, turn)
+
+    async def leave(self, job: str) -> None:
+        """A job has ended, or its driver died."""
+        with self._change():
+            self._permits.leave(job)
+
+    async def state(self) -> GroupState:
+        """The group as it is now."""
+        held = {job: turn._asdict() for job, turn in self._permits.held.items()}
+        return GroupState(self._permits.now_s(), held, dict(self._permits.machine.waits_for))
+
+    @contextlib.contextmanager
+    def _change(self) -> Any:
+        try:
+            yield
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wake_s = self._permits.wake_s
+        loop = asyncio.get_running_loop()
+        self._alarm = None if wake_s is None else loop.call_later(max(0.0, wake_s - self._permits.now_s()), self._wake)
+
+    def _wake(self) -> None:
+        self._permits.wake()
+        self._tell()
+
+
+def start_permits(name: str, group: str, permit_rule: str, seats: Sequence[Seat], journal: Path) -> Any:
+    """Start the actor of a group; it ends with the process that started it."""
+    remote: Any = ray.remote(PermitActor)
+    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    return remote.options(**options, max_concurrency=100).remote(
+        group, permit_rule, list(seats), str(journal.resolve())
+    )
+
+
+async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:
+    """Call the actor of a group; while it is started again the call is repeated, which does no harm.
+
+    `actor` finds it. Raises RunFailed if it does not come back, or refuses.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            async with asyncio.timeout(ACTOR_S + ASK_S):
+                return await track(getattr(actor(), method).remote(*arguments))
+        except ray.exceptions.RayTaskError as error:
+            raise RunFailed(f"permits of the group: {error.cause}") from error
+        except (ray.exceptions.RayActorError, ValueError, TimeoutError) as error:  # ValueError: no actor of this name
+            if time.monotonic() - began > ACTOR_S:
+                raise RunFailed(f"the actor that gives permits is gone for {ACTOR_S:.0f} s: {error}") from error
+        await asyncio.sleep(PAUSE_S)
+
+
+class MemberPermits:
+    """A job's turns in its group: `ready()` once, then `begin` and `end` around each phase, at the end `leave()`.
+
+    Invariants:
+    - a job computes only in a turn that the actor gave, and says when it is over;
+    - a job that begins a phase out of order (its trainer died, nothing was to be trained) gives the turns between back.
+    """
+
+    def __init__(self, actor_name: str, job: str) -> None:
+        self.waited_s = 0.0
+        """Seconds that the last `begin` waited."""
+        self._actor_name, self._job = actor_name, job
+        self._arrival, self._turn, self._held = 0, 0, False
+
+    async def ready(self) -> None:
+        """The job is ready for its first rollout. Raises RunFailed."""
+        self._arrival, self._turn, self._held = await self._ask("ready"), 0, False
+
+    async def begin(self, phase: PhaseName) -> None:
+        """Wait for the turn of a phase. Raises RunFailed."""
+        began = time.perf_counter()
+        while not (self._held and PHASES[self._turn % 2] == phase):
+            if self._held:
+                await self.end()
+            while not self._held:
+                self._held = await self._ask("turn", self._arrival, self._turn)
+        self.waited_s = time.perf_counter() - began
+
+    async def end(self) -> None:
+        """The turn is over; nothing happens if there is none. Raises RunFailed."""
+        if self._held:
+            await self._ask("done", self._arrival, self._turn)
+            self._turn, self._held = self._turn + 1, False
+
+    async def leave(self) -> None:
+        """The job has ended. Raises RunFailed."""
+        await self._ask("leave")
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        return await ask(lambda: ray.get_actor(self._actor_name, NAMESPACE), method, self._job, *arguments)
+
+
+@contextlib.asynccontextmanager
+async def membership(permits: MemberPermits | None) -> AsyncIterator[None]:
+    """Within the block a job is in its group; None: it is in none."""
+    if permits is None:
+        yield
+        return
+    await permits.ready()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RunFailed):  # then the group's driver hears of the end of this process
+            await permits.leave()

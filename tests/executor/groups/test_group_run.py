@@ -1,0 +1,180 @@
+"""Two jobs run as one, by the command line: real engines and trainers on shared nodes, and processes killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from benchmarks.faults.driver import MARK, marked_processes
+from rlplan.executor.groups.prepare_group import prepare_group
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump, sha256_file
+from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.run_log import TRACE, read_run
+from rlplan.traces.trace import read_trace
+
+from ..test_execute import CLUSTER, JOB, plan_document, write_files
+
+pytestmark = pytest.mark.engine
+
+STEPS, WAIT_S = 5, 400
+JOBS = ("one", "two")
+
+ONE_CORE = CLUSTER.replace("per_node: 2", "per_node: 1").replace("cores: 2", "cores: 1")
+APART = ONE_CORE + ONE_CORE[ONE_CORE.index("  main:") :].replace("main", "learn")
+
+WORKLOAD = """\
+rlplan_workload: 1
+cluster: cluster.yaml
+jobs:
+"""
+MEMBER = """\
+  {name}:
+    slo: 2.5
+    source: {{plan: {name}/plan.yaml}}
+    phases:
+      rollout: {{pool: main, warm_s: 0.1, resident_bytes: 1000000000}}
+      train: {{pool: learn, warm_s: 0.1, resident_bytes: 1000000000}}
+    cold_s: 30.0
+"""
+
+
+def rlplan(*arguments, **options):
+    command = [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd="/", check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def groups(tiny_model, tmp_path_factory):
+    """A plan of one group of two jobs, whose own plans have trainers on a pool of their own."""
+    folder = tmp_path_factory.mktemp("group")
+    for seed, name in enumerate(JOBS):
+        (folder / name).mkdir()
+        job = JOB.replace("name: tiny", f"name: {name}").replace("seed: 3", f"seed: {seed}")
+        write_files(folder / name, tiny_model, job.replace("48}", "48, seed_per_sample: true}"), APART)
+        plan = plan_document(folder / name).model_dump(mode="json")
+        plan["job"] |= {"name": name, "placement": {"train_pool": "learn", "streams": False}}
+        plan["predicted"] |= {"nodes": 2, "train_nodes": 1}
+        dump(Plan.model_validate(plan), folder / name / "plan.yaml")
+    (folder / "cluster.yaml").write_text(APART)
+    (folder / "workload.yaml").write_text(WORKLOAD + "".join(MEMBER.format(name=name) for name in JOBS))
+    done = rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
+    assert done.returncode == 0, done.stderr
+    return folder / "groups.yaml"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(groups, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "runs"
+    done = rlplan("execute", groups, "--steps", STEPS, "--out", out, "--json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert json.loads(done.stdout) == {
+        "out": str(out), "group": "g1", "finished": True,
+        "jobs": {name: {"finished": True, "reason": "", "restarts": 0} for name in JOBS},
+    }  # fmt: skip
+    return out
+
+
+def trained(out: Path) -> dict[str, list[tuple[int, str, int, int, float]]]:
+    """By job, its trained samples with step, length and reward."""
+    return {
+        name: sorted(
+            (step, row["prompt"], row["sample"], row["tokens"], row["reward"])
+            for step, rows in read_run(out / name / TRACE).samples.items()
+            for row in rows
+            if row["fate"] == "trained"
+        )
+        for name in JOBS
+    }
+
+
+def test_jobs_take_turns_and_none_computes_on_units_of_another(undisturbed):
+    running: dict[int, str] = {}
+    turns = dict.fromkeys(JOBS, 0)
+    for event in read_trace(undisturbed / TURNS):
+        if event["event"] in ("done", "leave"):
+            running = {unit: job for unit, job in running.items() if job != event["job"]}
+        for turn in event.get("begun", ()):
+            assert not running.keys() & set(turn["units"]), "a unit with two holders"
+            running |= dict.fromkeys(turn["units"], turn["job"])
+            assert turn["turn"] == turns[turn["job"]] and turn["phase"] == ("rollout", "train")[turn["turn"] % 2]
+            turns[turn["job"]] += 1
+    assert min(turns.values()) >= 2 * STEPS
+    for name in JOBS:
+        log = read_run(undisturbed / name / TRACE)
+        assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
+        assert sum(step["on_policy_violations"] for step in log.steps) == 0
+        waited = [event for event in log.events if event["event"] == "permit"]
+        assert {event["phase"] for event in waited} == {"rollout", "train"}
+
+
+def test_killed_processes_cost_the_other_job_nothing_and_no_sample_is_lost(groups, undisturbed, tmp_path):
+    out, token = tmp_path / "runs", "group-under-kills"
+    command = [
+        sys.executable,
+        "-m",
+        "rlplan.cli.main",
+        "execute",
+        str(groups),
+        "--steps",
+        str(STEPS),
+        "--out",
+        str(out),
+    ]
+    environment = {**os.environ, MARK: token}
+    driver = subprocess.Popen(
+        [*command, "--checkpoint-every", "1", "--json"], env=environment, cwd="/", stdout=subprocess.PIPE, text=True
+    )
+    try:
+        for victim, when in (("one/.task.json", 1), ("ray::PermitActor", 2)):
+            deadline = time.monotonic() + WAIT_S
+            while not (out / "one" / TRACE).exists() or len(read_run(out / "one" / TRACE).steps) < when:
+                assert driver.poll() is None and time.monotonic() < deadline, "the run made no progress"
+                time.sleep(0.1)
+            struck = [process for process in marked_processes(token) if victim in process.command]
+            assert struck
+            for process in struck:
+                os.kill(process.pid, signal.SIGKILL)
+        printed, _ = driver.communicate(timeout=WAIT_S)
+    finally:
+        driver.kill()
+        driver.wait()
+    result = json.loads(printed)
+    assert driver.returncode == 0, result
+    assert result["jobs"]["one"]["restarts"] >= 1 and result["jobs"]["two"]["restarts"] == 0
+    assert trained(out) == trained(undisturbed)
+    assert read_run(out / "two" / TRACE).resumes == 0
+
+
+def test_a_plan_of_groups_that_does_not_fit_its_jobs_is_refused(groups, tmp_path):
+    assert prepare_group(groups, None, tmp_path / "out", False).rooms[1].pool == "learn"
+    own = groups.parent / "one" / "plan.yaml"
+    text = own.read_text()
+    try:
+        own.write_text(text.replace("streams: false", "streams: true"))
+        with pytest.raises(InputError, match=r"one[/\\]plan\.yaml.*changed since"):
+            prepare_group(groups, None, tmp_path / "out", False)
+        stale, new = sha256_file(own), groups.read_text()
+        for name in JOBS:
+            old = sha256_file(groups.parent / name / "plan.yaml")
+            assert old == stale or name != "one"
+        (groups.parent / "edited.yaml").write_text(new.replace(_digest(new, "one"), stale))
+        with pytest.raises(InputError, match="job one: its plan trains beside its rollout"):
+            prepare_group(groups.parent / "edited.yaml", None, tmp_path / "out", False)
+    finally:
+        own.write_text(text)
+
+
+def _digest(text: str, job: str) -> str:
+    line = next(line for line in text.splitlines() if f"{job}/plan.yaml" in line)
+    return line.partition("sha256: ")[2].rstrip("}")

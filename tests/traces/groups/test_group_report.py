@@ -1,0 +1,89 @@
+"""The report of a group that was executed, from a journal that the permits themselves wrote on a clock of the test."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from rlplan.cli.report import report_command
+from rlplan.executor.groups.live_permits import LivePermits
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.rounds.permits.permit_events import Seat
+from rlplan.traces.groups.group_report import group_report, is_group_run
+from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
+
+from ...group_documents import group, groups_plan, member
+
+SECONDS = {"a": (60.0, 30.0), "b": (20.0, 10.0)}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder of a group of two jobs: b's process died in its third rollout, and b was started again."""
+    dump(groups_plan({"g1": group({"a": member(slo=1.5), "b": member(slo=1.5)})}), tmp_path / GROUPS_COPY)
+    clock = [50.0]
+    live = LivePermits(
+        "g1", "round_robin", [Seat(job, ((0,), (1,)), SECONDS[job]) for job in SECONDS], tmp_path / TURNS,
+        lambda: clock[0],
+    )  # fmt: skip
+    arrivals = {job: live.ready(job) for job in SECONDS}
+    died = False
+    for _ in range(28):
+        ends = {job: turn.begun_s + SECONDS[job][turn.turn % 2] for job, turn in live.held.items()}
+        job = min(ends, key=lambda name: ends[name])
+        clock[0] = 50.0 + ends[job]
+        if job == "b" and live.held["b"].turn == 4 and not died:
+            died = True
+            live.leave("b")
+            arrivals["b"] = live.ready("b")
+        else:
+            live.done(job, arrivals[job], live.held[job].turn)
+    live.close()
+    return tmp_path
+
+
+def test_turns_are_read_as_they_were_taken(run):
+    turns = read_turns(run / TURNS)
+    assert (turns.group, turns.rule, turns.units) == ("g1", "round_robin", (0, 1))
+    assert turns.arrivals == {"a": 1, "b": 2}
+    first, second = turns.turns[0], turns.turns[1]
+    assert (first.job, first.phase, first.begun_s, first.end_s, first.waited_s) == ("a", "rollout", 0.0, 60.0, 0.0)
+    assert (second.job, second.phase, second.begun_s, second.end_s) == ("b", "rollout", 60.0, 80.0)
+    assert second.waited_s == 60.0 and second.switched and not first.switched
+    void = [turn for turn in turns.turns if not turn.ended and turn.end_s < turns.end_s]
+    assert [(turn.job, turn.phase) for turn in void] == [("b", "rollout")]
+    for unit in turns.units:
+        held = sorted((turn.begun_s, turn.end_s) for turn in turns.turns if unit in turn.units)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(held))
+
+
+def test_the_report_compares_iterations_with_those_that_the_plan_has_alone(run):
+    assert is_group_run(run)
+    report = group_report(run)
+    a = report["jobs"]["a"]
+    # Its own 60 + 30 seconds are the longest chain: b's rollouts and the restart hardly hold it up.
+    assert a["iteration_s"] == pytest.approx(90.0, rel=0.05) and a["slowdown"] == pytest.approx(a["iteration_s"] / 90.0)
+    assert a["keeps"] and a["slo"] == 1.5 and a["alone_s"] == 90.0
+    assert report["jobs"]["b"]["starts"] == 2
+    assert report["units"]["0"]["pool"] == "roll" and report["units"]["0"]["busy"] == pytest.approx(80 / 90, abs=0.05)
+    assert report["units"]["1"]["busy"] == pytest.approx(40 / 90, abs=0.05)
+
+
+def test_the_command_tells_it_as_text_json_and_page(run):
+    text = CliRunner().invoke(report_command, [str(run)]).output
+    assert "group g1 of 2 jobs" in text and "roll 0" in text and "1.50x" in text
+    page = run.parent / f"{run.name}.html"
+    done = CliRunner().invoke(report_command, [str(run), "--html", str(page), "--json"])
+    assert json.loads(done.output)["jobs"].keys() == {"a", "b"}
+    assert "Who had which unit when" in page.read_text()
+
+
+def test_a_damaged_journal_is_one_line_with_its_folder(run):
+    lines = (run / TURNS).read_text().splitlines()
+    (run / TURNS).write_text("\n".join([lines[0], lines[1].replace('"job"', '"jab"'), *lines[2:]]) + "\n")
+    with pytest.raises(InputError, match=r"turns cannot be read.*lacks 'job'"):
+        group_report(run)

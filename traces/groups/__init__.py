@@ -1,0 +1,1 @@
+"""What the turns of a co-execution group took: its journal, and the figures of its report."""

@@ -1,0 +1,97 @@
+"""Reads the journal of a co-execution group that was executed: which job had which units when, and who waited how long.
+
+docs/trace.md lists its events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..trace import TraceError, read_trace
+
+TURNS = "turns.jsonl"
+"""The journal, in the folder of a group's runs."""
+
+GROUPS_COPY = "groups.yaml"
+"""A copy of the plan of groups, beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTaken:
+    """A turn: seconds since the group began. `ended`: whether its phase is complete, and not void."""
+
+    job: str
+    phase: str
+    begun_s: float
+    end_s: float
+    units: tuple[int, ...]
+    switched: bool
+    ended: bool
+    waited_s: float
+    """Seconds from the end of the job's turn before, or its arrival, until this one began."""
+
+
+@dataclass
+class GroupTurns:
+    """What a journal holds.
+
+    Attributes:
+        group: id of the group.
+        rule: permit rule.
+        units: numbers of all units.
+        turns: of all jobs, in the order of their ends; those that still ran when the journal was read end with it.
+        arrivals: how often each job arrived: once, and once more for each start after a death.
+        end_s: time of the last event, in seconds since the group began.
+    """
+
+    group: str
+    rule: str
+    units: tuple[int, ...]
+    turns: list[TurnTaken] = field(default_factory=list)
+    arrivals: dict[str, int] = field(default_factory=dict)
+    end_s: float = 0.0
+
+
+def read_turns(path: Path) -> GroupTurns:
+    """Read a journal. Raises TraceError for a damaged one, FileNotFoundError if there is none."""
+    running: dict[str, dict[str, Any]] = {}
+    since_s: dict[str, float] = {}
+    events = list(read_trace(path))
+    try:
+        first = events[0]
+        units = {unit for seat in first["seats"] for phase in seat["units"] for unit in phase}
+        read = GroupTurns(str(first["group"]), str(first["rule"]), tuple(sorted(units)))
+        read.arrivals = {seat["job"]: 0 for seat in first["seats"]}
+
+        def end(job: str, now_s: float, ended: bool) -> None:
+            turn = running.pop(job, None)
+            if turn is not None:
+                waited_s = turn["begun_s"] - since_s[job]
+                read.turns.append(
+                    TurnTaken(
+                        job, turn["phase"], turn["begun_s"], now_s, tuple(turn["units"]), not turn["resident"], ended,
+                        waited_s,
+                    )
+                )  # fmt: skip
+            since_s[job] = now_s
+
+        for event in events[1:]:
+            read.end_s = now_s = float(event["t_s"])
+            match event["event"]:
+                case "ready":
+                    end(event["job"], now_s, False)
+                    read.arrivals[event["job"]] += 1
+                case "leave":
+                    end(event["job"], now_s, False)
+                case "done":
+                    end(event["job"], now_s, True)
+                case "turns":
+                    for turn in event["begun"]:
+                        running[turn["job"]] = turn
+        for job in list(running):
+            end(job, read.end_s, False)
+    except (KeyError, IndexError, TypeError) as error:
+        raise TraceError(path, None, f"an event lacks {error}; the journal is damaged or of another version") from error
+    return read
