@@ -27,6 +27,7 @@ import ray
 from ...plans.yaml.errors import InputError
 from ...traces.groups.group_turns import GROUPS_COPY, TURNS
 from ..actors import start_ray
+from ..placement.cluster_address import cluster_address
 from ..placement.live_nodes import (
     LeasedNode,
     choose,
@@ -37,7 +38,7 @@ from ..placement.live_nodes import (
 )
 from ..placement.seats import Room
 from ..prepare import Options
-from ..records.execution_folder import written
+from ..records.execution_folder import run_lock, written
 from ..stopping import StopRequests, stop_requests
 from ..supervision import RestartBudget
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
@@ -77,12 +78,14 @@ class GroupWatcher(Protocol):
 def run_group(group: PreparedGroup, out: Path, options: Options, watcher: GroupWatcher) -> dict[str, JobEnd]:
     """Run all jobs of a group for `options.steps` steps each; returns how each ended.
 
-    Raises InputError if the cluster has no nodes for the group, RunFailed if the infrastructure failed for good.
+    Raises InputError if the cluster has no nodes for the group or another process runs in `out`, RunFailed if the
+    infrastructure failed for good.
     """
-    with written(out):
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(group.plan_path, out / GROUPS_COPY)
-    return asyncio.run(_run(group, out, options, watcher))
+    cluster_address()  # refused now, and not after folders were made
+    with run_lock(out):
+        with written(out / GROUPS_COPY):
+            shutil.copyfile(group.plan_path, out / GROUPS_COPY)
+        return asyncio.run(_run(group, out, options, watcher))
 
 
 async def _run(group: PreparedGroup, out: Path, options: Options, watcher: GroupWatcher) -> dict[str, JobEnd]:
