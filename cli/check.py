@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from ..planner.check.checker import FileReport
 
-GROUPS_RUN_ON = "nothing: it says where jobs run, and each job's own plan is executed"
-"""What is said of a plan of groups in place of an executor."""
+GROUPS_RUN_ON = "nothing as a whole: each job's own plan is executed"
+"""What is said of a plan of groups that cannot be executed, in place of an executor."""
 
 
 class Days(click.FloatRange):
@@ -151,9 +151,9 @@ def _runs_on(report: FileReport) -> str | None:
     """Which executor a plan fits; None for another document."""
     if report.not_executable is None:
         return None
-    if report.kind == "groups":
-        return GROUPS_RUN_ON
-    return OTHERS_ONLY if report.not_executable else "rlplan execute"
+    if not report.not_executable:
+        return "rlplan execute"
+    return GROUPS_RUN_ON if report.kind == "groups" else OTHERS_ONLY
 
 
 def _print(reports: list[FileReport], for_executor: bool) -> None:

@@ -4,7 +4,8 @@ Invariants:
 - jobs share nodes and nothing else: each has a process, a folder, a trace, engines and trainers of its own;
 - a job whose process ends early, or whose turn takes longer than TURN_FACTOR times what it should, loses its turn at
   once, and is started again from its last checkpoint; the others go on meanwhile;
-- a job that failed for good leaves the group, and the others take its turns.
+- a job that failed for good leaves the group, and the others take its turns;
+- no process of a job outlives this one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 import ray
 
-from ...plans.yaml.errors import InputError
+from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY, TURNS
 from ..actors import start_ray
 from ..placement.cluster_address import cluster_address
@@ -36,6 +37,7 @@ from ..placement.live_nodes import (
     lease,
     parts_of_this_machine,
 )
+from ..placement.seat_keeper import same_versions
 from ..placement.seats import Room
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written
@@ -48,7 +50,8 @@ from .prepare_group import GroupJob, PreparedGroup
 LOOK_S = 1.0  # how often turns are looked at
 TURN_FACTOR, LEAST_TURN_S = 10.0, 300.0  # seconds that a turn may take, over those expected, and at least
 PAUSE_S = 1.0  # before a job's process is started again
-END_S = 60.0  # that a process which was asked to leave its round has to end
+END_S = 300.0  # that a process which was asked to leave its round has to end: it may write a checkpoint
+LINE_BYTES = 2**24  # of what a job's process tells at once
 
 
 class JobEnd(NamedTuple):
@@ -84,7 +87,7 @@ def run_group(group: PreparedGroup, out: Path, options: Options, watcher: GroupW
     cluster_address()  # refused now, and not after folders were made
     with run_lock(out):
         with written(out / GROUPS_COPY):
-            shutil.copyfile(group.plan_path, out / GROUPS_COPY)
+            (out / GROUPS_COPY).write_bytes(group.plan_path.read_bytes())
         return asyncio.run(_run(group, out, options, watcher))
 
 
@@ -93,16 +96,19 @@ async def _run(group: PreparedGroup, out: Path, options: Options, watcher: Group
     own_machine = start_ray()
     nodes = await lease_nodes(group.rooms, group.kind, own_machine)
     journal = out / TURNS
-    if not options.resume or not any(job.resume for job in group.jobs):
-        journal.unlink(missing_ok=True)
-    name = f"permits-{group.key}-{os.getpid()}"
+    if not options.resume:
+        journal.unlink(missing_ok=True)  # of a start that came to no turn's end
+    name = f"permits-{group.key}-{uuid.uuid4().hex}"
     permits = start_permits(name, group.key, group.permit_rule, [job.seat for job in group.jobs], journal)
-    jobs = [_JobProcess(job, out, name, nodes, options, watcher, permits) for job in group.jobs]
+    if options.resume:
+        for job in group.jobs:  # a driver that was killed said of none that it had ended
+            await ask(lambda: permits, "leave", job.name, f"before {name}")
+    processes = [_JobProcess(job, out, name, nodes, options, watcher, permits) for job in group.jobs]
     watcher.phase(f"starting {', '.join(job.name for job in group.jobs)}")
     try:
         with stop_requests(options.grace_s) as stop:
-            runs = [asyncio.create_task(job.run(stop)) for job in jobs]
-            guard = asyncio.create_task(_guard(jobs, permits, watcher))
+            runs = [asyncio.create_task(process.run(stop)) for process in processes]
+            guard = asyncio.create_task(_guard(processes, permits, watcher))
             try:
                 ends = await asyncio.gather(*runs)
             finally:
@@ -110,8 +116,8 @@ async def _run(group: PreparedGroup, out: Path, options: Options, watcher: Group
                     task.cancel()
                 await asyncio.gather(*runs, guard, return_exceptions=True)
     finally:
-        for job in jobs:
-            job.kill()
+        for process in processes:
+            process.kill()
         for node in nodes:
             node.release()
     return {job.name: end for job, end in zip(group.jobs, ends, strict=True)}
@@ -138,6 +144,7 @@ async def lease_nodes(rooms: Sequence[Room], kind: str, own_machine: bool) -> li
             if held is None:
                 raise InputError(f"a node of pool '{room.pool}' was taken by others meanwhile; try again")
             leased.append(held)
+        same_versions(leased)
     except BaseException:
         for held in leased:
             held.release()
@@ -145,12 +152,16 @@ async def lease_nodes(rooms: Sequence[Room], kind: str, own_machine: bool) -> li
     return leased
 
 
-async def _guard(jobs: Sequence[_JobProcess], permits: Any, watcher: GroupWatcher) -> None:
+async def _guard(processes: Sequence[_JobProcess], permits: Any, watcher: GroupWatcher) -> None:
     """Show the group's turns, and end the process of a job whose turn takes too long."""
-    by_name = {job.name: job for job in jobs}
+    by_name = {process.name: process for process in processes}
     while True:
         await asyncio.sleep(LOOK_S)
-        state = GroupState(*await ask(lambda: permits, "state"))
+        try:
+            state = GroupState(*await ask(lambda: permits, "state"))
+        except RunFailed as error:  # the jobs end by it themselves, unless the actor comes back
+            watcher.note(f"turns are not looked at: {error}")
+            continue
         watcher.state(state)
         for name, held in state.held.items():
             expected_s = by_name[name].job.seat.expected_s[held["turn"] % 2]
@@ -181,15 +192,23 @@ class _JobProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._budget = RestartBudget(options.restarts_per_hour)
         self._killed = ""
+        self._name = ""  # of its latest process
 
     async def run(self, stop: StopRequests) -> JobEnd:
         """Run it to its end."""
         restarts, resume = 0, self.job.resume
         while True:
-            code, reason = await self._once(resume, stop)
-            await ask(lambda: self._permits, "leave", self.name)
-            if code in (DONE, BAD_INPUT) or stop.at_round_end.is_set():
-                return JobEnd(STOPPED if code not in (DONE, BAD_INPUT) else code, reason, restarts)
+            try:
+                code, reason = await self._once(resume, stop)
+            except OSError as error:  # of its folder; the other jobs go on
+                code, reason = FAILED, f"its process cannot be started: {error}"
+            finally:
+                self.kill()
+            await ask(lambda: self._permits, "leave", self.name, self._name)
+            if code in (DONE, BAD_INPUT, STOPPED):
+                return JobEnd(code, reason, restarts)
+            if stop.at_round_end.is_set():
+                return JobEnd(STOPPED if code == -signal.SIGINT else FAILED, reason, restarts)
             if code == FAILED or not self._budget.take(time.monotonic()):
                 self._watcher.note(f"{self.name} has failed and leaves the group: {reason}")
                 return JobEnd(FAILED, reason, restarts)
@@ -203,7 +222,17 @@ class _JobProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
         options = asdict(self._options) | {"resume": resume, "history": None}
         plan = str(self.job.execution.plan_path.resolve())
-        task = MemberTask(self.name, plan, str(self._folder.resolve()), self._actor_name, self._nodes, options)
+        self._name = f"{self.name}-{uuid.uuid4().hex}"
+        task = MemberTask(
+            self.name,
+            plan,
+            str(self._folder.resolve()),
+            self._actor_name,
+            self._name,
+            os.getpid(),
+            self._nodes,
+            options,
+        )
         task_file = self._folder / ".task.json"
         task.write(task_file)
         self._killed, failure = "", ""
@@ -212,6 +241,7 @@ class _JobProcess:
                 sys.executable, "-m", "rlplan.executor.groups.member_process", str(task_file),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
                 env={**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+                limit=LINE_BYTES,
                 start_new_session=True,  # a terminal's Ctrl-C is for the group's driver, which passes it on
             )  # fmt: skip
         self._process = process

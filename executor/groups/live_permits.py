@@ -5,6 +5,7 @@ Invariants:
   the journal stands where it was written, so that no turn is lost and none is given twice;
 - a job's turns are numbered from its latest arrival on, even ones are rollouts. What is said twice of a turn, or of an
   arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
+- a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
 - time never goes back, whatever the clock does between two processes.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,23 @@ class _Member:
     over: int = 0
     there: bool = False
     gone: bool = False
+    ended: set[str] = field(default_factory=set)
+    """Names of its processes that have ended."""
+
+
+OTHER_GROUP = "is of another group, or of other seats; choose another --out"
+
+
+def journal_header(group: str, permit_rule: str, seats: Sequence[Seat]) -> dict[str, Any]:
+    """What the first event of a group's journal says of the group, as JSON has it."""
+    header = {"group": group, "rule": permit_rule, "seats": [asdict(seat) for seat in seats]}
+    read: dict[str, Any] = json.loads(json.dumps(header))
+    return read
+
+
+def is_of(first: dict[str, Any], header: dict[str, Any]) -> bool:
+    """Whether a journal whose first event this is belongs to the group of a header."""
+    return {key: first.get(key) for key in header} == header
 
 
 class LivePermits:
@@ -76,33 +94,36 @@ class LivePermits:
         self._members = {seat.job: _Member(seat) for seat in seats}
         self._opened = False
         self._clock = clock
-        header = {"group": group, "rule": permit_rule, "seats": [asdict(seat) for seat in seats]}
+        header = journal_header(group, permit_rule, seats)
         self._last_s = 0.0
         self._began_s = clock()
         self._writer: TraceWriter | None = None  # none while the journal is read
-        restored = self._restore(journal, json.loads(json.dumps(header)))
+        restored = self._restore(journal, header)
         self._writer = TraceWriter(journal)
         if not restored:
             self._write("group", 0.0, {"began_s": self._began_s, **header})
 
     # -- what jobs say -------------------------------------------------------------------------------------------------
 
-    def ready(self, job: str) -> int:
-        """A job is ready for its first rollout; what it had before is void. Returns the number of its arrival."""
-        self._take("ready", job)
+    def ready(self, job: str, process: str) -> int:
+        """A process of a job is ready for its first rollout; what the job had before is void. Returns the number of its
+        arrival. Raises RunFailed if this process has ended."""
+        if process in self._members[job].ended:
+            raise RunFailed(f"{job}: its process {process} has ended")
+        self._take("ready", job, process)
         return self._members[job].arrival
 
     def done(self, job: str, arrival: int, turn: int) -> None:
         """A turn of a job is over."""
         member = self._members[job]
-        if (arrival, turn) == (member.arrival, member.over) and member.given > turn:
+        if member.there and (arrival, turn) == (member.arrival, member.over) and member.given > turn:
             self._take("done", job)
 
-    def leave(self, job: str) -> None:
-        """A job has ended, or its driver died: its turn is void."""
+    def leave(self, job: str, process: str) -> None:
+        """A process of a job has ended: its turn is void."""
         member = self._members[job]
-        if member.there or not member.gone:
-            self._take("leave", job)
+        if process not in member.ended:
+            self._take("leave", job, process)
 
     def wake(self) -> None:
         """`wake_s` has come."""
@@ -114,7 +135,7 @@ class LivePermits:
         member = self._members[job]
         if arrival != member.arrival:
             raise RunFailed(f"{job}: another process has taken its place in the group")
-        return member.given > turn
+        return member.there and member.given > turn
 
     def now_s(self) -> float:
         """Seconds since the group began; never less than before."""
@@ -122,12 +143,13 @@ class LivePermits:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _take(self, event: str, job: str = "") -> None:
+    def _take(self, event: str, job: str = "", process: str = "") -> None:
         now_s = round(self.now_s(), 6)
-        self._write(event, now_s, {"job": job} if job else {})
-        self._apply(event, job, now_s)
+        told = {"job": job} if job else {}
+        self._write(event, now_s, told | ({"process": process} if process else {}))
+        self._apply(event, job, process, now_s)
 
-    def _apply(self, event: str, job: str, now_s: float) -> None:
+    def _apply(self, event: str, job: str, process: str, now_s: float) -> None:
         self._last_s = now_s
         if event == "wake":
             self._handle(Wake(), now_s)
@@ -140,8 +162,11 @@ class LivePermits:
             return
         assert event in ("ready", "leave"), event
         self._void(member, now_s)
-        member.arrival += event == "ready"
-        member.gone = event == "leave"
+        if event == "ready":
+            member.arrival, member.gone = member.arrival + 1, False
+        else:
+            member.gone = True
+            member.ended.add(process)
         self._arrive(member, now_s)
 
     def _arrive(self, member: _Member, now_s: float) -> None:
@@ -201,12 +226,12 @@ class LivePermits:
             raise RunFailed(f"{error}; choose another --out") from None
         if not events:
             return False
-        if {key: events[0].get(key) for key in header} != header:
-            raise RunFailed(f"{journal}: is of another group, or of other seats; choose another --out")
+        if not is_of(events[0], header):
+            raise RunFailed(f"{journal}: {OTHER_GROUP}")
         self._began_s = float(events[0]["began_s"])
         for event in events[1:]:
             if event["event"] != "turns":  # these follow from the others
-                self._apply(event["event"], event.get("job", ""), float(event["t_s"]))
+                self._apply(event["event"], event.get("job", ""), event.get("process", ""), float(event["t_s"]))
         return True
 
     def close(self) -> None:

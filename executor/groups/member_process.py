@@ -8,7 +8,10 @@ watches is told (`{"tell": "phase" | "note" | "round" | "step", …}`), and ends
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +23,8 @@ from ..prepare import Options, prepare
 from ..records.run_record import StepRecord
 from ..rollout.round_samples import Progress
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class ToldByLines:
@@ -47,9 +52,17 @@ def _tell(what: str, **fields: Any) -> None:
     print(json.dumps({"tell": what, **fields}), flush=True)
 
 
+def _end_with(driver: int) -> None:
+    """Have the kernel end this process when its driver is gone: its nodes may be given to others then."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != driver:  # it was gone before
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(path: str) -> int:
     """Execute the task in a file; returns the exit code."""
     task = MemberTask.read(Path(path))
+    _end_with(task.driver)
     try:
         executions = prepare([Path(task.plan)], Path(task.out), bool(task.options["resume"]))
         finished = execute(executions, Options(**task.options), ToldByLines(), Member.of(task))

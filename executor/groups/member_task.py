@@ -23,6 +23,8 @@ class MemberTask:
         plan: path of its own plan.
         out: folder of its run.
         actor: Ray's name of the actor that gives permits.
+        process: name of the process, which no other ever has.
+        driver: process id of the group's driver, without which no process of a job goes on.
         nodes: (Ray's id, what a process sees there, whether the machine is shared with other nodes) of each node that
             the plan's placement uses.
         options: of `execute`.
@@ -32,6 +34,8 @@ class MemberTask:
     plan: str
     out: str
     actor: str
+    process: str
+    driver: int
     nodes: list[tuple[str, list[Any], bool]]
     options: dict[str, Any]
 
@@ -55,7 +59,7 @@ class Member:
     @classmethod
     def of(cls, task: MemberTask) -> Member:
         """The place that a task has."""
-        return cls(MemberPermits(task.actor, task.job), tuple(map(_leased, task.nodes)))
+        return cls(MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes)))
 
 
 def _leased(node: tuple[str, list[Any], bool]) -> LeasedNode:

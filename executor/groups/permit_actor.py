@@ -18,6 +18,7 @@ import ray
 from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
 from ..actors import track
+from ..placement.live_nodes import on_node
 from .live_permits import LivePermits
 
 NAMESPACE = "rlplan"
@@ -28,6 +29,9 @@ ASK_S = 5.0
 
 ACTOR_S = 60.0
 """Seconds within which an actor that died must be there again."""
+
+CALL_S = ASK_S + 15.0
+"""Seconds after which a call is given up, and made again."""
 
 PAUSE_S = 0.2
 
@@ -49,10 +53,10 @@ class PermitActor:
         self._changed = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def ready(self, job: str) -> int:
-        """A job is ready for its first rollout; returns the number of its arrival."""
+    async def ready(self, job: str, process: str) -> int:
+        """A process of a job is ready for its first rollout; returns the number of its arrival."""
         with self._change():
-            return self._permits.ready(job)
+            return self._permits.ready(job, process)
 
     async def turn(self, job: str, arrival: int, turn: int) -> bool:
         """Whether a turn may run; waits up to ASK_S for it."""
@@ -68,10 +72,10 @@ class PermitActor:
         with self._change():
             self._permits.done(job, arrival, turn)
 
-    async def leave(self, job: str) -> None:
-        """A job has ended, or its driver died."""
+    async def leave(self, job: str, process: str) -> None:
+        """A process of a job has ended."""
         with self._change():
-            self._permits.leave(job)
+            self._permits.leave(job, process)
 
     async def state(self) -> GroupState:
         """The group as it is now."""
@@ -103,9 +107,10 @@ class PermitActor:
 
 
 def start_permits(name: str, group: str, permit_rule: str, seats: Sequence[Seat], journal: Path) -> Any:
-    """Start the actor of a group; it ends with the process that started it."""
+    """Start the actor of a group on this node, which has its journal; it ends with the process that started it."""
     remote: Any = ray.remote(PermitActor)
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    options |= on_node(ray.get_runtime_context().get_node_id())
     return remote.options(**options, max_concurrency=100).remote(
         group, permit_rule, list(seats), str(journal.resolve())
     )
@@ -119,7 +124,7 @@ async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:
     began = time.monotonic()
     while True:
         try:
-            async with asyncio.timeout(ACTOR_S + ASK_S):
+            async with asyncio.timeout(CALL_S):
                 return await track(getattr(actor(), method).remote(*arguments))
         except ray.exceptions.RayTaskError as error:
             raise RunFailed(f"permits of the group: {error.cause}") from error
@@ -132,20 +137,25 @@ async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:
 class MemberPermits:
     """A job's turns in its group: `ready()` once, then `begin` and `end` around each phase, at the end `leave()`.
 
+    Args:
+        actor_name: Ray's name of the actor.
+        job: its name.
+        process: name of its process, which no other process ever has.
+
     Invariants:
-    - a job computes only in a turn that the actor gave, and says when it is over;
+    - a job decodes and trains only in a turn that the actor gave, and says when it is over;
     - a job that begins a phase out of order (its trainer died, nothing was to be trained) gives the turns between back.
     """
 
-    def __init__(self, actor_name: str, job: str) -> None:
+    def __init__(self, actor_name: str, job: str, process: str) -> None:
         self.waited_s = 0.0
         """Seconds that the last `begin` waited."""
-        self._actor_name, self._job = actor_name, job
+        self._actor_name, self._job, self._process = actor_name, job, process
         self._arrival, self._turn, self._held = 0, 0, False
 
     async def ready(self) -> None:
         """The job is ready for its first rollout. Raises RunFailed."""
-        self._arrival, self._turn, self._held = await self._ask("ready"), 0, False
+        self._arrival, self._turn, self._held = await self._ask("ready", self._process), 0, False
 
     async def begin(self, phase: PhaseName) -> None:
         """Wait for the turn of a phase. Raises RunFailed."""
@@ -165,7 +175,7 @@ class MemberPermits:
 
     async def leave(self) -> None:
         """The job has ended. Raises RunFailed."""
-        await self._ask("leave")
+        await self._ask("leave", self._process)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         return await ask(lambda: ray.get_actor(self._actor_name, NAMESPACE), method, self._job, *arguments)

@@ -17,12 +17,16 @@ from ...plans.schema.groups_plan import GroupsPlan, load_groups_plan
 from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
 from ...plans.schema.workload import Source, Workload, load_workload
 from ...plans.yaml.errors import ErrorCollector, InputError
+from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import error_at
 from ...rounds.permits.permit_events import Seat
+from ...traces.groups.group_turns import TURNS
 from ...traces.run_log import TRACE, read_run
-from ...traces.trace import TraceError
+from ...traces.trace import TraceError, read_trace
 from ..placement.seats import Room
 from ..prepare import Execution, placement_of, prepare
+from ..records.execution_folder import holds_run
+from .live_permits import OTHER_GROUP, is_of, journal_header
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def prepare_group(path: Path, key: str | None, out: Path, resume: bool) -> Prepa
     """Load and check a plan of groups and the own plans of one group's jobs.
 
     `key`: of the group; None: the only one. With `resume` a job whose run came to no checkpoint begins anew. Raises
-    InputError with everything that is wrong.
+    InputError with everything that is wrong of the plan, the jobs or the folder.
     """
     plan = load_groups_plan(path)
     if changed := changed_inputs(plan, path):
@@ -74,7 +78,7 @@ def prepare_group(path: Path, key: str | None, out: Path, resume: bool) -> Prepa
     jobs = []
     for location, fault, remedy in unsupported_in_groups(plan):
         if location[1] == key:
-            text = f"{'.'.join(map(str, location))}: {fault}; {remedy}, and solve again"
+            text = f"{'.'.join(map(str, location))}: {fault}; {remedy}"
             faults.errors.append(error_at(path, location, text))
     faults.raise_any()
     for name in group.jobs:
@@ -89,7 +93,32 @@ def prepare_group(path: Path, key: str | None, out: Path, resume: bool) -> Prepa
             "a job leaves a GPU between its turns yet",
             str(path),
         )
-    return PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, "cpu")
+    prepared = PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, "cpu")
+    _check_folder(prepared, out, resume)
+    return prepared
+
+
+def _check_folder(group: PreparedGroup, out: Path, resume: bool) -> None:
+    """Raises InputError unless the group can start in a folder, or go on with its own run there."""
+    must_take_folder(out)
+    journal = out / TURNS
+    if holds_run(out):
+        raise InputError("holds the run of one job; choose another --out", str(out))
+    if not journal.is_file():
+        if resume:
+            raise InputError("holds no run of a group to resume; run without --resume", str(out))
+        return
+    try:
+        events = list(read_trace(journal))
+    except TraceError as error:
+        raise InputError(f"{error}; choose another --out") from None
+    if not resume:
+        if any(event["event"] == "done" for event in events):
+            raise InputError("holds a group's run already; continue it with --resume or choose another --out", str(out))
+        return
+    header = journal_header(group.key, group.permit_rule, [job.seat for job in group.jobs])
+    if events and not is_of(events[0], header):
+        raise InputError(f"its {TURNS} {OTHER_GROUP}", str(out))
 
 
 def _chosen(plan: GroupsPlan, key: str | None, path: Path) -> str:

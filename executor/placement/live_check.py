@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .cluster_address import cluster_address
-from .seats import Placement
+from .seats import Placement, Room
 
 
 class LiveCheck(NamedTuple):
@@ -32,6 +33,16 @@ def live_check(placement: Placement, kind: str) -> LiveCheck:
     if cluster_address() is None:
         needs = f"needs {len(rooms)} nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
         return LiveCheck([], needs if len(rooms) > 1 else None, in_cluster=False)
+    return _in_cluster(rooms, kind)
+
+
+def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
+    """What the cluster that RAY_ADDRESS names lacks for nodes of pools, or None; without that variable None, since this
+    machine stands for all of them. Raises as `live_check`."""
+    return None if cluster_address() is None else _in_cluster(rooms, kind).lack
+
+
+def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
     from ..actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 

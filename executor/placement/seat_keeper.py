@@ -109,7 +109,7 @@ class SeatKeeper:
         while missing := [node for node in self._rooms if node not in self._nodes]:
             if (lack := await self._lease(missing)) is not None:
                 raise InputError(f"{lack}; start more nodes, wait for other jobs, or solve for this cluster")
-        _same_versions(self.nodes)
+        same_versions(self.nodes)
 
     async def _lease(self, missing: Sequence[int]) -> str | None:
         """Lease a node for each of these, unless one went away meanwhile; what the cluster lacks, or None."""
@@ -226,7 +226,7 @@ class SeatKeeper:
         if await self._lease([number]) is not None or self._nodes[number] is before:
             return False
         try:
-            _same_versions(self.nodes)
+            same_versions(self.nodes)
         except InputError:
             self._nodes[number].release()  # nobody sits there, and `close` gives back only nodes that are not lost
             self._nodes[number] = before
@@ -249,7 +249,7 @@ class SeatKeeper:
         return LiveSeat(node.node_id, node.facts.address, own, (), len(cores), cores if node.part else ())
 
 
-def _same_versions(nodes: Sequence[LeasedNode]) -> None:
+def same_versions(nodes: Sequence[LeasedNode]) -> None:
     """Raises InputError if nodes have different packages: ranks would not understand each other."""
     first = nodes[0].facts
     for node in nodes[1:]:

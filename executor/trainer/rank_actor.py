@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,10 +60,11 @@ def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
 
 def _guard(trainer: Trainer, stays_on: tuple[int, ...]) -> None:
     """Start the guard process of a rank; runs in the rank, which from now on keeps to these cores, if any."""
+    guard_group()
     if stays_on:
         for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), stays_on)
-    guard_group()
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread.name), stays_on)
 
 
 def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]:

@@ -17,29 +17,41 @@ def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
         for name, member in group.jobs.items():
             job: Loc = ("groups", key, "jobs", name)
             if name not in plan.inputs.sources:
-                yield job, "has no plan of its own to execute", "write its source, {plan: ...}, into the workload"
+                yield (
+                    job,
+                    "has no plan of its own to execute",
+                    "write its source, {plan: ...}, into the workload, and solve again",
+                )
             for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
                 where: Loc = (*job, phase)
                 if pinned.resume_s is not None:
-                    yield (*where, "resume_s"), "the executor pauses no turn", "remove resume_s from the workload"
+                    yield (
+                        (*where, "resume_s"),
+                        "the executor pauses no turn",
+                        "remove resume_s from the workload, and solve again",
+                    )
                 if pinned.way:
                     yield (
                         (*where, "way"),
                         "the executor runs a job as its own plan has it, and this is another way",
-                        "solve the job for these nodes, and make them its reference",
+                        "solve the job for these nodes, and make them its reference, and solve again",
                     )
                 nodes = {group.node_of_unit(unit) for unit in pinned.units}
                 if len(pinned.units) != sum(group.nodes[node].slots for node in nodes):
                     yield (
                         (*where, "units"),
                         "the executor gives whole nodes, and this is a part of one",
-                        "write slots: 1",
+                        "write slots: 1, and solve again",
                     )
             if member.tail_units is not None:
-                yield (*job, "tail_units"), "the executor moves no tail to fewer nodes", "set rules.tail_keep to 0"
+                yield (
+                    (*job, "tail_units"),
+                    "the executor moves no tail to fewer nodes",
+                    "set rules.tail_keep to 0, and solve again",
+                )
             if set(member.rollout.units) & set(member.train.units):
                 yield (
                     (*job, "train", "units"),
                     "the executor has rollout and training on nodes of their own",
-                    "use two pools",
+                    "use two pools, and solve again",
                 )

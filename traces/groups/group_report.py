@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -10,10 +11,10 @@ from typing import Any
 from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError
 from ..trace import TraceError
-from .group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
+from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
 
 WARM = 2
-"""Iterations of a job after an arrival that are not measured: engines and allocators warm up in them."""
+"""Iterations of a job after a start that are not measured: engines and allocators warm up in them."""
 
 
 def is_group_run(folder: Path) -> bool:
@@ -24,22 +25,26 @@ def is_group_run(folder: Path) -> bool:
 def group_report(folder: Path) -> dict[str, Any]:
     """Figures of a group's run, in seconds. Raises InputError if it cannot be read.
 
-    Of each job: `iteration_s`, mean seconds between two ends of training while all jobs ran, and `slowdown`, these over
-    the seconds that the plan has for it alone; None with fewer than two such ends. `waited_s`: mean seconds that a turn
-    was waited for, by phase. Of each unit: its pool, and `busy`, the share of the time in which a turn held it.
+    Of each job: `iteration_s`, mean seconds between two ends of training, but for the first WARM after each start of
+    its process and for the time before the first or after the last iteration of another job; `slowdown`, these over
+    the seconds that the plan has for it alone; None where there are none. `waited_s`: mean seconds that a turn was
+    waited for, by phase. Of each unit: its pool, and `busy`, the share of that time in which a turn held it; the time
+    in which a group that was resumed stood still counts as idle.
     """
     try:
         turns = read_turns(folder / TURNS)
     except (TraceError, OSError) as error:
         raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
-    planned = load_groups_plan(folder / GROUPS_COPY).groups[turns.group]
+    planned = load_groups_plan(folder / GROUPS_COPY).groups.get(turns.group)
+    if planned is None or set(planned.jobs) != set(turns.arrivals):
+        raise InputError(f"{TURNS} and {GROUPS_COPY} are not of the same group", str(folder))
     begin_s, end_s = _together(turns)
     jobs: dict[str, Any] = {}
     for name, member in planned.jobs.items():
         own = [turn for turn in turns.turns if turn.job == name]
         ends = [turn.end_s for turn in own if turn.ended and turn.phase == "train"]
-        within = [each for each in ends if begin_s <= each <= end_s]
-        iteration_s = (within[-1] - within[0]) / (len(within) - 1) if len(within) > 1 else None
+        iterations = _iterations_s(own, begin_s, end_s)
+        iteration_s = fmean(iterations) if iterations else None
         slowdown = None if iteration_s is None else iteration_s / member.slowdown.alone_s
         jobs[name] = {
             "steps": len(ends),
@@ -69,6 +74,16 @@ def group_report(folder: Path) -> dict[str, Any]:
         },
         "turns": [asdict(turn) for turn in turns.turns],
     }
+
+
+def _iterations_s(own: list[TurnTaken], begin_s: float, end_s: float) -> list[float]:
+    """Seconds of a job's iterations between two times, without those across a start and the first after it."""
+    ends: dict[int, list[float]] = {}
+    for turn in own:
+        if turn.ended and turn.phase == "train":
+            ends.setdefault(turn.arrival, []).append(turn.end_s)
+    kept = [[each for each in of_start[WARM - 1 :] if begin_s <= each <= end_s] for of_start in ends.values()]
+    return [later - earlier for each in kept for earlier, later in itertools.pairwise(each)]
 
 
 def _together(turns: GroupTurns) -> tuple[float, float]:

@@ -31,6 +31,8 @@ class TurnTaken:
     ended: bool
     waited_s: float
     """Seconds from the end of the job's turn before, or its arrival, until this one began."""
+    arrival: int
+    """Number of the start of the job's process that took it, from 1."""
 
 
 @dataclass
@@ -72,7 +74,7 @@ def read_turns(path: Path) -> GroupTurns:
                 read.turns.append(
                     TurnTaken(
                         job, turn["phase"], turn["begun_s"], now_s, tuple(turn["units"]), not turn["resident"], ended,
-                        waited_s,
+                        waited_s, read.arrivals[job],
                     )
                 )  # fmt: skip
             since_s[job] = now_s

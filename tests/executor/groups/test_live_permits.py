@@ -34,10 +34,10 @@ def permits(folder, clock, seats=SEATS[:2], rule="multi_rate"):
 
 def test_a_group_begins_when_each_of_its_jobs_is_ready_or_gone(tmp_path):
     live = permits(tmp_path, Clock(), SEATS)
-    a = live.ready("a")
-    live.ready("b")
+    a = live.ready("a", "p1")
+    live.ready("b", "p2")
     assert not live.given("a", a, 0)
-    live.leave("c")
+    live.leave("c", "p3")
     assert live.given("a", a, 0) and not live.given("a", a, 1)
     assert [turn.job for turn in live.held.values()] == ["a"]
 
@@ -45,7 +45,7 @@ def test_a_group_begins_when_each_of_its_jobs_is_ready_or_gone(tmp_path):
 def test_a_turn_that_ends_gives_its_units_on_and_what_is_said_twice_changes_nothing(tmp_path):
     clock = Clock()
     live = permits(tmp_path, clock)
-    a, b = live.ready("a"), live.ready("b")
+    a, b = live.ready("a", "p1"), live.ready("b", "p2")
     clock.now += 3
     live.done("a", a, 0)
     before = dict(live.held)
@@ -57,10 +57,13 @@ def test_a_turn_that_ends_gives_its_units_on_and_what_is_said_twice_changes_noth
 
 def test_the_turn_of_a_job_that_died_is_void_and_its_older_process_gets_none_any_more(tmp_path):
     live = permits(tmp_path, Clock())
-    a, b = live.ready("a"), live.ready("b")
-    live.leave("a")
-    assert live.given("b", b, 0)
-    again = live.ready("a")
+    a, b = live.ready("a", "p1"), live.ready("b", "p2")
+    live.leave("a", "p1")
+    live.done("a", a, 0)
+    assert live.given("b", b, 0) and not live.given("a", a, 0)
+    with pytest.raises(RunFailed, match="a: its process p1 has ended"):
+        live.ready("a", "p1")
+    again = live.ready("a", "p9")
     live.done("a", a, 0)
     assert again != a and [turn.job for turn in live.held.values()] == ["b"]
     with pytest.raises(RunFailed, match="a: another process has taken its place"):
@@ -70,8 +73,8 @@ def test_the_turn_of_a_job_that_died_is_void_and_its_older_process_gets_none_any
 def test_a_journal_with_a_torn_line_is_gone_on_with_and_one_of_another_group_is_refused(tmp_path):
     clock = Clock()
     live = permits(tmp_path, clock)
-    a = live.ready("a")
-    live.ready("b")
+    a = live.ready("a", "p1")
+    live.ready("b", "p2")
     live.close()
     with (tmp_path / "turns.jsonl").open("ab") as journal:
         journal.write(b'{"event":"done","t_')
@@ -92,18 +95,20 @@ def test_an_actor_that_is_started_again_stands_where_it_stood(data, tmp_path_fac
     folder, clock = tmp_path_factory.mktemp("journal"), Clock()
     rule = data.draw(st.sampled_from(["multi_rate", "round_robin", "first_come"]))
     live = permits(folder, clock, SEATS, rule)
-    arrivals: dict[str, int] = {}
-    for _ in range(data.draw(st.integers(1, 25))):
+    arrivals: dict[str, tuple[int, str]] = {}
+    for number in range(data.draw(st.integers(1, 25))):
         clock.now += data.draw(st.sampled_from([0.0, 0.3, 1.0, 7.0]))
         job = data.draw(st.sampled_from("abc"))
         match data.draw(st.sampled_from(["ready", "done", "done", "done", "leave", "wake", "die"])):
             case "ready" if job not in arrivals:
-                arrivals[job] = live.ready(job)
-            case "done" if job in live.held:
-                live.done(job, arrivals[job], live.held[job].turn)
+                arrivals[job] = live.ready(job, f"p{number}"), f"p{number}"
+            case "done" if job in arrivals:
+                turn = live.held[job].turn if job in live.held else data.draw(st.integers(0, 3))
+                live.done(job, arrivals[job][0], turn)
             case "leave" if job in arrivals:
-                live.leave(job)
-                del arrivals[job]
+                live.leave(job, arrivals[job][1])
+                if data.draw(st.booleans()):  # else what a dead process said is heard later
+                    del arrivals[job]
             case "wake":
                 live.wake()
             case "die":
@@ -123,7 +128,7 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
     clock = Clock()
     began = clock.now
     live = permits(tmp_path, clock, SEATS, rule)
-    arrivals = {seat.job: live.ready(seat.job) for seat in SEATS}
+    arrivals = {seat.job: live.ready(seat.job, seat.job) for seat in SEATS}
     switches = {seat.job: seat.switch_s for seat in SEATS}
     got = []
     while len(got) < len(wanted):

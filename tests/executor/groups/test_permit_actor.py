@@ -29,7 +29,7 @@ def seats():
 
 async def train(name, job):
     """A job with devices that are clocks; it begins its third rollout twice, as one whose trainer died does."""
-    permits = MemberPermits(name, job)
+    permits = MemberPermits(name, job, f"process of {job}")
     await permits.ready()
     for iteration in range(ITERATIONS):
         for phase, seconds in zip(("rollout", "train"), SECONDS[job], strict=True):
@@ -100,4 +100,4 @@ def test_a_job_that_finds_no_actor_gives_up_in_time(monkeypatch, loop):
     start_ray()
     monkeypatch.setattr(permit_actor, "ACTOR_S", 1.0)
     with pytest.raises(RunFailed, match="actor that gives permits is gone"):
-        loop.run_until_complete(MemberPermits("nobody", "a").ready())
+        loop.run_until_complete(MemberPermits("nobody", "a", "p").ready())

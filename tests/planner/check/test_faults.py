@@ -454,7 +454,8 @@ def test_of_a_plan_of_groups_is_said_what_is_not_executed_and_no_other_document_
     asked = check(groups / PLAN, for_executor=True)
     assert asked.not_executable == asked.findings != (), "what is a finding is also why it cannot be run"
     assert {finding.rule for finding in asked.findings} == {"not-executable"}
-    assert all("has no plan of its own" in finding.message for finding in asked.findings)
+    assert "has no plan of its own to execute" in {finding.message for finding in asked.findings}
+    assert all(finding.remedy.endswith("solve again") for finding in asked.findings)
     assert check(groups / CLUSTER, for_executor=True).findings == ()
 
 

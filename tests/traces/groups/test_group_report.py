@@ -30,7 +30,7 @@ def run(tmp_path):
         "g1", "round_robin", [Seat(job, ((0,), (1,)), SECONDS[job]) for job in SECONDS], tmp_path / TURNS,
         lambda: clock[0],
     )  # fmt: skip
-    arrivals = {job: live.ready(job) for job in SECONDS}
+    arrivals = {job: live.ready(job, job) for job in SECONDS}
     died = False
     for _ in range(28):
         ends = {job: turn.begun_s + SECONDS[job][turn.turn % 2] for job, turn in live.held.items()}
@@ -38,8 +38,8 @@ def run(tmp_path):
         clock[0] = 50.0 + ends[job]
         if job == "b" and live.held["b"].turn == 4 and not died:
             died = True
-            live.leave("b")
-            arrivals["b"] = live.ready("b")
+            live.leave("b", "b")
+            arrivals["b"] = live.ready("b", "b again")
         else:
             live.done(job, arrivals[job], live.held[job].turn)
     live.close()
