@@ -105,7 +105,7 @@ def execute_command(
     A plan that does not fit in memory is not started (exit code 1).
     """
     from ..plans.schema.groups_plan import document_kind
-    from ..plans.yaml.errors import InputError, RunFailed
+    from ..plans.yaml.errors import InputError
 
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
@@ -125,7 +125,7 @@ def execute_command(
     from ..executor.execute import execute
     from ..executor.prepare import Options, history_of, placement_of, prepare
     from .screens.live import LiveView
-    from .shared.findings import line, memory_findings, with_findings
+    from .shared.findings import memory_findings, must_fit_memory, with_findings
 
     try:
         executions = prepare(plans, out, resume)
@@ -135,9 +135,7 @@ def execute_command(
     placement = placement_of(executions)
     if dry_run or show_placement:
         return _dry_run(plans, executions, placement, show_placement, as_json)
-    beyond_memory = [finding for plan in plans for finding in memory_findings(plan)]
-    if beyond_memory:
-        raise RunFailed(f"{line(beyond_memory[0])}{f' (and {len(beyond_memory) - 1} more)' * (len(beyond_memory) > 1)}")
+    must_fit_memory([finding for plan in plans for finding in memory_findings(plan)])
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered
     )

@@ -22,15 +22,13 @@ def execute_groups_command(
 ) -> int:
     """Run the group; returns the exit code. A dry run makes the checks of a start and stops."""
     from ...executor.groups.prepare_group import prepare_group
-    from ...plans.yaml.errors import RunFailed
-    from ..shared.findings import line, memory_findings
+    from ..shared.findings import line, memory_findings, must_fit_memory
 
     group = prepare_group(path, key, out, options.resume)
-    beyond_memory = [line(finding) for job in group.jobs for finding in memory_findings(job.execution.plan_path)]
+    beyond_memory = [finding for job in group.jobs for finding in memory_findings(job.execution.plan_path)]
     if dry_run:
-        return _dry_run(group, beyond_memory, as_json)
-    if beyond_memory:
-        raise RunFailed(f"{beyond_memory[0]}{f' (and {len(beyond_memory) - 1} more)' * (len(beyond_memory) > 1)}")
+        return _dry_run(group, [line(finding) for finding in beyond_memory], as_json)
+    must_fit_memory(beyond_memory)
 
     from ...executor.groups.group_run import run_group
     from ..screens.group_live import GroupView

@@ -1,4 +1,4 @@
-"""The lines of `execute` on a co-execution group: each job's steps, who waited how long, slowdown beside its bound."""
+"""The lines of `execute` on a co-execution group: each job's steps, and its slowdown beside its bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from ...executor.groups.permit_actor import GroupState
     from ...plans.schema.sections.planned_group import GroupMember
 
 
@@ -48,9 +47,6 @@ class GroupView:
             f"{job} {step}/{self._steps} {what['kind']:5} {what['total_s']:6.2f} s  rollout {what['rollout_s']:.2f}  "
             f"train {what['train_s']:.2f}  reward {what['reward_mean']:.3f}{text}"
         )
-
-    def state(self, state: GroupState) -> None:
-        """The group as it is now; lines tell only of steps."""
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""

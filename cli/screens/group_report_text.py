@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...plans.phrases.numbers import NONE, percent, seconds, times
+from ...plans.phrases.group_cells import GROUP_COLUMNS, group_cells
+from ...plans.phrases.numbers import NONE, percent, seconds
 from ...plans.phrases.sentences import one_line
 
 
@@ -16,20 +17,10 @@ def group_text(name: str, report: dict[str, Any]) -> str:
         f"measured while all ran, {seconds(end_s - begin_s)}"
     ]
     wide = max(map(len, report["jobs"])) + 2
-    head = ("steps", "starts", "iteration", "alone", "slowdown", "predicted", "at most", "waits: rollout", "train")
+    head = ("steps", "starts", *GROUP_COLUMNS)
     lines.append(f"{'':{wide}}" + "".join(f"{title:>{len(title) + 3}}" for title in head))
     for job, row in report["jobs"].items():
-        cells = (
-            f"{row['steps']}",
-            f"{row['starts']}",
-            NONE if row["iteration_s"] is None else seconds(row["iteration_s"]),
-            seconds(row["alone_s"]),
-            NONE if row["slowdown"] is None else times(row["slowdown"]),
-            times(row["slowdown_predicted"]),
-            times(row["slo"]),
-            seconds(row["waited_s"]["rollout"]),
-            seconds(row["waited_s"]["train"]),
-        )
+        cells = (f"{row['steps']}", f"{row['starts']}", *group_cells(row))
         broken = "  breaks its bound" if row["keeps"] is False else ""
         texts = (f"{cell:>{len(title) + 3}}" for title, cell in zip(head, cells, strict=True))
         lines.append(f"{one_line(job):{wide}}" + "".join(texts) + broken)

@@ -76,6 +76,14 @@ def memory_findings(plan: Path) -> list[Finding]:
     return Checker(datetime.now(UTC)).findings_of(str(plan), faults)
 
 
+def must_fit_memory(findings: Sequence[Finding]) -> None:
+    """Raises RunFailed with the first of these findings of memory and the number of the others; nothing without any."""
+    from ...plans.yaml.errors import RunFailed
+
+    if findings:
+        raise RunFailed(f"{line(findings[0])}{f' (and {len(findings) - 1} more)' * (len(findings) > 1)}")
+
+
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     """The memory table of a job's plan by its inputs as they are now: a row for each place, phase and kind of round.
 

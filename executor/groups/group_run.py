@@ -71,9 +71,6 @@ class GroupWatcher(Protocol):
     def told(self, job: str, what: dict[str, Any]) -> None:
         """What a job's process told (member_process.py)."""
 
-    def state(self, state: GroupState) -> None:
-        """The group as it is now."""
-
     def note(self, text: str) -> None:
         """A line for the person who watches."""
 
@@ -124,14 +121,9 @@ async def _run(group: PreparedGroup, out: Path, options: Options, watcher: Group
 
 
 async def lease_nodes(rooms: Sequence[Room], kind: str, own_machine: bool) -> list[LeasedNode]:
-    """The nodes of a group. Where Ray was started for this run its machine stands for all of them, if devices are
-    cores. Raises InputError."""
+    """The nodes of a group. Where Ray was started for this run its machine stands for all of them, as cores (a group on
+    GPUs is refused before). Raises InputError."""
     if own_machine:
-        if kind != "cpu" and len(rooms) > 1:
-            raise InputError(
-                f"{len(rooms)} nodes are needed, and this machine is one; start Ray on all nodes, and set RAY_ADDRESS "
-                "to the address of its head"
-            )
         return parts_of_this_machine(kind, [room.devices for room in rooms])
     resource = device_resource(kind)
     chosen, lack = choose(cluster_nodes(resource), rooms, resource)
@@ -153,7 +145,7 @@ async def lease_nodes(rooms: Sequence[Room], kind: str, own_machine: bool) -> li
 
 
 async def _guard(processes: Sequence[_JobProcess], permits: Any, watcher: GroupWatcher) -> None:
-    """Show the group's turns, and end the process of a job whose turn takes too long."""
+    """End the process of a job whose turn takes too long."""
     by_name = {process.name: process for process in processes}
     while True:
         await asyncio.sleep(LOOK_S)
@@ -162,7 +154,6 @@ async def _guard(processes: Sequence[_JobProcess], permits: Any, watcher: GroupW
         except RunFailed as error:  # the jobs end by it themselves, unless the actor comes back
             watcher.note(f"turns are not looked at: {error}")
             continue
-        watcher.state(state)
         for name, held in state.held.items():
             expected_s = by_name[name].job.seat.expected_s[held["turn"] % 2]
             most_s = max(LEAST_TURN_S, TURN_FACTOR * expected_s)
@@ -280,12 +271,8 @@ class _JobProcess:
 
 def _told(line: bytes) -> dict[str, Any]:
     """What a line of a job's process tells; what is none of its lines is a note."""
-    try:
+    with contextlib.suppress(ValueError):
         told = json.loads(line)
-    except ValueError:
-        told = None
-    return (
-        told
-        if isinstance(told, dict) and "tell" in told
-        else {"tell": "note", "text": line.decode(errors="replace").rstrip()}
-    )
+        if isinstance(told, dict) and "tell" in told:
+            return told
+    return {"tell": "note", "text": line.decode(errors="replace").rstrip()}

@@ -37,12 +37,10 @@ PAUSE_S = 0.2
 
 
 class GroupState(NamedTuple):
-    """A group as it is now: seconds since it began, the turns that run, and whom each waiting job waits for although
-    its units are free."""
+    """A group as it is now: seconds since it began, and the turns that run, by job."""
 
     now_s: float
     held: dict[str, dict[str, Any]]
-    waits_for: dict[str, list[str]]
 
 
 class PermitActor:
@@ -80,7 +78,7 @@ class PermitActor:
     async def state(self) -> GroupState:
         """The group as it is now."""
         held = {job: turn._asdict() for job, turn in self._permits.held.items()}
-        return GroupState(self._permits.now_s(), held, dict(self._permits.machine.waits_for))
+        return GroupState(self._permits.now_s(), held)
 
     @contextlib.contextmanager
     def _change(self) -> Any:

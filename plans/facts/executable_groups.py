@@ -34,7 +34,7 @@ def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
                     yield (
                         (*where, "way"),
                         "the executor runs a job as its own plan has it, and this is another way",
-                        "solve the job for these nodes, and make them its reference, and solve again",
+                        "solve the job for these nodes, make them its reference, and solve again",
                     )
                 nodes = {group.node_of_unit(unit) for unit in pinned.units}
                 if len(pinned.units) != sum(group.nodes[node].slots for node in nodes):

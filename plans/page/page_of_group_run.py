@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..phrases.group_cells import GROUP_COLUMNS, group_cells
 from ..phrases.numbers import NONE, count, seconds, times
 from ..phrases.sentences import listed
 from .charts import charts_groups
@@ -55,19 +56,5 @@ def _cards(jobs: Mapping[str, Any]) -> list[Card]:
 
 
 def _table(jobs: Mapping[str, Any], colours: Mapping[str, str]) -> Table:
-    rows = [
-        [
-            mark(colours[name], name),
-            f"{row['steps']:,}",
-            NONE if row["iteration_s"] is None else seconds(row["iteration_s"]),
-            seconds(row["alone_s"]),
-            NONE if row["slowdown"] is None else times(row["slowdown"]),
-            times(row["slowdown_predicted"]),
-            times(row["slo"]),
-            seconds(row["waited_s"]["rollout"]),
-            seconds(row["waited_s"]["train"]),
-        ]
-        for name, row in jobs.items()
-    ]
-    head = ["job", "steps", "iteration", "alone", "slowdown", "predicted", "at most", "waits to decode", "to train"]
-    return Table(head, rows, numbers=range(1, 9))
+    rows = [[mark(colours[name], name), f"{row['steps']:,}", *group_cells(row)] for name, row in jobs.items()]
+    return Table(["job", "steps", *GROUP_COLUMNS], rows, numbers=range(1, 2 + len(GROUP_COLUMNS)))
