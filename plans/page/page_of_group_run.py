@@ -47,11 +47,12 @@ def _cards(jobs: Mapping[str, Any]) -> list[Card]:
         ),
         Card(
             "Bounds kept",
-            f"{len(known) - len(broken)} of {len(jobs)}",
-            f"{listed(broken)} broke its bound" if broken else "slowdown of each job against its bound",
+            f"{len(known) - len(broken)} of {len(known)}",
+            (f"{listed(broken)} broke a bound" if broken else "slowdown of each job against its bound")
+            + (f"; {count(len(jobs) - len(known), 'job')} not measured" if len(known) < len(jobs) else ""),
             "bad" if broken else "good" if known else "",
         ),
-        Card("Starts of jobs", f"{starts}", f"{count(starts - len(jobs), 'start')} after a death", ""),
+        Card("Starts of jobs", f"{starts}", f"{starts - len(jobs)} of them after deaths or to resume", ""),
     ]
 
 
