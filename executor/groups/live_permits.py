@@ -6,12 +6,12 @@ Invariants:
 - a job's turns are numbered from its latest arrival on, even ones are rollouts. What is said twice of a turn, or of an
   arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
 - a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
+- jobs take seats and give them up while the others go on (`take_seat`, `give_up`);
 - time never goes back, whatever the clock does between two processes.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.permits.permit_events import Action, Arrive, Done, Event, Leave, Seat, Start, Wake, WakeAt
+from ...rounds.permits.permit_events import Action, Arrive, Done, Event, Leave, Reseat, Seat, Start, Wake, WakeAt
 from ...rounds.permits.permit_machine import PermitMachine
 from ...traces.trace import TraceError, TraceWriter, read_trace
+from .turn_journal import OTHER_GROUP, is_of, journal_header, read_seat
 
 
 class Held(NamedTuple):
@@ -48,21 +49,6 @@ class _Member:
     gone: bool = False
     ended: set[str] = field(default_factory=set)
     """Names of its processes that have ended."""
-
-
-OTHER_GROUP = "is of another group, or of other seats; choose another --out"
-
-
-def journal_header(group: str, permit_rule: str, seats: Sequence[Seat]) -> dict[str, Any]:
-    """What the first event of a group's journal says of the group, as JSON has it."""
-    header = {"group": group, "rule": permit_rule, "seats": [asdict(seat) for seat in seats]}
-    read: dict[str, Any] = json.loads(json.dumps(header))
-    return read
-
-
-def is_of(first: dict[str, Any], header: dict[str, Any]) -> bool:
-    """Whether a journal whose first event this is belongs to the group of a header."""
-    return {key: first.get(key) for key in header} == header
 
 
 class LivePermits:
@@ -92,6 +78,7 @@ class LivePermits:
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
         self._members = {seat.job: _Member(seat) for seat in seats}
+        self._past: dict[str, _Member] = {}  # that gave their seats up
         self._opened = False
         self._clock = clock
         header = journal_header(group, permit_rule, seats)
@@ -108,22 +95,38 @@ class LivePermits:
     def ready(self, job: str, process: str) -> int:
         """A process of a job is ready for its first rollout; what the job had before is void. Returns the number of its
         arrival. Raises RunFailed if this process has ended."""
-        if process in self._members[job].ended:
+        if process in self._member(job).ended:
             raise RunFailed(f"{job}: its process {process} has ended")
         self._take("ready", job, process)
         return self._members[job].arrival
 
     def done(self, job: str, arrival: int, turn: int) -> None:
         """A turn of a job is over."""
-        member = self._members[job]
-        if member.there and (arrival, turn) == (member.arrival, member.over) and member.given > turn:
+        member = self._members.get(job)
+        if member is None or not member.there or (arrival, turn) != (member.arrival, member.over):
+            return
+        if member.given > turn:
             self._take("done", job)
 
     def leave(self, job: str, process: str) -> None:
         """A process of a job has ended: its turn is void."""
-        member = self._members[job]
-        if process not in member.ended:
+        member = self._members.get(job)
+        if member is not None and process not in member.ended:
             self._take("leave", job, process)
+
+    def take_seat(self, seat: Seat) -> None:
+        """A job gets a seat in the group, and is waited for until its process is ready; one that has this seat already
+        gets its seconds. Raises RunFailed if a job of this name has other units, which it must give up first."""
+        member = self._members.get(seat.job)
+        if member is not None and member.seat.units != seat.units:
+            raise RunFailed(f"{seat.job}: it has other units of the group")
+        if member is None or member.seat != seat:
+            self._take("seat", seat.job, seat=asdict(seat))
+
+    def give_up(self, job: str) -> None:
+        """A job gives its seat up: it is in the group no more."""
+        if job in self._members:
+            self._take("unseat", job)
 
     def wake(self) -> None:
         """`wake_s` has come."""
@@ -131,11 +134,17 @@ class LivePermits:
             self._take("wake")
 
     def given(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether a turn of a job may run. Raises RunFailed if another arrival of the job followed this one."""
-        member = self._members[job]
+        """Whether a turn of a job may run. Raises RunFailed if another arrival of the job followed this one, or if it is
+        in the group no more."""
+        member = self._member(job)
         if arrival != member.arrival:
             raise RunFailed(f"{job}: another process has taken its place in the group")
         return member.there and member.given > turn
+
+    @property
+    def arrivals(self) -> dict[str, int]:
+        """By job how often it arrived; those that are gone have a negative number."""
+        return {job: -member.arrival if member.gone else member.arrival for job, member in self._members.items()}
 
     def now_s(self) -> float:
         """Seconds since the group began; never less than before."""
@@ -143,18 +152,33 @@ class LivePermits:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _take(self, event: str, job: str = "", process: str = "") -> None:
-        now_s = round(self.now_s(), 6)
-        told = {"job": job} if job else {}
-        self._write(event, now_s, told | ({"process": process} if process else {}))
-        self._apply(event, job, process, now_s)
+    def _member(self, job: str) -> _Member:
+        if job not in self._members:
+            raise RunFailed(f"{job}: is in the group no more")
+        return self._members[job]
 
-    def _apply(self, event: str, job: str, process: str, now_s: float) -> None:
+    def _take(self, event: str, job: str = "", process: str = "", seat: dict[str, Any] | None = None) -> None:
+        now_s = round(self.now_s(), 6)
+        told = {"job": job, "process": process, "seat": seat}
+        fields = {key: value for key, value in told.items() if value}
+        self._write(event, now_s, fields)
+        self._apply(event, now_s, fields)
+
+    def _apply(self, event: str, now_s: float, fields: dict[str, Any]) -> None:
         self._last_s = now_s
         if event == "wake":
             self._handle(Wake(), now_s)
             return
+        job, process = fields["job"], fields.get("process", "")
+        if event == "seat":
+            self._seat(read_seat(fields["seat"]), now_s)
+            return
         member = self._members[job]
+        if event == "unseat":
+            self._void(member, now_s)
+            self._past[job] = self._members.pop(job)
+            self._open(now_s)
+            return
         if event == "done":
             member.over += 1
             self.held.pop(job)
@@ -169,14 +193,30 @@ class LivePermits:
             member.ended.add(process)
         self._arrive(member, now_s)
 
+    def _seat(self, seat: Seat, now_s: float) -> None:
+        if seat.job not in self._members:  # its arrivals are numbered on, so that late words of it mean nothing
+            past = self._past.pop(seat.job, None)
+            self._members[seat.job] = _Member(seat) if past is None else _Member(seat, past.arrival, ended=past.ended)
+        member = self._members[seat.job]
+        member.seat = seat
+        if member.there:
+            self._handle(Reseat(seat), now_s)
+
     def _arrive(self, member: _Member, now_s: float) -> None:
         """Have a job arrive at the machine that is ready; before the group is open, all once nobody is missing."""
-        ready = [] if member.gone else [member]
         if not self._opened:
-            ready = [each for each in self._members.values() if not each.gone]
-            self._opened = bool(ready) and all(each.arrival for each in ready)
-        if not self._opened or not ready:
-            return
+            self._open(now_s)
+        elif not member.gone:
+            self._begin([member], now_s)
+
+    def _open(self, now_s: float) -> None:
+        """Open the group once nobody of it is missing."""
+        ready = [each for each in self._members.values() if not each.gone]
+        if not self._opened and ready and all(each.arrival for each in ready):
+            self._opened = True
+            self._begin(ready, now_s)
+
+    def _begin(self, ready: Sequence[_Member], now_s: float) -> None:
         for each in ready:
             each.there, each.given, each.over = True, 0, 0
         self._handle(Arrive(tuple(each.seat for each in ready)), now_s)
@@ -231,7 +271,7 @@ class LivePermits:
         self._began_s = float(events[0]["began_s"])
         for event in events[1:]:
             if event["event"] != "turns":  # these follow from the others
-                self._apply(event["event"], event.get("job", ""), event.get("process", ""), float(event["t_s"]))
+                self._apply(event["event"], float(event["t_s"]), event)
         return True
 
     def close(self) -> None:

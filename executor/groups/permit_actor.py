@@ -37,10 +37,12 @@ PAUSE_S = 0.2
 
 
 class GroupState(NamedTuple):
-    """A group as it is now: seconds since it began, and the turns that run, by job."""
+    """A group as it is now: seconds since it began; by job the turns that run, and how often each arrived (negative: it
+    has ended)."""
 
     now_s: float
     held: dict[str, dict[str, Any]]
+    arrivals: dict[str, int]
 
 
 class PermitActor:
@@ -75,10 +77,20 @@ class PermitActor:
         with self._change():
             self._permits.leave(job, process)
 
+    async def take_seat(self, seat: Seat) -> None:
+        """A job gets a seat in the group, or other seconds for its own."""
+        with self._change():
+            self._permits.take_seat(seat)
+
+    async def give_up(self, job: str) -> None:
+        """A job is in the group no more."""
+        with self._change():
+            self._permits.give_up(job)
+
     async def state(self) -> GroupState:
         """The group as it is now."""
         held = {job: turn._asdict() for job, turn in self._permits.held.items()}
-        return GroupState(self._permits.now_s(), held)
+        return GroupState(self._permits.now_s(), held, self._permits.arrivals)
 
     @contextlib.contextmanager
     def _change(self) -> Any:

@@ -63,6 +63,13 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Reseat:
+    """The seconds of a job's seat are others from now on, its pace among them; its units are the same."""
+
+    seat: Seat
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Units are gone, and with them the turns and the resident states on them."""
 
@@ -74,7 +81,7 @@ class Wake:
     """The time that `WakeAt` asked for has come."""
 
 
-Event = Arrive | Done | Tail | Leave | Lost | Wake
+Event = Arrive | Done | Tail | Leave | Reseat | Lost | Wake
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

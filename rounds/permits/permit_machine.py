@@ -38,6 +38,7 @@ from .permit_events import (
     Leave,
     Lost,
     Pause,
+    Reseat,
     Seat,
     Start,
     Tail,
@@ -91,6 +92,8 @@ class PermitMachine:
                 turn.tail = True
             case Leave(job):
                 self.turns.remove(self._turn(job))
+            case Reseat(seat):
+                self._reseat(seat, now_s)
             case Lost(units):
                 self._lost(frozenset(units))
             case Wake():
@@ -119,6 +122,13 @@ class PermitMachine:
         self._arrived += 1
         self.turns.append(turn)
         self._most = max(self._most, len(self.turns))
+
+    def _reseat(self, seat: Seat, now_s: float) -> None:
+        turn = self._turn(seat.job)
+        if seat.units != turn.seat.units:
+            raise ValueError(f"{seat.job}: other units are for a job that leaves and arrives")
+        turn.seat = seat
+        turn.deadline_s = min(turn.deadline_s, now_s + (1 + CREDIT) * turn.pace_s)
 
     def _done(self, turn: Turn, now_s: float) -> None:
         self._stop(turn)
