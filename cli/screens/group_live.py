@@ -13,19 +13,27 @@ if TYPE_CHECKING:
 
 
 class GroupView:
-    """Implements `executor.groups.group_run.GroupWatcher`.
+    """Implements `executor.groups.job_process.GroupWatcher`.
 
     A job's slowdown is the mean seconds between ends of its steps over those that the plan has for it alone.
     """
 
-    def __init__(self, jobs: Mapping[str, GroupMember], steps: int, *, quiet: bool = False) -> None:
-        self._jobs, self._steps = jobs, steps
+    def __init__(self, steps: int, *, quiet: bool = False) -> None:
+        self._jobs: dict[str, GroupMember] = {}
+        self._steps = steps
         self._console = Console(stderr=quiet)
         self._first_end: dict[str, tuple[float, int]] = {}
 
     def phase(self, text: str) -> None:
         """Something slow begins."""
         self.note(text)
+
+    def jobs(self, planned: Mapping[str, GroupMember]) -> None:
+        """Jobs that run from now on, as their plan has them; a slowdown is measured anew in another place."""
+        for name, member in planned.items():
+            if self._jobs.get(name) != member:
+                self._first_end.pop(name, None)
+            self._jobs[name] = member
 
     def told(self, job: str, what: dict[str, Any]) -> None:
         """What a job's process told."""

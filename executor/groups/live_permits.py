@@ -134,8 +134,8 @@ class LivePermits:
             self._take("wake")
 
     def given(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether a turn of a job may run. Raises RunFailed if another arrival of the job followed this one, or if it is
-        in the group no more."""
+        """Whether a turn of a job may run. Raises RunFailed if another arrival of the job followed this one, or if the
+        job is in the group no more."""
         member = self._member(job)
         if arrival != member.arrival:
             raise RunFailed(f"{job}: another process has taken its place in the group")

@@ -1,4 +1,4 @@
-"""Which jobs of a plan of groups are executed, on which nodes, in which turns: every check that needs no engine.
+"""Which groups and jobs of a plan are executed, on which nodes, in which turns: every check that needs no engine.
 
 Nothing is written and nothing heavy is imported here. What of a plan of groups can be run at all:
 plans/facts/executable_groups.py.
@@ -6,7 +6,9 @@ plans/facts/executable_groups.py.
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +20,15 @@ from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
 from ...plans.schema.workload import Source, Workload, load_workload
 from ...plans.yaml.errors import ErrorCollector, InputError
 from ...plans.yaml.output_files import must_take_folder
-from ...plans.yaml.yaml_io import error_at
+from ...plans.yaml.yaml_io import error_at, sha256_file
 from ...rounds.permits.permit_events import Seat
-from ...traces.groups.group_turns import TURNS
+from ...traces.groups.group_turns import GROUPS_COPY, TURNS
+from ...traces.groups.groups_folder import group_folders
 from ...traces.run_log import TRACE, read_run
 from ...traces.trace import TraceError, read_trace
 from ..placement.seats import Room
 from ..prepare import Execution, placement_of, prepare
 from ..records.execution_folder import holds_run
-from .live_permits import OTHER_GROUP, is_of, journal_header
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class GroupJob:
     Attributes:
         name: its name.
         execution: its own plan, and where its run is kept.
-        resume: whether it goes on from the last checkpoint in that folder.
         seat: what it brings to the permit machine.
         nodes: the group's nodes that stand for those of its plan's placement, in order.
         planned: what the plan of groups says of it.
@@ -44,7 +45,6 @@ class GroupJob:
 
     name: str
     execution: Execution
-    resume: bool
     seat: Seat
     nodes: tuple[int, ...]
     planned: GroupMember
@@ -52,39 +52,81 @@ class GroupJob:
 
 @dataclass(frozen=True)
 class PreparedGroup:
-    """A group that passed all checks: its plan, id, permit rule, jobs, and its nodes as the devices of a pool."""
+    """A group that passed all checks.
+
+    Attributes:
+        plan_path: its plan.
+        key: its id.
+        permit_rule: of its permits.
+        jobs: its jobs.
+        rooms: its nodes, as the devices of a pool each.
+        units: the plan's units of each of its nodes.
+        kind: of all devices, `cpu` or `cuda`.
+    """
 
     plan_path: Path
     key: str
     permit_rule: str
     jobs: tuple[GroupJob, ...]
     rooms: tuple[Room, ...]
+    units: tuple[tuple[int, ...], ...]
     kind: str
-    """Of all devices: `cpu` or `cuda`."""
+
+    def job(self, name: str) -> GroupJob:
+        """The job of this name."""
+        return next(job for job in self.jobs if job.name == name)
 
 
-def prepare_group(path: Path, key: str | None, out: Path, resume: bool) -> PreparedGroup:
-    """Load and check a plan of groups and the own plans of one group's jobs.
+def prepare_groups(path: Path, key: str | None, out: Path, resume: bool) -> list[PreparedGroup]:
+    """Load and check a plan of groups and the own plans of its jobs; nothing is written.
 
-    `key`: of the group; None: the only one. With `resume` a job whose run came to no checkpoint begins anew. Raises
-    InputError with everything that is wrong of the plan, the jobs or the folder.
+    `key`: of the group that is to run, in `out` itself; None: all groups, each in a folder of `out` (groups_folder.py).
+    With `resume` a job whose run came to no checkpoint begins anew. Raises InputError with everything that is wrong of
+    the plan, the jobs or the folder.
     """
+    _check_folder(path, out, resume, key is not None)
+    folders = {} if key is None else {key: out}
+    return checked_groups(path, key, lambda group, name: (folders.get(group, out / group) / name, resume))
+
+
+def checked_groups(path: Path, key: str | None, run_of: Callable[[str, str], tuple[Path, bool]]) -> list[PreparedGroup]:
+    """The groups of a plan, or the one of this key, checked; `run_of` gives the folder of a job of a group, and whether
+    a run that is there goes on. Raises InputError with everything that is wrong of the plan and the jobs."""
     plan = load_groups_plan(path)
     if changed := changed_inputs(plan, path):
         raise InputError(f"{', '.join(changed)} changed since it was solved; solve again with --from", str(path))
-    key = _chosen(plan, key, path)
+    if key is not None and key not in plan.groups:
+        groups = ", ".join(plan.groups)
+        raise InputError(f"--group {key}: there is no such group; there are {groups}", str(path))
+    keys = list(plan.groups) if key is None else [key]
     workload, cluster = load_workload(input_path(plan.inputs.workload, path))
-    group, faults = plan.groups[key], ErrorCollector()
-    jobs = []
+    faults = ErrorCollector()
     for location, fault, remedy in unsupported_in_groups(plan):
-        if location[1] == key:
+        if location[1] in keys:
             text = f"{'.'.join(map(str, location))}: {fault}; {remedy}"
             faults.errors.append(error_at(path, location, text))
     faults.raise_any()
-    for name in group.jobs:
-        job = faults.try_read(lambda name=name: _job(path, plan, group, name, workload, out, resume))  # type: ignore[misc]
-        jobs += [] if job is None else [job]
+    prepared = [_group(path, plan, each, workload, cluster, run_of, faults) for each in keys]
     faults.raise_any()
+    return prepared
+
+
+def _group(
+    path: Path,
+    plan: GroupsPlan,
+    key: str,
+    workload: Workload,
+    cluster: Cluster,
+    run_of: Callable[[str, str], tuple[Path, bool]],
+    faults: ErrorCollector,
+) -> PreparedGroup:
+    """A group of the plan; what is wrong of its jobs goes into `faults`. Raises InputError if its nodes are no CPUs."""
+    group = plan.groups[key]
+    jobs = []
+    for name in group.jobs:
+        run_dir, goes_on = run_of(key, name)
+        job = faults.try_read(lambda name=name, d=run_dir, on=goes_on: _job(path, plan, group, name, workload, d, on))  # type: ignore[misc]
+        jobs += [] if job is None else [job]
     rooms = tuple(_room(node.pool, number, cluster) for number, node in enumerate(group.nodes))
     kinds = sorted({cluster.pools[room.pool].accelerators.kind for room in rooms})
     if kinds != ["cpu"]:
@@ -93,51 +135,46 @@ def prepare_group(path: Path, key: str | None, out: Path, resume: bool) -> Prepa
             "a job leaves a GPU between its turns yet",
             str(path),
         )
-    prepared = PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, "cpu")
-    _check_folder(prepared, out, resume)
-    return prepared
+    ends = list(itertools.accumulate(node.slots for node in group.nodes))
+    units = tuple(tuple(range(end - node.slots, end)) for node, end in zip(group.nodes, ends, strict=True))
+    return PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, units, "cpu")
 
 
-def _check_folder(group: PreparedGroup, out: Path, resume: bool) -> None:
-    """Raises InputError unless the group can start in a folder, or go on with its own run there."""
+def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:
+    """Raises InputError unless groups can start in a folder, or go on with their own runs there; `alone`: a group has
+    the folder for itself."""
     must_take_folder(out)
-    journal = out / TURNS
     if holds_run(out):
         raise InputError("holds the run of one job; choose another --out", str(out))
-    if not journal.is_file():
-        if resume:
-            raise InputError("holds no run of a group to resume; run without --resume", str(out))
-        return
-    try:
-        events = list(read_trace(journal))
-    except TraceError as error:
-        raise InputError(f"{error}; choose another --out") from None
-    if not resume:
-        if any(event["event"] == "done" for event in events):
-            raise InputError("holds a group's run already; continue it with --resume or choose another --out", str(out))
-        return
-    header = journal_header(group.key, group.permit_rule, [job.seat for job in group.jobs])
-    if events and not is_of(events[0], header):
-        raise InputError(f"its {TURNS} {OTHER_GROUP}", str(out))
-
-
-def _chosen(plan: GroupsPlan, key: str | None, path: Path) -> str:
-    groups = ", ".join(plan.groups)
-    if key is None and len(plan.groups) > 1:
+    folders = group_folders(out)
+    if resume and not folders:
+        raise InputError("holds no run of a group to resume; run without --resume", str(out))
+    if folders and alone != (list(folders.values()) == [out]):
+        whose = "of one group, which was started with --group" if alone is False else "of all groups of a plan"
         raise InputError(
-            f"holds the groups {groups}; say which to execute, as --group {next(iter(plan.groups))}", str(path)
+            f"holds the runs {whose}; continue them as they were started, or choose another --out", str(out)
         )
-    if key is not None and key not in plan.groups:
-        raise InputError(f"--group {key}: there is no such group; there are {groups}", str(path))
-    return key or next(iter(plan.groups))
+    for folder in folders.values():
+        try:
+            done = any(event["event"] == "done" for event in read_trace(folder / TURNS))
+        except TraceError as error:
+            raise InputError(f"{error}; choose another --out") from None
+        if done and not resume:
+            raise InputError("holds a group's run already; continue it with --resume or choose another --out", str(out))
+    copy = out / GROUPS_COPY
+    if resume and (not copy.is_file() or sha256_file(copy) != sha256_file(path)):
+        raise InputError(
+            f"runs another plan of groups than {path} is now (a copy is {GROUPS_COPY} in it); resume with that, and "
+            "then change it with rlplan apply",
+            str(out),
+        )
 
 
 def _job(
-    path: Path, plan: GroupsPlan, group: PlannedGroup, name: str, workload: Workload, out: Path, resume: bool
+    path: Path, plan: GroupsPlan, group: PlannedGroup, name: str, workload: Workload, run_dir: Path, resume: bool
 ) -> GroupJob:
     source, planned = workload.jobs[name].source, group.jobs[name]
     assert source is not None, "its plan of groups has the digest of its source"
-    run_dir = out / name
     goes_on = resume and any((run_dir / "checkpoints").glob("*step-*"))
     own = _plan_of(source, input_path(plan.inputs.workload, path).parent)
     [execution] = prepare([own], run_dir, goes_on)
@@ -149,14 +186,18 @@ def _job(
             str(own),
         )
     nodes = _nodes(group, planned, execution, own)
-    seat = Seat(
+    return GroupJob(name, execution, seat_of(name, planned), nodes, planned)
+
+
+def seat_of(name: str, planned: GroupMember) -> Seat:
+    """A job's seat as its plan has it, in the plan's units."""
+    return Seat(
         name,
         (planned.rollout.units, planned.train.units),
         (planned.rollout.mean_s, planned.train.mean_s),
         (planned.rollout.switch_s, planned.train.switch_s),
         planned.pace_s,
     )
-    return GroupJob(name, execution, goes_on, seat, nodes, planned)
 
 
 def _plan_of(source: Source, folder: Path) -> Path:

@@ -27,7 +27,7 @@ def journal_header(group: str, permit_rule: str, seats: Sequence[Seat]) -> dict[
 def read_seat(fields: Mapping[str, Any]) -> Seat:
     """A seat as the journal has it."""
     pairs = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
-    return Seat(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})  # type: ignore[arg-type]
+    return Seat(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})
 
 
 class Journalled(NamedTuple):

@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -191,21 +191,18 @@ def this_machine(kind: str, devices: int) -> LeasedNode:
     return LeasedNode(ray.get_runtime_context().get_node_id(), facts)
 
 
-def parts_of_this_machine(kind: str, devices: Sequence[int]) -> list[LeasedNode]:
-    """The machine on which Ray was started for this run as several nodes, with cores of their own while there are
-    enough. Only of kind cpu, where devices are cores; raises ValueError otherwise.
+def part_of_this_machine(kind: str, devices: int, users: Mapping[int, int]) -> LeasedNode:
+    """Some cores of the machine on which Ray was started for this run, as a node of its own: those that the fewest
+    other nodes have. Only of kind cpu, where devices are cores; raises ValueError otherwise.
 
-    `devices`: cores of each node.
+    `users`: how many nodes have a core already.
     """
     if kind != "cpu":
         raise ValueError("GPUs of one machine are not shared out over nodes")
-    whole = this_machine(kind, sum(devices))
-    cores, parts, first = whole.facts.cores, [], 0
-    for own in devices:
-        held = tuple(sorted({cores[(first + number) % len(cores)] for number in range(own)}))
-        parts.append(LeasedNode(whole.node_id, whole.facts._replace(cores=held), part=True))
-        first += own
-    return parts
+    whole = this_machine(kind, devices)
+    fewest_first = sorted(whole.facts.cores, key=lambda core: users.get(core, 0))
+    cores = tuple(sorted(fewest_first[:devices]))
+    return LeasedNode(whole.node_id, whole.facts._replace(cores=cores), part=True)
 
 
 async def answers(node: LeasedNode) -> bool:

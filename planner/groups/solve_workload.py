@@ -102,7 +102,9 @@ def _replanned(
 ) -> _Solved:
     """New jobs beside the running ones, with the moves that pay or that a bound needs, and those that do not pay."""
     node_types, rules, objective = problem.node_types, problem.rules, workload.rules.objective
-    replanner = Replanner(node_types, rules, Patience(change_every_h(problem.remaining_s)), Effort())
+    # `rlplan apply` has a job stop at the end of its step, with a checkpoint: no work is lost.
+    patience = Patience(change_every_h(problem.remaining_s), wait_for_boundary=True)
+    replanner = Replanner(node_types, rules, patience, Effort())
     replanner.prices.credit_s = {name: problem.ahead_s.get(name, math.inf) for name in running.jobs}
     new = sorted(set(problem.jobs) - set(running.jobs))
     placed = running

@@ -90,7 +90,7 @@ class Move(Strict):
     """USD that the move costs once: `price_s` at the price of the nodes that the job would have on its own."""
 
     price_s: NonNegative
-    """Seconds of the cold start and of half an iteration, the work that a stop loses on average."""
+    """Seconds of the job's outage: its cold start. It stops at the end of an iteration, so that no work is lost."""
 
     together: Count
     """Moves with the same number pay together, or are needed together."""

@@ -105,6 +105,12 @@ class MoveMachine:
                     self.states[other] = "out"
         return self._next()
 
+    def again(self, job: str) -> list[Drain | Enter]:
+        """Nodes may be free by now for a job that lacked them."""
+        self._must_be(job, "short")
+        self.states[job] = "out"
+        return self._next()
+
     def lacking(self) -> list[str]:
         """Jobs for which there are no nodes, and no other job that could still give some back; empty while there is."""
         left = {job: state for job, state in self.states.items() if state != "done"}

@@ -117,6 +117,7 @@ def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, rul
         slowdown=PlannedSlowdown(
             mean=slow.mean, p50=slow.p50, p95=slow.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s
         ),
+        cold_s=job.cold_s,
     )
 
 

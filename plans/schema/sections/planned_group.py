@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ...phrases.numbers import count
-from ..base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, cross_errors
+from ..base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, cross_errors, is_none
 from .planned_job import WhyKey
 
 Index = Annotated[int, Field(ge=0, le=10**12)]
@@ -85,6 +85,10 @@ class GroupMember(Strict):
 
     slowdown: PlannedSlowdown
     """Slowdown of the job in the group."""
+
+    cold_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Seconds until the job's first phase begins on nodes that hold nothing of it: what joining the group takes. Null:
+    an older plan."""
 
 
 class GroupNode(Strict):

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from benchmarks.faults.driver import MARK, marked_processes
-from rlplan.executor.groups.prepare_group import prepare_group
+from rlplan.executor.groups.prepare_group import prepare_groups
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
@@ -80,8 +80,8 @@ def undisturbed(groups, tmp_path_factory):
     done = rlplan("execute", groups, "--steps", STEPS, "--out", out, "--json")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads(done.stdout) == {
-        "out": str(out), "group": "g1", "finished": True,
-        "jobs": {name: {"finished": True, "reason": "", "restarts": 0} for name in JOBS},
+        "out": str(out), "groups": ["g1"], "finished": True,
+        "jobs": {name: {"finished": True, "left": False, "reason": "", "restarts": 0} for name in JOBS},
     }  # fmt: skip
     return out
 
@@ -91,7 +91,7 @@ def trained(out: Path) -> dict[str, list[tuple[int, str, int, int, float]]]:
     return {
         name: sorted(
             (step, row["prompt"], row["sample"], row["tokens"], row["reward"])
-            for step, rows in read_run(out / name / TRACE).samples.items()
+            for step, rows in read_run(out / "g1" / name / TRACE).samples.items()
             for row in rows
             if row["fate"] == "trained"
         )
@@ -102,7 +102,7 @@ def trained(out: Path) -> dict[str, list[tuple[int, str, int, int, float]]]:
 def test_jobs_take_turns_and_none_computes_on_units_of_another(undisturbed):
     running: dict[int, str] = {}
     turns = dict.fromkeys(JOBS, 0)
-    for event in read_trace(undisturbed / TURNS):
+    for event in read_trace(undisturbed / "g1" / TURNS):
         if event["event"] in ("done", "leave"):
             running = {unit: job for unit, job in running.items() if job != event["job"]}
         for turn in event.get("begun", ()):
@@ -112,7 +112,7 @@ def test_jobs_take_turns_and_none_computes_on_units_of_another(undisturbed):
             turns[turn["job"]] += 1
     assert min(turns.values()) >= 2 * STEPS
     for name in JOBS:
-        log = read_run(undisturbed / name / TRACE)
+        log = read_run(undisturbed / "g1" / name / TRACE)
         assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
         assert sum(step["on_policy_violations"] for step in log.steps) == 0
         waited = [event for event in log.events if event["event"] == "permit"]
@@ -139,7 +139,7 @@ def test_killed_processes_cost_the_other_job_nothing_and_no_sample_is_lost(group
     try:
         for victim, when in (("one/.task.json", 1), ("ray::PermitActor", 2)):
             deadline = time.monotonic() + WAIT_S
-            while not (out / "one" / TRACE).exists() or len(read_run(out / "one" / TRACE).steps) < when:
+            while not (out / "g1" / "one" / TRACE).exists() or len(read_run(out / "g1" / "one" / TRACE).steps) < when:
                 assert driver.poll() is None and time.monotonic() < deadline, "the run made no progress"
                 time.sleep(0.1)
             struck = [process for process in marked_processes(token) if victim in process.command]
@@ -154,11 +154,11 @@ def test_killed_processes_cost_the_other_job_nothing_and_no_sample_is_lost(group
     assert driver.returncode == 0, result
     assert result["jobs"]["one"]["restarts"] >= 1 and result["jobs"]["two"]["restarts"] == 0
     assert trained(out) == trained(undisturbed)
-    assert read_run(out / "two" / TRACE).resumes == 0
+    assert read_run(out / "g1" / "two" / TRACE).resumes == 0
 
 
 def test_a_plan_of_groups_whose_jobs_changed_or_cannot_take_turns_is_refused(groups, tmp_path):
-    assert {room.pool for room in prepare_group(groups, "g1", tmp_path / "out", False).rooms} == {"main", "learn"}
+    assert {room.pool for room in prepare_groups(groups, "g1", tmp_path / "out", False)[0].rooms} == {"main", "learn"}
     folder = tmp_path / "copy"
     shutil.copytree(groups.parent, folder, ignore=shutil.ignore_patterns("model"))
     for name in JOBS:
@@ -166,9 +166,9 @@ def test_a_plan_of_groups_whose_jobs_changed_or_cannot_take_turns_is_refused(gro
     own = folder / "one" / "plan.yaml"
     own.write_text(own.read_text().replace("{train_pool: learn", "{train_pool: learn, streams: true"))
     with pytest.raises(InputError, match=r"one/plan\.yaml changed since it was solved"):
-        prepare_group(folder / "groups.yaml", None, tmp_path / "out", False)
+        prepare_groups(folder / "groups.yaml", None, tmp_path / "out", False)
     done = rlplan("solve", folder / "workload.yaml", "-o", folder / "new.yaml")
     assert done.returncode == 0, done.stderr
     with pytest.raises(InputError, match="job one: its plan trains beside its rollout") as refused:
-        prepare_group(folder / "new.yaml", None, tmp_path / "out", False)
+        prepare_groups(folder / "new.yaml", None, tmp_path / "out", False)
     assert str(own) in str(refused.value) and not (tmp_path / "out").exists()

@@ -1,0 +1,190 @@
+"""The process of a job in a co-execution group, started again when it dies.
+
+It runs `member_process`, and ends with this process at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import ray
+
+from ...plans.schema.sections.planned_group import GroupMember
+from ..placement.live_nodes import LeasedNode
+from ..prepare import Options
+from ..stopping import StopRequests
+from ..supervision import RestartBudget
+from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
+from .permit_actor import ask
+from .prepare_group import GroupJob
+
+PAUSE_S = 1.0  # before a job's process is started again
+END_S = 300.0  # that a process which was asked to leave its round has to end: it may write a checkpoint
+LINE_BYTES = 2**24  # of what a job's process tells at once
+
+
+class JobEnd(NamedTuple):
+    """How a job ended: its exit code (member_task.py), why, how often its process was started again, and whether it
+    left because a plan without it was applied."""
+
+    code: int
+    reason: str
+    restarts: int
+    left: bool = False
+
+
+class GroupWatcher(Protocol):
+    """What the command's screen implements; all calls come on the event loop."""
+
+    def phase(self, text: str) -> None:
+        """Something slow begins."""
+
+    def jobs(self, planned: Mapping[str, GroupMember]) -> None:
+        """The jobs that run from now on, as their plan has them."""
+
+    def told(self, job: str, what: dict[str, Any]) -> None:
+        """What a job's process told (member_process.py)."""
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+
+
+class JobProcess:
+    """See the module.
+
+    Args:
+        job: the job.
+        folder: of its run.
+        actor_name: Ray's name of the actor that gives its turns.
+        permits: that actor.
+        nodes: of the job's placement, in order.
+        options: of `execute`.
+        watcher: is told what the process tells.
+    """
+
+    def __init__(
+        self,
+        job: GroupJob,
+        folder: Path,
+        actor_name: str,
+        permits: Any,
+        nodes: Sequence[LeasedNode],
+        options: Options,
+        watcher: GroupWatcher,
+    ) -> None:
+        self.job, self.name = job, job.name
+        self.stop = StopRequests()
+        """What it is asked: to stop at its step's end, or at once; either way with a checkpoint."""
+        self._folder, self._actor_name, self._options = folder, actor_name, options
+        self._nodes = [(node.node_id, list(node.facts), node.part) for node in nodes]
+        self._watcher, self._permits = watcher, permits
+        self._process: asyncio.subprocess.Process | None = None
+        self._budget = RestartBudget(options.restarts_per_hour)
+        self._killed = ""
+        self._name = ""  # of its latest process
+
+    async def run(self) -> JobEnd:
+        """Run it to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
+        restarts, resume = 0, self._has_checkpoint()
+        while True:
+            try:
+                code, reason = await self._once(resume)
+            except OSError as error:  # of its folder; the other jobs go on
+                code, reason = FAILED, f"its process cannot be started: {error}"
+            finally:
+                self.kill()
+            await ask(lambda: self._permits, "leave", self.name, self._name)
+            if code in (DONE, BAD_INPUT, STOPPED):
+                return JobEnd(code, reason, restarts)
+            if self.stop.at_round_end.is_set():
+                return JobEnd(STOPPED if code == -signal.SIGINT else FAILED, reason, restarts)
+            if code == FAILED or not self._budget.take(time.monotonic()):
+                self._watcher.note(f"{self.name} has failed and leaves the group: {reason}")
+                return JobEnd(FAILED, reason, restarts)
+            restarts += 1
+            self._watcher.note(f"{self.name} is started again: {reason}")
+            await asyncio.sleep(PAUSE_S)
+            resume = self._has_checkpoint()
+
+    def _has_checkpoint(self) -> bool:
+        return any((self._folder / "checkpoints").glob("*step-*"))
+
+    async def _once(self, resume: bool) -> tuple[int, str]:
+        """Start its process and wait for its end: (exit code, why)."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        options = asdict(self._options) | {"resume": resume, "history": None}
+        plan = str(self.job.execution.plan_path.resolve())
+        self._name = f"{self.name}-{uuid.uuid4().hex}"
+        task = MemberTask(
+            self.name,
+            plan,
+            str(self._folder.resolve()),
+            self._actor_name,
+            self._name,
+            os.getpid(),
+            self._nodes,
+            options,
+        )
+        task_file = self._folder / ".task.json"
+        task.write(task_file)
+        self._killed, failure = "", ""
+        with (self._folder / "driver.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "rlplan.executor.groups.member_process", str(task_file),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+                env={**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+                limit=LINE_BYTES,
+                start_new_session=True,  # a terminal's Ctrl-C is for the group's driver, which passes it on
+            )  # fmt: skip
+        self._process = process
+        passing = asyncio.create_task(self._pass_on())
+        try:
+            assert process.stdout is not None
+            async for line in process.stdout:
+                told = _told(line)
+                failure = told.get("text", "") if told.get("tell") == "failed" else failure
+                self._watcher.told(self.name, told)
+            code = await process.wait()
+        finally:
+            passing.cancel()
+        ended = f"its process ended with {'signal' if code < 0 else 'exit code'} {abs(code)}"
+        return code, self._killed or failure or f"{ended}; see {self._folder / 'driver.log'}"
+
+    async def _pass_on(self) -> None:
+        """Pass a stop on: the round's end is waited for, then the round is left, then the process ended."""
+        await self.stop.at_round_end.wait()
+        self._signal(signal.SIGINT)
+        await self.stop.immediately.wait()
+        self._signal(signal.SIGINT)
+        await asyncio.sleep(END_S)
+        self.kill("it did not stop")
+
+    def kill(self, reason: str = "") -> None:
+        """End its process at once, if it runs; Ray ends its actors."""
+        self._killed = self._killed or reason
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _told(line: bytes) -> dict[str, Any]:
+    """What a line of a job's process tells; what is none of its lines is a note."""
+    with contextlib.suppress(ValueError):
+        told = json.loads(line)
+        if isinstance(told, dict) and "tell" in told:
+            return told
+    return {"tell": "note", "text": line.decode(errors="replace").rstrip()}

@@ -1,0 +1,154 @@
+"""A co-execution group that runs: its nodes, the actor that gives its permits, and the seats of its jobs.
+
+Invariants:
+- a node is held while a job of the group has a seat on it, and given back when the last of them gives its seat up;
+- a unit has one number for good: no other node of the group ever gets the number (moves/live_units.py).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from ...plans.yaml.errors import InputError
+from ...rounds.permits.permit_events import Seat
+from ...traces.groups.group_turns import TURNS
+from ...traces.trace import TraceError
+from ..placement.live_nodes import LeasedNode
+from ..placement.node_pool import NodePool
+from .moves.live_units import Units, live_seat, live_units
+from .permit_actor import GroupState, ask, start_permits
+from .prepare_group import PreparedGroup
+from .turn_journal import Journalled, journalled_seats
+
+
+class LiveGroup:
+    """See the module; `LiveGroup.start` makes one.
+
+    Attributes:
+        key: its id.
+        folder: of its journal and of its jobs' runs.
+        actor_name: Ray's name of its actor.
+        permits: the actor.
+        seats: of its jobs, in live units.
+        state: as the actor told it last; None before.
+    """
+
+    def __init__(self, key: str, folder: Path, actor_name: str, permits: Any, pool: NodePool, fresh: int) -> None:
+        self.key, self.folder, self.actor_name, self.permits = key, folder, actor_name, permits
+        self.seats: dict[str, Seat] = {}
+        self.state: GroupState | None = None
+        self._pool = pool
+        self._nodes: dict[Units, LeasedNode] = {}
+        self._fresh = fresh
+
+    @classmethod
+    async def start(
+        cls, planned: PreparedGroup, names: Collection[str], folder: Path, pool: NodePool, resume: bool
+    ) -> LiveGroup:
+        """Start a group with seats for jobs of these names; others of the plan may follow.
+
+        With `resume` its journal is gone on with, if there is one. Raises InputError if the cluster has no nodes for
+        it, RunFailed if the actor cannot be started.
+        """
+        journal = folder / TURNS
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            journal.unlink(missing_ok=True)  # of a start that came to no turn's end
+        known = _known(journal)
+        first = [job.seat for job in planned.jobs if job.name in names] if known is None else known.first
+        actor_name = f"permits-{planned.key}-{uuid.uuid4().hex}"
+        permits = start_permits(actor_name, planned.key, planned.permit_rule, first, journal)
+        group = cls(planned.key, folder, actor_name, permits, pool, 0 if known is None else known.fresh)
+        try:
+            await group._seat_anew(planned, names, {} if known is None else known.now)
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    async def _seat_anew(self, planned: PreparedGroup, names: Collection[str], before: dict[str, Seat]) -> None:
+        """Seats for jobs none of which runs yet; `before`: the seats that the journal has."""
+        for name in before:  # a driver that was killed said of none that it had ended
+            await ask(self._actor, "leave", name, f"before {self.actor_name}")
+        seats = {job.name: job.seat for job in planned.jobs}
+        stay = sorted(before.keys() & set(names))
+        try:
+            live = live_units({name: before[name] for name in stay}, seats, planned.units, stay, self._fresh)
+        except ValueError:  # they had other nodes; none of them runs
+            live = live_units({}, seats, planned.units, (), self._fresh)
+        for name, seat in before.items():
+            if name not in stay or live_seat(seats[name], planned.units, live).units != seat.units:
+                await ask(self._actor, "give_up", name)
+        await self._take(planned, live, names)
+
+    async def enter(self, planned: PreparedGroup, names: Collection[str]) -> None:
+        """Lease nodes for jobs that come, and give them seats; the jobs that are there get the plan's seconds.
+
+        Raises InputError if the cluster lacks nodes, or the jobs that are there would change theirs; RunFailed.
+        """
+        planned_seats = {job.name: job.seat for job in planned.jobs}
+        stay = self.seats.keys() & planned_seats.keys() - set(names)
+        try:
+            live = live_units(self.seats, planned_seats, planned.units, stay, self._fresh)
+        except ValueError as error:
+            raise InputError(f"group {self.key}: {error}", str(planned.plan_path)) from None
+        await self._take(planned, live, {*stay, *names})
+
+    async def _take(self, planned: PreparedGroup, live: list[Units], names: Collection[str]) -> None:
+        seats = {job.name: live_seat(job.seat, planned.units, live) for job in planned.jobs if job.name in names}
+        wanted = {unit for seat in seats.values() for phase in seat.units for unit in phase}
+        missing = [n for n, units in enumerate(live) if wanted & set(units) and units not in self._nodes]
+        for n, node in zip(missing, await self._pool.take([planned.rooms[n] for n in missing]), strict=True):
+            self._nodes[live[n]] = node
+        self._fresh = max([self._fresh, *(unit + 1 for unit in wanted)])
+        for name, seat in seats.items():
+            await ask(self._actor, "take_seat", seat)
+            self.seats[name] = seat
+
+    def nodes_of(self, planned: PreparedGroup, name: str) -> list[LeasedNode]:
+        """The nodes that stand for those of a job's own placement, in order; the job has a seat."""
+        job, seat = planned.job(name), self.seats[name]
+        new_of = {
+            old: new
+            for olds, news in zip(job.seat.units, seat.units, strict=True)
+            for old, new in zip(olds, news, strict=True)
+        }
+        held = {unit: node for units, node in self._nodes.items() for unit in units}
+        return [next(held[new_of[unit]] for unit in planned.units[n] if unit in new_of) for n in job.nodes]
+
+    async def left(self, name: str) -> None:
+        """A job whose processes have ended gives its seat up, and the nodes that only it was on. Raises RunFailed."""
+        await ask(self._actor, "give_up", name)
+        self.seats.pop(name, None)
+        held = {unit for seat in self.seats.values() for phase in seat.units for unit in phase}
+        for units in [units for units in self._nodes if not held & set(units)]:
+            self._pool.give_back(self._nodes.pop(units))
+
+    async def look(self) -> GroupState:
+        """The group as it is now. Raises RunFailed if its actor is gone."""
+        self.state = GroupState(*await ask(self._actor, "state"))
+        return self.state
+
+    def close(self) -> None:
+        """End its actor, and give its nodes back; its jobs' processes have ended."""
+        ray.kill(self.permits, no_restart=True)
+        for units in list(self._nodes):
+            self._pool.give_back(self._nodes.pop(units))
+
+    def _actor(self) -> Any:
+        return self.permits
+
+
+def _known(journal: Path) -> Journalled | None:
+    """What a journal says of a group's seats; None without one. Raises InputError if it is damaged."""
+    if not journal.is_file() or not journal.stat().st_size:
+        return None
+    try:
+        return journalled_seats(journal)
+    except TraceError as error:
+        raise InputError(f"{error}; choose another --out") from None

@@ -1,0 +1,280 @@
+"""Carries a new plan of groups out: asks the move machine what is next, does it, and writes what happened.
+
+Invariants:
+- what is done stands in the journal of moves, a plan's acceptance before its first move: a driver that is killed and
+  started again by `execute --resume` makes the moves that are left;
+- every wait ends: a job that does not stop within its deadline is killed, and goes on from its last checkpoint; one
+  that finds no nodes within `node_patience_s`, or fails for good on the way, gives its move up, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ....plans.yaml.errors import InputError
+from ....plans.yaml.yaml_io import atomic_write
+from ....rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
+from ....traces.groups.group_turns import GROUPS_COPY
+from ....traces.groups.groups_folder import job_folder
+from ...records.execution_folder import written
+from ..job_process import JobEnd
+from ..live_group import LiveGroup
+from ..member_task import BAD_INPUT, DONE
+from ..prepare_group import PreparedGroup
+from .group_change import GroupChange, planned_change
+from .move_journal import MoveJournal, Request, take_request
+
+DRAIN_FACTOR, LEAST_DRAIN_S = 10.0, 300.0  # seconds that a job may take to stop, over an iteration's, and at least
+START_S = 1800.0  # that a job may take until it is ready in its new group
+AGAIN_S = 10.0  # after which nodes are looked for again
+
+
+class RunningGroups(Protocol):
+    """The groups and jobs that move (group_run.py)."""
+
+    groups: dict[str, LiveGroup]
+
+    def group_of(self, job: str) -> str | None:
+        """The group in which a job's process runs."""
+
+    def ended(self) -> set[str]:
+        """Jobs that ran and have ended for good."""
+
+    def stop_job(self, job: str, at_once: bool) -> None:
+        """Ask a job to stop, with a checkpoint."""
+
+    def kill_job(self, job: str, reason: str) -> None:
+        """End a job's process."""
+
+    async def start_job(self, planned: PreparedGroup, job: str) -> None:
+        """Start a job in a group of the plan. Raises InputError if there are no nodes, RunFailed."""
+
+    async def settle(self, groups: dict[str, PreparedGroup]) -> None:
+        """All moves are made: the jobs' seconds are those of the plan, empty groups end, spare nodes go back."""
+
+    def keep_nodes(self) -> None:
+        """Moves begin: nodes that are given back may be needed."""
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+
+
+@dataclass
+class _UnderWay:
+    """A change that is made. Times are seconds of `time.monotonic`."""
+
+    id: str
+    groups: dict[str, PreparedGroup]
+    machine: MoveMachine
+    began: float = field(default_factory=time.monotonic)
+    drains: dict[str, float] = field(default_factory=dict)
+    """Since when each job is to stop."""
+    told_at_once: set[str] = field(default_factory=set)
+    out: dict[str, float] = field(default_factory=dict)
+    """Since when each job stands still."""
+    enters: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Since when each job starts in its new group, and how often it had arrived there before."""
+    looked: float = 0.0
+
+
+def bring_job(out: Path, job: str, group: str) -> None:
+    """Have a job's run, wherever it is, in the folder of this group. Raises RunFailed if the disk refuses."""
+    old, new = job_folder(out, job), out / group / job
+    if old is None or old == new:
+        return
+    with written(new):
+        new.parent.mkdir(parents=True, exist_ok=True)
+        old.rename(new)
+
+
+class MoveDriver:
+    """See the module.
+
+    Args:
+        out: the folder of the groups.
+        running: the groups.
+        node_patience_s: seconds that a job waits for nodes where it goes.
+
+    Raises InputError or RunFailed if the journal of moves cannot be read or written.
+    """
+
+    def __init__(self, out: Path, running: RunningGroups, node_patience_s: float) -> None:
+        self._out, self._running, self._patience_s = out, running, node_patience_s
+        self._journal = MoveJournal(out)
+        self._now: _UnderWay | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether moves are left."""
+        return self._now is not None
+
+    def pending(self) -> set[str]:
+        """Jobs that a plan which was accepted earlier wants elsewhere, and that had not arrived there."""
+        left = self._journal.unfinished
+        return set() if left is None else {job for job, (_, to) in left.moves.items() if to and job not in left.made}
+
+    async def go_on(self, groups: dict[str, PreparedGroup]) -> None:
+        """Make the moves that an earlier driver left; all jobs stand still. Raises RunFailed."""
+        left = self._journal.unfinished
+        if left is None:
+            return
+        moves = [JobMove(job, None, left.moves[job][1]) for job in left.moves if job in self.pending()]
+        self._now = _UnderWay(left.id, groups, MoveMachine(moves))
+        self._journal.write("resumed", id=left.id, left=[move.job for move in moves])
+        self._running.keep_nodes()
+        await self._do(self._now.machine.begin())
+
+    async def look(self) -> None:
+        """Look for a request, or at what is under way; call it about every second. Raises RunFailed."""
+        if (request := take_request(self._out)) is not None:
+            await self._consider(request)
+        if self._now is None:
+            return
+        now = time.monotonic()
+        self._look_at_drains(self._now, now)
+        await self._look_at_starts(self._now, now)
+        await self._look_for_nodes(self._now, now)
+        await self._finish_if_done()
+
+    async def job_ended(self, job: str, end: JobEnd) -> bool:
+        """The process of a job has ended; returns whether the job moves, and has not ended. Raises RunFailed."""
+        now = self._now
+        if now is None or now.machine.states.get(job, "done") == "done":
+            return False
+        moves = now.machine.states[job] == "drains" and end.code not in (DONE, BAD_INPUT)
+        drained_s = time.monotonic() - now.drains.pop(job, time.monotonic())
+        now.enters.pop(job, None)
+        if moves:
+            self._journal.write("out", id=now.id, job=job, drain_s=round(drained_s, 3))
+            now.out[job] = time.monotonic()
+            await self._do(now.machine.out(job))
+        else:
+            self._journal.write("failed", id=now.id, job=job, reason="it is done" if end.code == DONE else end.reason)
+            await self._do(now.machine.ended(job))
+        await self._finish_if_done()
+        return moves and now.machine.moves[job].to_group is not None
+
+    def stopped(self) -> None:
+        """The driver ends; moves that are left are made by the next."""
+        if self._now is not None:
+            self._journal.write("stopped", id=self._now.id)
+        self._journal.close()
+
+    # -- a request -----------------------------------------------------------------------------------------------------
+
+    async def _consider(self, request: Request) -> None:
+        if self._now is not None:
+            if self._now.id != request.id:
+                self._refuse(request, f"the moves of request {self._now.id} are under way; apply again after them")
+            return
+        try:
+            change = await asyncio.to_thread(planned_change, self._out, Path(request.plan), self._running.ended())
+            if change.sha256 != request.sha256:
+                raise InputError("changed after it was applied; apply it again", request.plan)
+        except InputError as error:
+            self._refuse(request, str(error))
+            return
+        await self._accept(request.id, change)
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        self._journal.write("refused", id=request.id, reason=reason)
+        self._running.note(f"{request.plan} is not applied: {reason}")
+
+    async def _accept(self, request_id: str, change: GroupChange) -> None:
+        plan = change.path.read_text(encoding="utf-8")
+        # The copy in `out` is what a driver that is started again goes by, so it comes last.
+        for folder in (*(group.folder for group in self._running.groups.values()), self._out):
+            with written(folder / GROUPS_COPY):
+                atomic_write(folder / GROUPS_COPY, plan)
+        self._journal.write("wanted", id=request_id, plan=str(change.path), sha256=change.sha256, moves=change.rows())
+        self._running.note(f"{change.path} is applied: {len(change.moves)} moves")
+        self._now = _UnderWay(request_id, change.groups, MoveMachine(change.moves))
+        self._running.keep_nodes()
+        await self._do(self._now.machine.begin())
+        await self._finish_if_done()
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    async def _do(self, actions: list[Drain | Enter]) -> None:
+        assert self._now is not None
+        for action in actions:
+            if isinstance(action, Drain):
+                await self._drain(self._now, action.job)
+            else:
+                await self._enter(self._now, action)
+
+    async def _drain(self, now: _UnderWay, job: str) -> None:
+        self._journal.write("drain", id=now.id, job=job)
+        now.drains[job] = time.monotonic()
+        if self._running.group_of(job) is None:  # it has ended meanwhile
+            self._journal.write("failed", id=now.id, job=job, reason="it has ended")
+            await self._do(now.machine.ended(job))
+            return
+        self._running.stop_job(job, at_once=False)
+
+    async def _enter(self, now: _UnderWay, action: Enter) -> None:
+        job, group = action.job, action.group
+        planned = now.groups[group]
+        bring_job(self._out, job, group)
+        self._journal.write("enter", id=now.id, job=job, group=group)
+        try:
+            await self._running.start_job(planned, job)
+        except InputError as error:
+            self._journal.write("short", id=now.id, job=job, reason=str(error))
+            self._running.note(f"{job} waits for nodes: {error}")
+            now.out.setdefault(job, time.monotonic())
+            now.looked = time.monotonic()
+            await self._do(now.machine.short(job))
+            return
+        state = await self._running.groups[group].look()  # its process takes seconds to start
+        now.enters[job] = (time.monotonic(), abs(state.arrivals.get(job, 0)))
+
+    # -- what is waited for --------------------------------------------------------------------------------------------
+
+    def _look_at_drains(self, now: _UnderWay, time_s: float) -> None:
+        for job, since in now.drains.items():
+            group = self._running.groups.get(self._running.group_of(job) or "")
+            pace_s = 0.0 if group is None else group.seats[job].pace_s
+            if job not in now.told_at_once and time_s - since > max(LEAST_DRAIN_S, DRAIN_FACTOR * pace_s):
+                now.told_at_once.add(job)
+                self._running.note(f"{job} did not stop at the end of its step; its step is left")
+                self._running.stop_job(job, at_once=True)
+
+    async def _look_at_starts(self, now: _UnderWay, time_s: float) -> None:
+        for job, (since, before) in list(now.enters.items()):
+            group = self._running.groups.get(now.machine.moves[job].to_group or "")
+            arrived = 0 if group is None or group.state is None else group.state.arrivals.get(job, 0)
+            if arrived > before:
+                now.enters.pop(job)
+                outage_s = time_s - now.out.get(job, since)
+                self._journal.write(
+                    "in", id=now.id, job=job, start_s=round(time_s - since, 3), outage_s=round(outage_s, 3)
+                )
+                await self._do(now.machine.entered(job))
+            elif time_s - since > START_S:
+                self._running.kill_job(job, f"it was not ready within {START_S:.0f} s")
+
+    async def _look_for_nodes(self, now: _UnderWay, time_s: float) -> None:
+        if not now.machine.lacking() or time_s - now.looked < AGAIN_S:
+            return
+        for job in now.machine.lacking():
+            if time_s - now.out[job] > self._patience_s:
+                self._journal.write("failed", id=now.id, job=job, reason="no nodes for it were found")
+                self._running.note(f"{job} is given up: no nodes for it were found in {self._patience_s:.0f} s")
+                await self._do(now.machine.ended(job))
+            else:
+                await self._do(now.machine.again(job))
+
+    async def _finish_if_done(self) -> None:
+        now = self._now
+        if now is None or not now.machine.done:
+            return
+        self._now = None
+        await self._running.settle(now.groups)
+        seconds = round(time.monotonic() - now.began, 3)
+        self._journal.write("applied", id=now.id, seconds=seconds)
+        self._running.note(f"all moves are made, in {seconds:.1f} s")

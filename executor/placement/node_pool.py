@@ -1,0 +1,104 @@
+"""The nodes of the groups that one driver runs: leased when a job needs them, given back when no job does.
+
+While moves are made, nodes that a group gives back are kept for the jobs that go there, so that no other tenant of the
+cluster takes them in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ...plans.yaml.errors import InputError
+from .live_nodes import LeasedNode, choose, cluster_nodes, device_resource, lease, part_of_this_machine
+from .seat_keeper import same_versions
+from .seats import Room
+
+
+class NodePool:
+    """See the module.
+
+    Args:
+        kind: of all devices, `cpu` or `cuda`.
+        own_machine: whether Ray was started for this run; its machine then stands for all nodes, with cores of its own
+            for each while there are enough.
+
+    Invariant: a node that was leased is held by one taker, kept as spare, or released.
+    """
+
+    def __init__(self, kind: str, own_machine: bool) -> None:
+        self.kind = kind
+        self.keeps = False
+        """Whether nodes that are given back are kept for the next that need such a node."""
+        self._own_machine = own_machine
+        self._rooms: dict[int, tuple[str, int]] = {}  # pool and devices of each node, by its id()
+        self._held: list[LeasedNode] = []
+        self._spare: list[LeasedNode] = []
+
+    async def take(self, rooms: Sequence[Room]) -> list[LeasedNode]:
+        """A node for each room. Raises InputError if the cluster lacks one, RunFailed if no process starts there; no
+        node is held then."""
+        if self._own_machine:
+            return [self._part(room) for room in rooms]
+        resource = device_resource(self.kind)
+        taken: dict[int, LeasedNode] = {}
+        try:
+            for number, room in enumerate(rooms):
+                if (spare := self._spare_for(room)) is not None:
+                    self._spare.remove(spare)
+                    taken[number] = self._hold(spare, room)
+            missing = [number for number in range(len(rooms)) if number not in taken]
+            chosen, lack = choose(cluster_nodes(resource), [rooms[number] for number in missing], resource)
+            if lack is not None:
+                raise InputError(f"{lack}; start more nodes, wait for other jobs, or solve for this cluster")
+            for number, free in zip(missing, chosen, strict=True):
+                room = rooms[number]
+                held = None if free is None else await lease(free, resource, room.devices)
+                if held is None:
+                    raise InputError(f"a node of pool '{room.pool}' was taken by others meanwhile; try again")
+                taken[number] = self._hold(held, room)
+            if self._held:
+                same_versions(self._held)
+        except BaseException:
+            for node in taken.values():
+                self.give_back(node)
+            raise
+        return [taken[number] for number in range(len(rooms))]
+
+    def give_back(self, node: LeasedNode) -> None:
+        """Nobody needs this node any more."""
+        self._held = [each for each in self._held if each is not node]
+        if self.keeps and not self._own_machine:
+            self._spare.append(node)
+        else:
+            self._release(node)
+
+    def release_spare(self) -> None:
+        """Release the nodes that nobody took again, and keep none from now on."""
+        self.keeps = False
+        for node in self._spare:
+            self._release(node)
+        self._spare = []
+
+    def close(self) -> None:
+        """Release all nodes."""
+        self.release_spare()
+        for node in list(self._held):
+            self.give_back(node)
+
+    def _spare_for(self, room: Room) -> LeasedNode | None:
+        alike = (node for node in self._spare if self._rooms[id(node)][:2] == (room.pool, room.devices))
+        return next(alike, None)
+
+    def _hold(self, node: LeasedNode, room: Room) -> LeasedNode:
+        self._rooms[id(node)] = (room.pool, room.devices)
+        self._held.append(node)
+        return node
+
+    def _release(self, node: LeasedNode) -> None:
+        self._rooms.pop(id(node), None)
+        node.release()
+
+    def _part(self, room: Room) -> LeasedNode:
+        users = Counter(core for node in self._held for core in node.facts.cores)
+        return self._hold(part_of_this_machine(self.kind, room.devices, users), room)
