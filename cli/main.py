@@ -36,6 +36,8 @@ _COMMANDS = {
     "show": "Draw a plan: in the terminal, or as a page.",
     "simulate": "Simulate a run of a plan, as it is or with other values.",
     "execute": "Run real training as one plan says, or several in turns.",
+    "apply": "Make running groups those of a new plan, job by job.",
+    "status": "Show what running groups do now: jobs, turns, slowdowns, moves.",
     "report": "Show what a run did beside what its plan predicted.",
     "tune": "Refit costs and lengths from a run; a new plan where it gains more than the error.",
     "fmt": "Rewrite documents in canonical form.",

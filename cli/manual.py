@@ -162,6 +162,23 @@ PAGES = {
         f"{_DONE}, 1 the run failed or --dry-run has findings, 130 interrupted, with a checkpoint",
         ("report", "tune"),
     ),
+    "apply": Page(
+        (
+            ("A job came or left", "rlplan solve workload.yaml --from runs/a/groups.yaml --out new.yaml"),
+            ("What would move, at what price", "rlplan apply new.yaml --out runs/a --dry-run"),
+            ("Make the moves", "rlplan apply new.yaml --out runs/a"),
+        ),
+        f"{_DONE}, 1 a move failed or the driver of the groups ended",
+        ("status", "solve", "diff"),
+    ),
+    "status": Page(
+        (
+            ("Who does what now", "rlplan status runs/a"),
+            ("Again and again", "rlplan status runs/a --watch"),
+        ),
+        _DONE,
+        ("apply", "report"),
+    ),
     "report": Page(
         (
             ("Predicted beside measured", "rlplan report runs/a"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ...plans.schema.groups_plan import load_groups_plan
+from ...plans.schema.sections.planned_group import GroupMember
 from ...plans.yaml.errors import InputError
 from ..trace import TraceError
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
@@ -27,27 +29,29 @@ def group_report(folder: Path) -> dict[str, Any]:
 
     Of each job: `iteration_s`, mean seconds between two ends of training, but for the first WARM after each start of
     its process and for the time before the first or after the last iteration of another job; `slowdown`, these over
-    the seconds that the plan has for it alone; None where there are none. `waited_s`: mean seconds that a turn was
-    waited for, by phase. Of each unit: its pool, and `busy`, the share of that time in which a turn held it; the time
-    in which a group that was resumed stood still counts as idle.
+    the seconds that the plan has for it alone; None where there are none. Where jobs came or went while others ran, the
+    time since the last of them counts. `waited_s`: mean seconds that a turn was waited for, by phase. Of each unit: its
+    pool, and `busy`, the share of that time in which a turn held it; the time in which a group that was resumed stood
+    still counts as idle. `left`: steps and starts of jobs that were in the group, and are in its plan no more.
     """
     try:
         turns = read_turns(folder / TURNS)
     except (TraceError, OSError) as error:
         raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
     planned = load_groups_plan(folder / GROUPS_COPY).groups.get(turns.group)
-    if planned is None or set(planned.jobs) != set(turns.arrivals):
+    members = {} if planned is None else planned.jobs
+    gone = turns.arrivals.keys() - members.keys()
+    if gone & set(turns.seated) or (not turns.changes and turns.arrivals.keys() != members.keys()):
         raise InputError(f"{TURNS} and {GROUPS_COPY} are not of the same group", str(folder))
-    begin_s, end_s = _together(turns)
+    begin_s, end_s = _together(turns, members)
     jobs: dict[str, Any] = {}
-    for name, member in planned.jobs.items():
+    for name, member in members.items():
         own = [turn for turn in turns.turns if turn.job == name]
-        ends = [turn.end_s for turn in own if turn.ended and turn.phase == "train"]
         iterations = _iterations_s(own, begin_s, end_s)
         iteration_s = fmean(iterations) if iterations else None
         slowdown = None if iteration_s is None else iteration_s / member.slowdown.alone_s
         jobs[name] = {
-            "steps": len(ends),
+            "steps": _steps(turns, name),
             "starts": turns.arrivals.get(name, 0),
             "iteration_s": iteration_s,
             "alone_s": member.slowdown.alone_s,
@@ -66,12 +70,10 @@ def group_report(folder: Path) -> dict[str, Any]:
         "together_s": [begin_s, end_s],
         "jobs": jobs,
         "units": {
-            str(unit): {
-                "pool": planned.nodes[planned.node_of_unit(unit)].pool,
-                "busy": _busy(turns, unit, begin_s, end_s),
-            }
-            for unit in turns.units
+            str(unit): {"pool": pool, "busy": _busy(turns, unit, begin_s, end_s)}
+            for unit, pool in _pools(turns, members).items()
         },
+        "left": {name: {"steps": _steps(turns, name), "starts": turns.arrivals[name]} for name in sorted(gone)},
         "turns": [asdict(turn) for turn in turns.turns],
     }
 
@@ -86,11 +88,29 @@ def _iterations_s(own: list[TurnTaken], begin_s: float, end_s: float) -> list[fl
     return [later - earlier for each in kept for earlier, later in itertools.pairwise(each)]
 
 
-def _together(turns: GroupTurns) -> tuple[float, float]:
-    """The time in which all jobs ran and were warm: (begin, end), in seconds since the group began."""
-    ends: dict[str, list[float]] = {job: [] for job in turns.arrivals}
+def _steps(turns: GroupTurns, job: str) -> int:
+    return sum(turn.ended and turn.phase == "train" for turn in turns.turns if turn.job == job)
+
+
+def _pools(turns: GroupTurns, members: Mapping[str, GroupMember]) -> dict[int, str | None]:
+    """The pool of each unit, by the phases that the plan's jobs ran on it; None: only jobs that left had it."""
+    pools: dict[int, str | None] = dict.fromkeys(turns.units)
     for turn in turns.turns:
-        if turn.phase == "train" and turn.ended:
+        if turn.job in members:
+            phase = members[turn.job].rollout if turn.phase == "rollout" else members[turn.job].train
+            pools |= dict.fromkeys(turn.units, phase.pool)
+    return pools
+
+
+def _together(turns: GroupTurns, members: Mapping[str, GroupMember]) -> tuple[float, float]:
+    """The time in which all of the plan's jobs ran and were warm: (begin, end), in seconds since the group began.
+
+    It begins after the last job came, or left for good; one that is done gives its seat up too, and ends the time.
+    """
+    since_s = max((t_s for t_s, job, came in turns.changes if came or job not in members), default=0.0)
+    ends: dict[str, list[float]] = {job: [] for job in members}
+    for turn in turns.turns:
+        if turn.job in members and turn.phase == "train" and turn.ended and turn.end_s >= since_s:
             ends[turn.job].append(turn.end_s)
     known = [each for each in ends.values() if each]
     if not known:

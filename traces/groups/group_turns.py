@@ -46,6 +46,12 @@ class GroupTurns:
         turns: of all jobs, in the order of their ends; those that still ran when the journal was read end with it.
         arrivals: how often each job arrived: once, and once more for each start after a death.
         end_s: time of the last event, in seconds since the group began.
+        began_s: when the group began, in seconds since 1970.
+        seated: jobs that have a seat.
+        absent: those of them of which no process is ready: they start, or have ended.
+        running: the turns that ran when the journal was read, by job, as the journal has them.
+        waits_for: jobs for whom each waiting job waited last although its own nodes were free.
+        changes: (seconds, job, whether it got a seat) of seats that were given and given up while the group ran.
     """
 
     group: str
@@ -54,6 +60,28 @@ class GroupTurns:
     turns: list[TurnTaken] = field(default_factory=list)
     arrivals: dict[str, int] = field(default_factory=dict)
     end_s: float = 0.0
+    began_s: float = 0.0
+    seated: list[str] = field(default_factory=list)
+    absent: set[str] = field(default_factory=set)
+    running: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waits_for: dict[str, list[str]] = field(default_factory=dict)
+    changes: list[tuple[float, str, bool]] = field(default_factory=list)
+
+    def take_seat(self, event: dict[str, Any], now_s: float) -> None:
+        """A job got a seat, or other seconds for its own."""
+        job = event["job"]
+        self.units = tuple(sorted({*self.units, *(unit for phase in event["seat"]["units"] for unit in phase)}))
+        self.arrivals.setdefault(job, 0)
+        if job not in self.seated:
+            self.seated.append(job)
+            self.absent.add(job)
+            self.changes.append((now_s, job, True))
+
+    def give_up(self, job: str, now_s: float) -> None:
+        """A job gave its seat up."""
+        if job in self.seated:
+            self.seated.remove(job)
+            self.changes.append((now_s, job, False))
 
 
 def read_turns(path: Path) -> GroupTurns:
@@ -66,6 +94,7 @@ def read_turns(path: Path) -> GroupTurns:
         units = {unit for seat in first["seats"] for phase in seat["units"] for unit in phase}
         read = GroupTurns(str(first["group"]), str(first["rule"]), tuple(sorted(units)))
         read.arrivals = {seat["job"]: 0 for seat in first["seats"]}
+        read.began_s, read.seated, read.absent = float(first["began_s"]), list(read.arrivals), set(read.arrivals)
 
         def end(job: str, now_s: float, ended: bool) -> None:
             turn = running.pop(job, None)
@@ -85,13 +114,22 @@ def read_turns(path: Path) -> GroupTurns:
                 case "ready":
                     end(event["job"], now_s, False)
                     read.arrivals[event["job"]] += 1
+                    read.absent.discard(event["job"])
                 case "leave":
                     end(event["job"], now_s, False)
+                    read.absent.add(event["job"])
+                case "seat":
+                    read.take_seat(event, now_s)
+                case "unseat":
+                    end(event["job"], now_s, False)
+                    read.give_up(event["job"], now_s)
                 case "done":
                     end(event["job"], now_s, True)
                 case "turns":
+                    read.waits_for = event["waits_for"]
                     for turn in event["begun"]:
                         running[turn["job"]] = turn
+        read.running = dict(running)
         for job in list(running):
             end(job, read.end_s, False)
     except (KeyError, IndexError, TypeError) as error:

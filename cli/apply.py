@@ -1,0 +1,119 @@
+"""`rlplan apply GROUPS`"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .main import EXIT_FAILED
+from .shared.options import Finite
+
+LOOK_S = 0.5
+"""How often the journal of moves is read."""
+
+HEARD_S = 60.0
+"""Seconds within which the driver must have answered: it looks about once a second."""
+
+
+@click.command("apply")
+@click.argument("plan", metavar="GROUPS", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder of the groups that run: the --out of execute."
+)
+@click.option("--dry-run", is_flag=True, help="Check the plan and print its moves with their prices, and stop.")
+@click.option(
+    "--timeout",
+    type=Finite(min=1),
+    default=None,
+    help="Seconds until the command stops waiting; the moves go on. Default: until all are made.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, as_json: bool) -> int:
+    """Have the groups that run in --out become those of the plan GROUPS, while the other jobs go on.
+
+    GROUPS is what `rlplan solve workload.yaml --from OUT/groups.yaml` wrote. Jobs that it lacks stop at the end of
+    their step, with a checkpoint; jobs that it moves do the same, and start again on their new nodes; jobs that are new
+    start when the others have made room. A group never has jobs of both plans together, so that every bound holds on
+    the way. The driver of the groups makes the moves and writes each into OUT/moves.jsonl: if this command is ended,
+    the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT --resume`
+    makes the moves that are left.
+    """
+    from ..executor.groups.moves.group_change import planned_change
+    from ..executor.groups.moves.move_journal import Request, write_request
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..traces.groups.groups_status import groups_status
+    from .shared.findings import memory_findings, must_fit_memory
+
+    status = groups_status(out)
+    known = status["moves"]
+    if known is not None and known["sha256"] == sha256_file(plan):
+        if dry_run or known["state"] != "under way":
+            return _told(known, as_json)
+        request_id = known["id"]
+    else:
+        ended = {name for name, row in status["jobs"].items() if row["state"] == "ended"}
+        change = planned_change(out, plan, ended)
+        jobs = [job for group in change.groups.values() for job in group.jobs]
+        must_fit_memory([finding for job in jobs for finding in memory_findings(job.execution.plan_path)])
+        if dry_run:
+            return _told({"plan": str(plan), "state": "not applied", "moves": change.rows()}, as_json)
+        if not status["running"]:
+            raise InputError("no driver runs its groups; start them with rlplan execute --resume, then apply", str(out))
+        request_id = uuid.uuid4().hex
+        write_request(out, Request(request_id, str(plan.resolve()), change.sha256))
+    return _told(_followed(out, plan, request_id, timeout), as_json)
+
+
+def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> dict[str, Any]:
+    """Show what becomes of a request until all its moves are made; returns them. Raises RunFailed, InputError if the
+    driver refuses the plan."""
+    from ..plans.yaml.errors import InputError, RunFailed
+    from ..traces.groups.groups_status import driver_runs, moves_of, refusal_of
+
+    began, shown = time.monotonic(), dict[str, str]()
+    while True:
+        running = driver_runs(out)  # asked first, so that what it wrote last is read after it
+        moves = moves_of(out)
+        if moves is not None and moves["id"] == request_id:
+            _tell_changes(moves, shown)
+            if moves["state"] == "applied":
+                return moves
+        elif (reason := refusal_of(out, request_id)) is not None:
+            raise InputError(f"the driver of {out} refuses it: {reason}", str(plan))
+        elif time.monotonic() - began > HEARD_S:
+            raise RunFailed(f"the driver did not answer within {HEARD_S:.0f} s; see rlplan status {out}")
+        if not running:
+            raise RunFailed(
+                f"the driver has ended; rlplan execute {plan} --out {out} --resume makes the moves that are left"
+            )
+        if timeout is not None and time.monotonic() - began > timeout:
+            raise RunFailed(f"moves are left after {timeout:.0f} s, and go on; see rlplan status {out}")
+        time.sleep(LOOK_S)
+
+
+def _tell_changes(moves: dict[str, Any], shown: dict[str, str]) -> None:
+    """Print which moves are at another state than last time, on standard error."""
+    from ..plans.phrases.numbers import seconds
+    from ..plans.phrases.sentences import one_line
+
+    for move in moves["moves"]:
+        job, state = move["job"], move["state"]
+        if shown.get(job, "to do") != state:
+            shown[job] = state
+            took = f" after {seconds(move['outage_s'])} of outage" if state == "made" and "outage_s" in move else ""
+            why = f": {one_line(move['reason'])}" if state in ("failed", "lacks nodes") else ""
+            click.echo(f"{one_line(job)}: {state}{took}{why}", err=True)
+
+
+def _told(moves: dict[str, Any], as_json: bool) -> int:
+    """Print the moves; returns the exit code."""
+    from .screens.groups_status_text import moves_lines
+
+    click.echo(json.dumps(moves) if as_json else "\n".join(moves_lines(moves)))
+    return EXIT_FAILED if any(move.get("state") == "failed" for move in moves["moves"]) else 0

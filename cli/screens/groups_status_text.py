@@ -1,0 +1,69 @@
+"""The state of co-execution groups as text: each job's turn, its slowdown beside its bound, and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...plans.phrases.numbers import NONE, seconds, times
+from ...plans.phrases.sentences import listed, one_line
+
+_JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted", "at most")
+_MOVE_COLUMNS = ("move", "from", "to", "now", "predicted", "outage", "stopped within")
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """The lines of `traces.groups.groups_status`."""
+    what = "run" if status["running"] else "do not run; continue them with rlplan execute --resume"
+    lines = [f"{one_line(status['out'])}: groups {', '.join(status['groups'])} {what}"]
+    held = {turn["job"]: turn for group in status["groups"].values() for turn in group["held"]}
+    lines += _table(_JOB_COLUMNS, [_job_cells(name, row, held.get(name)) for name, row in status["jobs"].items()])
+    if (moves := status["moves"]) is not None:
+        lines += ["", *moves_lines(moves)]
+    return "\n".join(lines)
+
+
+def moves_lines(moves: Mapping[str, Any]) -> list[str]:
+    """The moves of a plan, a line each, below a line of the plan itself."""
+    took = f" in {seconds(moves['seconds'])}" if "seconds" in moves else ""
+    return [
+        f"plan {one_line(moves['plan'])}: {moves['state']}{took}",
+        *_table(_MOVE_COLUMNS, [_move_cells(move) for move in moves["moves"]]),
+    ]
+
+
+def _job_cells(name: str, row: Mapping[str, Any], turn: Mapping[str, Any] | None) -> list[str]:
+    now = row["state"]
+    if turn is not None:
+        now = f"{turn['phase']} for {seconds(turn['for_s'])}"
+    elif row["waits_for"]:
+        now = f"waits for {listed([one_line(other) for other in row['waits_for']])}"
+    broken = " (broken)" if row["keeps"] is False else ""
+    return [
+        one_line(name),
+        row["group"],
+        now,
+        f"{row['steps']}",
+        f"{row['starts']}",
+        NONE if row["slowdown"] is None else times(row["slowdown"]) + broken,
+        times(row["slowdown_predicted"]),
+        times(row["slo"]),
+    ]
+
+
+def _move_cells(move: Mapping[str, Any]) -> list[str]:
+    figures = [move.get(key) for key in ("price_s", "outage_s", "drain_s")]
+    return [
+        one_line(move["job"]),
+        move["from_group"] or NONE,
+        move["to_group"] or NONE,
+        move.get("state", "to do"),
+        *(NONE if figure is None else seconds(figure) for figure in figures),
+    ]
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    wide = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in (titles, *rows)
+    ]
