@@ -40,8 +40,8 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     their step, with a checkpoint; jobs that it moves do the same, and start again on their new nodes; jobs that are new
     start when the others have made room. A group never has jobs of both plans together, so that every bound holds on
     the way. The driver of the groups makes the moves and writes each into OUT/moves.jsonl: if this command is ended,
-    the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT --resume`
-    makes the moves that are left.
+    the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
+    --resume` makes the moves that are left.
     """
     from ..executor.groups.moves.group_change import planned_change
     from ..executor.groups.moves.move_journal import Request, write_request

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from .placement.cluster_address import cluster_address
 from .prepare import Execution, Options, placement_of
 from .records.execution_folder import begin_folder, check_folder, run_lock
@@ -130,7 +132,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             begin_folder(execution.run_dir, execution.plan_path, options.resume)
             # Relative, so that a folder that is moved as a whole still finds its plan.
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
-            await run.start(options.resume, start_s=round(start_s, 3), steps=options.steps, plan=plan)
+            process_s = time.time() - psutil.Process().create_time()
+            seconds = {"start_s": round(start_s, 3), "process_s": round(process_s, 3)}
+            await run.start(options.resume, **seconds, steps=options.steps, plan=plan)
             if options.history is not None and run.drafts.store is not None:
                 known = run.drafts.store
                 source = Path(os.path.relpath(options.history, execution.run_dir)).as_posix()

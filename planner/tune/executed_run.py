@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ...plans.files.run_folder import must_be_run_folder
@@ -86,7 +87,8 @@ class ExecutedStep:
 @dataclass(frozen=True)
 class ExecutedRun:
     """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces.
-    `allowed`: what its job says of drafts."""
+    `allowed`: what its job says of drafts. `cold_s`: mean seconds from the start of a process until it was ready for
+    its first rollout; None in older traces."""
 
     home: Path
     plan: Plan
@@ -94,6 +96,7 @@ class ExecutedRun:
     steps: tuple[ExecutedStep, ...]
     restarts: int
     allowed: SearchDrafts | None = None
+    cold_s: float | None = None
 
     @property
     def plan_copy(self) -> Path:
@@ -129,6 +132,7 @@ def load_run(folder: Path) -> ExecutedRun:
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
+    cold_s = [event["process_s"] for event in log.events if isinstance(event.get("process_s"), int | float)]
     drafts = {event.get("step"): event for event in log.events if event["event"] == "drafts"}
     return ExecutedRun(
         home=folder,
@@ -136,6 +140,7 @@ def load_run(folder: Path) -> ExecutedRun:
         plan_path=folder / named if isinstance(named, str) else None,
         steps=tuple(_step(event, log, drafts.get(event["step"])) for event in log.steps),
         restarts=log.restarts,
+        cold_s=fmean(cold_s) if cold_s else None,
     )
 
 

@@ -199,7 +199,8 @@ class WorkloadJob(Strict):
     """Last share of a rollout's seconds that few responses need, so that a few units can do it."""
 
     cold_s: Delay | None = None
-    """Seconds until the job's first phase begins on nodes that hold nothing of it; null: from the model's size."""
+    """Seconds until the job's first phase begins on nodes that hold nothing of it; null: as the source's run took, else
+    from the model's size."""
 
     remaining_s: PhaseSeconds | None = None
     """Seconds that the job is expected to stay, over which a move of it must pay; null: long enough for any."""

@@ -66,6 +66,8 @@ class MoveMachine:
             job: "waits" if move.from_group is not None else "out" for job, move in self.moves.items()
         }
 
+        self._ended: set[str] = set()
+
     @property
     def done(self) -> bool:
         """Whether no move is left."""
@@ -100,6 +102,7 @@ class MoveMachine:
         """A job has ended or failed for good, wherever it was: it is in no group any more."""
         if job in self.states and self.states[job] != "done":
             self.states[job] = "done"
+            self._ended.add(job)
             for other, state in self.states.items():
                 if state == "short":
                     self.states[other] = "out"
@@ -166,7 +169,7 @@ class MoveMachine:
             state = self.states[job]
             if move.from_group is not None and state not in ("waits", "drains"):
                 now[move.from_group].discard(job)
-            if move.to_group is not None and state in ("enters", "done"):
+            if move.to_group is not None and state in ("enters", "done") and job not in self._ended:
                 now.setdefault(move.to_group, set()).add(job)
         return now
 

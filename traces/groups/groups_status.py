@@ -81,9 +81,9 @@ def _state(turns: GroupTurns, name: str, phases: dict[str, str], running: bool) 
 
 def moves_of(out: Path) -> dict[str, Any] | None:
     """The plan that was applied last: its `id`, `plan`, `sha256` and `state` (`under way`, `stopped`, `applied`), and
-    its moves in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks nodes`, `made`, `failed`),
-    and the seconds that it took: `drain_s`, `start_s`, `outage_s`. None: no plan was applied. Raises InputError if the
-    journal is damaged."""
+    its moves in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks nodes`,
+    `made`, `failed`), and the seconds that it took: `drain_s`, `start_s`, `outage_s`. None: no plan was
+    applied. Raises InputError if the journal is damaged."""
     try:
         events = list(read_trace(out / MOVES)) if (out / MOVES).is_file() else []
     except TraceError as error:

@@ -120,12 +120,13 @@ class _Job:
         self.name, self.document, self.path, self.cluster, self.rules = name, document, path, cluster, rules
         self.read: Path | None = None
         self.model = document.model
+        self.cold_s = document.cold_s
         self.seconds = self._seconds()
         self.shape = architecture_of(self.model) if self.model else None
         self.switch = switch_seconds(self.shape) if self.shape else None
 
     def build(self, node_types: NodeTypes) -> GroupJob:
-        phases, cold = self.document.phases, self.document.cold_s
+        phases, cold = self.document.phases, self.cold_s
         sync = 0.0
         if self.document.source is None and self.shape is not None:
             rollout, train = ((p.pool, p.nodes) for p in (phases.rollout, phases.train))
@@ -165,6 +166,8 @@ class _Job:
             self.model = load_job(job_path).model.path
         original = run.plan_path if run.plan_path is not None and run.plan_path.is_file() else folder / PLAN_COPY
         self._must_be_of_these_machines(run.plan, original, source.run)
+        if self.cold_s is None:
+            self.cold_s = run.cold_s
         return from_run(run)
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:

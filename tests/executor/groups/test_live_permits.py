@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -146,3 +147,38 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
         got.append((first, turn.phase, turn.begun_s, ends[first]))
         live.done(first, arrivals[first], turn.turn)
     assert got == wanted
+
+
+def test_jobs_take_seats_and_give_them_up_while_the_others_go_on(tmp_path):
+    clock = Clock()
+    live = permits(tmp_path, clock)
+    a, b = live.ready("a", "p1"), live.ready("b", "p2")
+    live.take_seat(SEATS[2])
+    assert [turn.job for turn in live.held.values()] == ["a"], "it is not ready yet"
+    clock.now += 3
+    c = live.ready("c", "p3")
+    live.done("a", a, 0)
+    assert {turn.job for turn in live.held.values()} == {"a", "b"}
+    live.leave("b", "p2")
+    live.give_up("b")
+    assert live.held["c"].phase == "rollout" and live.given("c", c, 0)
+    with pytest.raises(RunFailed, match="b: is in the group no more"):
+        live.given("b", b, 0)
+    with pytest.raises(RunFailed, match="b: is in the group no more"):
+        live.ready("b", "p2")
+    live.take_seat(SEATS[1])
+    late = live.ready("b", "p4")
+    live.done("b", b, 0)  # of its first stay
+    assert late > b and not live.given("b", late, 1)
+    live.close()
+    again = permits(tmp_path, clock)
+    assert again.held == live.held and again.arrivals == live.arrivals == {"a": 1, "c": 1, "b": 2}
+
+
+def test_a_seat_of_other_seconds_changes_the_running_job_and_one_of_other_units_is_refused(tmp_path):
+    live = permits(tmp_path, Clock())
+    live.ready("a", "p1"), live.ready("b", "p2")
+    live.take_seat(replace(SEATS[0], pace_s=50.0))
+    assert {turn.seat.pace_s for turn in live.machine.turns if turn.seat.job == "a"} == {50.0}
+    with pytest.raises(RunFailed, match="a: it has other units"):
+        live.take_seat(replace(SEATS[0], units=((3,), (1,))))
