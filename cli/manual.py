@@ -164,7 +164,6 @@ PAGES = {
     ),
     "apply": Page(
         (
-            ("A job came or left", "rlplan solve workload.yaml --from runs/a/groups.yaml --out new.yaml"),
             ("What would move, at what price", "rlplan apply new.yaml --out runs/a --dry-run"),
             ("Make the moves", "rlplan apply new.yaml --out runs/a"),
         ),

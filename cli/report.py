@@ -23,17 +23,17 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     """Show what was measured in RUN beside what its plan predicted. RUN is the --out of `rlplan execute`.
 
     RUN may still be going on, or have died: its state is shown, with the figures of its trace so far. Of several runs,
-    those that cannot be read are named and the others are shown. Of a co-execution group its turns are shown: who had
-    which nodes when, and each job's slowdown beside its bound; each job's own run lies in a folder below.
+    those that cannot be read are named and the others are shown. Of co-execution groups their turns are shown: who had
+    which nodes when, each job's slowdown beside its bound, and moves; each job's own run lies in a folder below.
 
     \b
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..traces.groups.group_report import is_group_run
+    from ..traces.groups.groups_folder import group_folders
 
-    if is_group_run(run):
-        return _group(run, html, overwrite, as_json)
+    if groups := group_folders(run):
+        return _groups(run, groups, html, overwrite, as_json)
 
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
@@ -65,19 +65,24 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     return 0
 
 
-def _group(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
-    """The report of a co-execution group."""
+def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: bool, as_json: bool) -> int:
+    """The report of co-execution groups."""
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.groups.group_report import group_report
     from ..traces.groups.group_turns import GROUPS_COPY, TURNS
+    from ..traces.groups.groups_folder import MOVES
+    from ..traces.groups.groups_status import moves_of
     from ..traces.report_state import utc
     from .screens.group_report_text import group_text
+    from .screens.groups_status_text import moves_lines
     from .shared.paths import check_stdout, check_target, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:
-        check_target(html, run / TURNS, run / GROUPS_COPY, kind="page", force=overwrite)
-    result = group_report(run)
+        written = [folder / name for folder in (run, *folders.values()) for name in (TURNS, GROUPS_COPY, MOVES)]
+        check_target(html, *written, kind="page", force=overwrite)
+    reports = {key: group_report(folder) for key, folder in folders.items()}
+    result = {"groups": reports, "moves": moves_of(run)}
     if html is not None:
         from ..plans.page import group_run_page
 
@@ -85,8 +90,11 @@ def _group(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(result))
         return 0
-    page = "" if html is None or html == STDOUT else f"\npage: {html}"
-    tell(_printable(group_text(run.resolve().name, result) + page), html)
+    lines = [group_text(run.resolve().name, report) for report in reports.values()]
+    if result["moves"] is not None:
+        lines.append("\n".join(moves_lines(result["moves"])))
+    lines += [] if html is None or html == STDOUT else [f"page: {html}"]
+    tell(_printable("\n\n".join(lines)), html)
     return 0
 
 

@@ -132,9 +132,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             begin_folder(execution.run_dir, execution.plan_path, options.resume)
             # Relative, so that a folder that is moved as a whole still finds its plan.
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
-            process_s = time.time() - psutil.Process().create_time()
-            seconds = {"start_s": round(start_s, 3), "process_s": round(process_s, 3)}
-            await run.start(options.resume, **seconds, steps=options.steps, plan=plan)
+            process_s = round(time.time() - psutil.Process().create_time(), 3)
+            start_s = round(start_s, 3)
+            await run.start(options.resume, start_s=start_s, process_s=process_s, steps=options.steps, plan=plan)
             if options.history is not None and run.drafts.store is not None:
                 known = run.drafts.store
                 source = Path(os.path.relpath(options.history, execution.run_dir)).as_posix()

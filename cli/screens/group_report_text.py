@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...plans.phrases.group_cells import GROUP_COLUMNS, group_cells
-from ...plans.phrases.numbers import NONE, percent, seconds
+from ...plans.phrases.numbers import NONE, count, percent, seconds
 from ...plans.phrases.sentences import one_line
 
 
@@ -13,10 +13,10 @@ def group_text(name: str, report: dict[str, Any]) -> str:
     """The figures of `traces.groups.group_report`, a line each."""
     begin_s, end_s = report["together_s"]
     lines = [
-        f"{one_line(name)}: group {report['group']} of {len(report['jobs'])} jobs, permit rule {report['rule']}; "
-        f"measured while all ran, {seconds(end_s - begin_s)}"
+        f"{one_line(name)}: group {report['group']} of {count(len(report['jobs']), 'job')}, "
+        f"permit rule {report['rule']}; measured while all ran, {seconds(end_s - begin_s)}"
     ]
-    wide = max(map(len, report["jobs"])) + 2
+    wide = max((len(one_line(job)) for job in report["jobs"]), default=0) + 2
     head = ("steps", "starts", *GROUP_COLUMNS)
     lines.append(f"{'':{wide}}" + "".join(f"{title:>{len(title) + 3}}" for title in head))
     for job, row in report["jobs"].items():
@@ -24,8 +24,10 @@ def group_text(name: str, report: dict[str, Any]) -> str:
         broken = "  breaks its bound" if row["keeps"] is False else ""
         texts = (f"{cell:>{len(title) + 3}}" for title, cell in zip(head, cells, strict=True))
         lines.append(f"{one_line(job):{wide}}" + "".join(texts) + broken)
+    for job, row in report["left"].items():
+        lines.append(f"{one_line(job)} left after {count(row['steps'], 'step')}")
     busy = ", ".join(
-        f"{figures['pool']} {unit} {NONE if figures['busy'] is None else percent(figures['busy'])}"
+        f"{figures['pool'] or 'unit'} {unit} {NONE if figures['busy'] is None else percent(figures['busy'])}"
         for unit, figures in report["units"].items()
     )
     return "\n".join([*lines, f"busy share of each unit: {busy}"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...plans.phrases.group_cells import MOVE_COLUMNS, move_cells
 from ...plans.phrases.numbers import NONE, seconds, times
 from ...plans.phrases.sentences import listed, one_line
 
 _JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted", "at most")
-_MOVE_COLUMNS = ("move", "from", "to", "now", "predicted", "outage", "stopped within")
 
 
 def status_text(status: Mapping[str, Any]) -> str:
@@ -28,7 +28,7 @@ def moves_lines(moves: Mapping[str, Any]) -> list[str]:
     took = f" in {seconds(moves['seconds'])}" if "seconds" in moves else ""
     return [
         f"plan {one_line(moves['plan'])}: {moves['state']}{took}",
-        *_table(_MOVE_COLUMNS, [_move_cells(move) for move in moves["moves"]]),
+        *_table(("move", *MOVE_COLUMNS), [[one_line(move["job"]), *move_cells(move)] for move in moves["moves"]]),
     ]
 
 
@@ -48,17 +48,6 @@ def _job_cells(name: str, row: Mapping[str, Any], turn: Mapping[str, Any] | None
         NONE if row["slowdown"] is None else times(row["slowdown"]) + broken,
         times(row["slowdown_predicted"]),
         times(row["slo"]),
-    ]
-
-
-def _move_cells(move: Mapping[str, Any]) -> list[str]:
-    figures = [move.get(key) for key in ("price_s", "outage_s", "drain_s")]
-    return [
-        one_line(move["job"]),
-        move["from_group"] or NONE,
-        move["to_group"] or NONE,
-        move.get("state", "to do"),
-        *(NONE if figure is None else seconds(figure) for figure in figures),
     ]
 
 

@@ -49,8 +49,8 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
 
 
 def group_run_page(report: Mapping[str, Any], *, title: str, written_at: str) -> str:
-    """Return the page of a co-execution group that was executed; `report` is what `rlplan report --json` prints of it
-    (traces/groups/group_report.py). `written_at`: now, in UTC."""
+    """Return the page of co-execution groups that were executed; `report` is what `rlplan report --json` prints of
+    them. `written_at`: now, in UTC."""
     from .page_of_group_run import page
 
     return page(report, title, written_at)

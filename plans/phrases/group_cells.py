@@ -1,4 +1,4 @@
-"""The figures of a job in the report of a co-execution group, as text for terminal and page alike."""
+"""The figures of jobs and moves of co-execution groups that are executed, as text for terminal and page alike."""
 
 from __future__ import annotations
 
@@ -21,4 +21,18 @@ def group_cells(row: Mapping[str, Any]) -> list[str]:
         times(row["slo"]),
         seconds(row["waited_s"]["rollout"]),
         seconds(row["waited_s"]["train"]),
+    ]
+
+
+MOVE_COLUMNS = ("from", "to", "now", "predicted", "outage", "stopped within")
+"""Titles of `move_cells`."""
+
+
+def move_cells(move: Mapping[str, Any]) -> list[str]:
+    """What is known of a job's move (traces/groups/groups_status.py), one for each of MOVE_COLUMNS."""
+    return [
+        move["from_group"] or NONE,
+        move["to_group"] or NONE,
+        move.get("state", "to do"),
+        *(NONE if move.get(key) is None else seconds(move[key]) for key in ("price_s", "outage_s", "drain_s")),
     ]

@@ -140,7 +140,7 @@ def turns_taken(report: Mapping[str, Any], colours: Mapping[str, str]) -> Chart:
     """Return a timeline of a group that was executed: who had which unit when; `report`: of group_report.py."""
     chart = figure()
     units = [int(unit) for unit in report["units"]]
-    names = {unit: f"{figures['pool']} {unit}" for unit, figures in report["units"].items()}
+    names = {unit: f"{figures['pool'] or 'unit'} {unit}" for unit, figures in report["units"].items()}
     begin_s, end_s = report["together_s"]
     shown = [turn for turn in report["turns"] if turn["end_s"] > begin_s and turn["begun_s"] < end_s][-SHOWN_TURNS:]
     from_s = min((turn["begun_s"] for turn in shown), default=0.0)
@@ -159,9 +159,10 @@ def turns_taken(report: Mapping[str, Any], colours: Mapping[str, str]) -> Chart:
         if figures["busy"] is not None
     ]
     caption = f"The last {count(len(shown), 'turn')} while all jobs ran" + (f"; busy: {listed(busy)}." if busy else ".")
-    legend = [Swatch(name, colours[name]) for name in report["jobs"]]
+    legend = [Swatch(name, colours[name]) for name in (*report["jobs"], *report["left"])]
     legend += [Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")]
-    return Chart("turns", "Who had which unit when", caption, chart, 32 * len(units) + 52, tuple(legend), True)
+    title = f"Group {report['group']}: who had which unit when"
+    return Chart(f"turns-{report['group']}", title, caption, chart, 32 * len(units) + 52, tuple(legend), True)
 
 
 def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:

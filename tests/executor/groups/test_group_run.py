@@ -59,7 +59,7 @@ def rlplan(*arguments, **options):
 def groups(tiny_model, tmp_path_factory):
     """A plan of one group of two jobs, whose own plans have trainers on a pool of their own."""
     folder = tmp_path_factory.mktemp("group")
-    for seed, name in enumerate(JOBS):
+    for seed, name in enumerate((*JOBS, "three")):
         (folder / name).mkdir()
         job = JOB.replace("name: tiny", f"name: {name}").replace("seed: 3", f"seed: {seed}")
         write_files(folder / name, tiny_model, job.replace("48}", "48, seed_per_sample: true}"), APART)
@@ -86,7 +86,15 @@ def undisturbed(groups, tmp_path_factory):
     return out
 
 
-def trained(out: Path) -> dict[str, list[tuple[int, str, int, int, float]]]:
+def wait_for_step(run: Path, step: int, driver: subprocess.Popen[str]) -> None:
+    """Wait until a run has done so many steps."""
+    deadline = time.monotonic() + WAIT_S
+    while not (run / TRACE).exists() or len(read_run(run / TRACE).steps) < step:
+        assert driver.poll() is None and time.monotonic() < deadline, "the run made no progress"
+        time.sleep(0.2)
+
+
+def trained(out: Path, names: tuple[str, ...] | list[str] = JOBS) -> dict[str, list[tuple[int, str, int, int, float]]]:
     """By job, its trained samples with step, length and reward."""
     return {
         name: sorted(
@@ -95,7 +103,7 @@ def trained(out: Path) -> dict[str, list[tuple[int, str, int, int, float]]]:
             for row in rows
             if row["fate"] == "trained"
         )
-        for name in JOBS
+        for name in names
     }
 
 
@@ -138,10 +146,7 @@ def test_killed_processes_cost_the_other_job_nothing_and_no_sample_is_lost(group
     )
     try:
         for victim, when in (("one/.task.json", 1), ("ray::PermitActor", 2)):
-            deadline = time.monotonic() + WAIT_S
-            while not (out / "g1" / "one" / TRACE).exists() or len(read_run(out / "g1" / "one" / TRACE).steps) < when:
-                assert driver.poll() is None and time.monotonic() < deadline, "the run made no progress"
-                time.sleep(0.1)
+            wait_for_step(out / "g1" / "one", when, driver)
             struck = [process for process in marked_processes(token) if victim in process.command]
             assert struck
             for process in struck:
@@ -155,6 +160,45 @@ def test_killed_processes_cost_the_other_job_nothing_and_no_sample_is_lost(group
     assert result["jobs"]["one"]["restarts"] >= 1 and result["jobs"]["two"]["restarts"] == 0
     assert trained(out) == trained(undisturbed)
     assert read_run(out / "g1" / "two" / TRACE).resumes == 0
+
+
+def test_a_job_leaves_and_another_joins_while_the_first_goes_on_as_if_alone(groups, undisturbed, tmp_path):
+    out, folder = tmp_path / "runs", groups.parent
+    (folder / "workload2.yaml").write_text(WORKLOAD + "".join(MEMBER.format(name=name) for name in ("one", "three")))
+    solved = rlplan("solve", folder / "workload2.yaml", "--from", groups, "-o", folder / "new.yaml")
+    assert solved.returncode == 0, solved.stderr
+    command = [sys.executable, "-m", "rlplan.cli.main", "execute", str(groups), "--steps", "400", "--out", str(out)]
+    driver = subprocess.Popen([*command, "--json"], cwd="/", stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for_step(out / "g1" / "two", 1, driver)
+        dry = rlplan("apply", folder / "new.yaml", "--out", out, "--dry-run")
+        assert dry.returncode == 0 and "two" in dry.stdout and "three" in dry.stdout, dry.stderr
+        applied = rlplan("apply", folder / "new.yaml", "--out", out, "--json")
+        assert applied.returncode == 0, applied.stderr
+        moves = {move["job"]: move for move in json.loads(applied.stdout)["moves"]}
+        assert {move["state"] for move in moves.values()} == {"made"}
+        assert (moves["two"]["to_group"], moves["three"]["from_group"]) == (None, None)
+        assert moves["three"]["price_s"] == 30.0 and moves["three"]["outage_s"] > 0.0
+        wait_for_step(out / "g1" / "three", 1, driver)
+        status = json.loads(rlplan("status", out, "--json").stdout)
+        assert status["running"] and status["jobs"].keys() == {"one", "three"} and status["moves"]["state"] == "applied"
+        again = rlplan("apply", folder / "new.yaml", "--out", out)
+        assert again.returncode == 0 and "applied in" in again.stdout
+        old = rlplan("apply", groups, "--out", out)
+        assert old.returncode == 2 and "was solved anew; solve with --from" in old.stderr
+        driver.send_signal(signal.SIGINT)
+        printed, _ = driver.communicate(timeout=WAIT_S)
+    finally:
+        driver.kill()
+        driver.wait()
+    result = json.loads(printed)
+    assert driver.returncode == 130 and result["jobs"]["two"]["left"] and not result["jobs"]["one"]["left"]
+    log = read_run(out / "g1" / "one" / TRACE)
+    assert log.resumes == 0 and len(log.steps) >= STEPS
+    assert [row for row in trained(out, ["one"])["one"] if row[0] <= STEPS] == trained(undisturbed)["one"]
+    assert any((out / "g1" / "two" / "checkpoints").glob("*step-*"))
+    report = rlplan("report", out, "--json")
+    assert json.loads(report.stdout)["groups"]["g1"]["left"].keys() == {"two"}, report.stderr
 
 
 def test_a_plan_of_groups_whose_jobs_changed_or_cannot_take_turns_is_refused(groups, tmp_path):

@@ -15,6 +15,7 @@ from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_report import group_report, is_group_run
 from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
+from rlplan.traces.groups.groups_status import groups_status
 
 from ...group_documents import group, groups_plan, member
 
@@ -78,8 +79,38 @@ def test_the_command_tells_it_as_text_json_and_page(run):
     assert "group g1 of 2 jobs" in text and "roll 0" in text and "1.50x" in text
     page = run.parent / f"{run.name}.html"
     done = CliRunner().invoke(report_command, [str(run), "--html", str(page), "--json"])
-    assert json.loads(done.output)["jobs"].keys() == {"a", "b"}
-    assert "Who had which unit when" in page.read_text()
+    assert json.loads(done.output)["groups"]["g1"]["jobs"].keys() == {"a", "b"}
+    assert "who had which unit when" in page.read_text()
+
+
+def test_a_job_that_left_is_told_and_one_that_joined_is_measured_from_then_on(run):
+    members = {"a": member(slo=1.5), "c": member(slo=2.0)}
+    dump(groups_plan({"g1": group(members)}), run / GROUPS_COPY)
+    clock = [read_turns(run / TURNS).end_s + 50.0]
+    live = LivePermits(
+        "g1", "round_robin", [Seat(job, ((0,), (1,)), SECONDS[job]) for job in SECONDS], run / TURNS, lambda: clock[0]
+    )
+    changed_s = live.now_s()
+    live.leave("b", "b again")
+    live.give_up("b")
+    live.take_seat(Seat("c", ((0,), (1,)), (20.0, 10.0)))
+    arrivals = {"a": live.arrivals["a"], "c": live.ready("c", "c")}
+    for _ in range(24):
+        seconds = SECONDS | {"c": (20.0, 10.0)}
+        ends = {job: turn.begun_s + seconds[job][turn.turn % 2] for job, turn in live.held.items()}
+        job = min(ends, key=lambda name: ends[name])
+        clock[0] = 50.0 + max(ends[job], live.now_s())
+        live.done(job, arrivals[job], live.held[job].turn)
+    live.close()
+    report = group_report(run)
+    assert report["jobs"].keys() == {"a", "c"} and report["left"].keys() == {"b"} and report["left"]["b"]["steps"] > 1
+    assert report["together_s"][0] > changed_s and report["jobs"]["c"]["slo"] == 2.0
+    assert report["jobs"]["c"]["slowdown"] is not None and report["jobs"]["a"]["slowdown"] is not None
+    text = CliRunner().invoke(report_command, [str(run)]).output
+    assert "b left after" in text
+    status = groups_status(run, clock[0])
+    assert status["jobs"].keys() == {"a", "c"} and not status["running"] and status["moves"] is None
+    assert {row["state"] for row in status["jobs"].values()} == {"still"}
 
 
 def test_a_damaged_journal_is_one_line_with_its_folder(run):
