@@ -31,17 +31,21 @@ class TraceWriter:
 
     One flush writes all of its events or none. If the disk takes only a part of them, that part is cut off again and
     the events are lost: otherwise the next event would be glued to the torn line.
+
+    `digits`: of `t_s` after the point; None: all, so that who reads the file has the very times that were written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, digits: int | None = 6) -> None:
         _drop_torn_tail(path)
+        self._digits = digits
         self._file = path.open("ab", buffering=0)  # a buffer would repeat a failed write at any later time
         self._pending: list[bytes] = []
         self._sound: int | None = None  # size of the whole lines, while a torn line after them is still to be cut off
 
     def write(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event."""
-        line = json.dumps({"event": event, "t_s": round(t_s, 6), **fields}, separators=(",", ":")) + "\n"
+        t_s = t_s if self._digits is None else round(t_s, self._digits)
+        line = json.dumps({"event": event, "t_s": t_s, **fields}, separators=(",", ":")) + "\n"
         self._pending.append(line.encode())
 
     def flush(self) -> None:

@@ -7,6 +7,7 @@ Invariants:
   arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
 - a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
 - jobs take seats and give them up while the others go on (`take_seat`, `give_up`);
+- a turn on units that a tail is to leave runs once the tail has left them (`cleared`);
 - time never goes back, whatever the clock does between two processes.
 """
 
@@ -14,41 +15,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.permits.permit_events import Action, Arrive, Done, Event, Leave, Reseat, Seat, Start, Wake, WakeAt
+from ...rounds.permits.permit_events import (
+    Arrive,
+    Consolidate,
+    Done,
+    Event,
+    Grow,
+    Leave,
+    Reseat,
+    Seat,
+    Start,
+    Tail,
+    Wake,
+    WakeAt,
+)
 from ...rounds.permits.permit_machine import PermitMachine
-from ...traces.trace import TraceError, TraceWriter, read_trace
-from .turn_journal import OTHER_GROUP, is_of, journal_header, read_seat
-
-
-class Held(NamedTuple):
-    """A turn that runs: its job, number and phase, the second in which it began, its units, and whether the job had all
-    of them last."""
-
-    job: str
-    turn: int
-    phase: str
-    begun_s: float
-    units: tuple[int, ...]
-    resident: bool
-
-
-@dataclass(slots=True)
-class _Member:
-    """A job: how often it arrived, and of its latest arrival the turns that were given and are over."""
-
-    seat: Seat
-    arrival: int = 0
-    given: int = 0
-    over: int = 0
-    there: bool = False
-    gone: bool = False
-    ended: set[str] = field(default_factory=set)
-    """Names of its processes that have ended."""
+from .member_state import Held, MemberState, never_paused
+from .turn_journal import TurnJournal, journal_header, read_seat
 
 
 class LivePermits:
@@ -62,7 +50,8 @@ class LivePermits:
         journal: its file; if there is one, it is gone on with.
         clock: seconds, the same for all processes of a host.
 
-    Raises RunFailed if the journal is of another group or damaged.
+    Raises RunFailed if the journal is of another group or damaged, or if a seat's turns could be paused, which no job
+    that is executed can.
     """
 
     def __init__(
@@ -77,18 +66,13 @@ class LivePermits:
         self.held: dict[str, Held] = {}
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
-        self._members = {seat.job: _Member(seat) for seat in seats}
-        self._past: dict[str, _Member] = {}  # that gave their seats up
+        self._members = {seat.job: MemberState(never_paused(seat)) for seat in seats}
+        self._past: dict[str, MemberState] = {}  # that gave their seats up
         self._opened = False
         self._clock = clock
-        header = journal_header(group, permit_rule, seats)
         self._last_s = 0.0
-        self._began_s = clock()
-        self._writer: TraceWriter | None = None  # none while the journal is read
-        restored = self._restore(journal, header)
-        self._writer = TraceWriter(journal)
-        if not restored:
-            self._write("group", 0.0, {"began_s": self._began_s, **header})
+        self._journal = TurnJournal(journal, journal_header(group, permit_rule, seats), clock())
+        self._journal.open(self._apply)
 
     # -- what jobs say -------------------------------------------------------------------------------------------------
 
@@ -102,11 +86,24 @@ class LivePermits:
 
     def done(self, job: str, arrival: int, turn: int) -> None:
         """A turn of a job is over."""
-        member = self._members.get(job)
-        if member is None or not member.there or (arrival, turn) != (member.arrival, member.over):
-            return
-        if member.given > turn:
+        if self._runs(job, arrival, turn) is not None:
             self._take("done", job)
+
+    def tail(self, job: str, arrival: int, turn: int) -> None:
+        """A job's rollout has the planned share of its responses: the rest would fit on the units that it keeps."""
+        member = self._runs(job, arrival, turn)
+        if member is not None and turn % 2 == 0 and member.seat.keep and not member.in_tail:
+            self._take("tail", job)
+
+    def cleared(self, job: str, arrival: int, turn: int) -> None:
+        """A tail has left the units that were taken from it: whoever was given them may begin."""
+        member = self._runs(job, arrival, turn)
+        if member is not None and member.to_clear:
+            self._take("cleared", job)
+
+    def holding(self, job: str, arrival: int, turn: int) -> Held | None:
+        """A job's turn with the units that it has now; None: it does not run. Raises RunFailed as `given` does."""
+        return self.held.get(job) if self.given(job, arrival, turn) and self._runs(job, arrival, turn) else None
 
     def leave(self, job: str, process: str) -> None:
         """A process of a job has ended: its turn is void."""
@@ -117,7 +114,7 @@ class LivePermits:
     def take_seat(self, seat: Seat) -> None:
         """A job gets a seat in the group, and is waited for until its process is ready; one that has this seat already
         gets its seconds. Raises RunFailed if a job of this name has other units, which it must give up first."""
-        member = self._members.get(seat.job)
+        member = self._members.get(never_paused(seat).job)
         if member is not None and member.seat.units != seat.units:
             raise RunFailed(f"{seat.job}: it has other units of the group")
         if member is None or member.seat != seat:
@@ -139,7 +136,9 @@ class LivePermits:
         member = self._member(job)
         if arrival != member.arrival:
             raise RunFailed(f"{job}: another process has taken its place in the group")
-        return member.there and member.given > turn
+        if not member.there or member.given <= turn:
+            return False
+        return turn < member.over or self.uncleared.isdisjoint(self.held[job].units)
 
     @property
     def arrivals(self) -> dict[str, int]:
@@ -148,20 +147,32 @@ class LivePermits:
 
     def now_s(self) -> float:
         """Seconds since the group began; never less than before."""
-        return max(self._last_s, self._clock() - self._began_s)
+        return max(self._last_s, self._clock() - self._journal.began_s)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _member(self, job: str) -> _Member:
+    def _member(self, job: str) -> MemberState:
         if job not in self._members:
             raise RunFailed(f"{job}: is in the group no more")
         return self._members[job]
 
+    def _runs(self, job: str, arrival: int, turn: int) -> MemberState | None:
+        """A job, if this turn of it runs."""
+        member = self._members.get(job)
+        if member is None or not member.there or (arrival, turn) != (member.arrival, member.over):
+            return None
+        return member if member.given > turn else None
+
+    @property
+    def uncleared(self) -> frozenset[int]:
+        """Units that were given away and that tails are still to leave."""
+        return frozenset().union(*(member.to_clear for member in self._members.values()))
+
     def _take(self, event: str, job: str = "", process: str = "", seat: dict[str, Any] | None = None) -> None:
-        now_s = round(self.now_s(), 6)
+        now_s = self.now_s()
         told = {"job": job, "process": process, "seat": seat}
         fields = {key: value for key, value in told.items() if value}
-        self._write(event, now_s, fields)
+        self._journal.event(event, now_s, fields)
         self._apply(event, now_s, fields)
 
     def _apply(self, event: str, now_s: float, fields: dict[str, Any]) -> None:
@@ -179,9 +190,16 @@ class LivePermits:
             self._past[job] = self._members.pop(job)
             self._open(now_s)
             return
+        if event == "cleared":
+            member.to_clear = frozenset()
+            return
+        if event == "tail":
+            member.in_tail = True
+            self._handle(Tail(job), now_s)
+            return
         if event == "done":
             member.over += 1
-            self.held.pop(job)
+            self._end(member)
             self._handle(Done(job), now_s)
             return
         assert event in ("ready", "leave"), event
@@ -196,13 +214,15 @@ class LivePermits:
     def _seat(self, seat: Seat, now_s: float) -> None:
         if seat.job not in self._members:  # its arrivals are numbered on, so that late words of it mean nothing
             past = self._past.pop(seat.job, None)
-            self._members[seat.job] = _Member(seat) if past is None else _Member(seat, past.arrival, ended=past.ended)
+            self._members[seat.job] = (
+                MemberState(seat) if past is None else MemberState(seat, past.arrival, ended=past.ended)
+            )
         member = self._members[seat.job]
         member.seat = seat
         if member.there:
             self._handle(Reseat(seat), now_s)
 
-    def _arrive(self, member: _Member, now_s: float) -> None:
+    def _arrive(self, member: MemberState, now_s: float) -> None:
         """Have a job arrive at the machine that is ready; before the group is open, all once nobody is missing."""
         if not self._opened:
             self._open(now_s)
@@ -216,13 +236,18 @@ class LivePermits:
             self._opened = True
             self._begin(ready, now_s)
 
-    def _begin(self, ready: Sequence[_Member], now_s: float) -> None:
+    def _begin(self, ready: Sequence[MemberState], now_s: float) -> None:
         for each in ready:
             each.there, each.given, each.over = True, 0, 0
         self._handle(Arrive(tuple(each.seat for each in ready)), now_s)
 
-    def _void(self, member: _Member, now_s: float) -> None:
+    def _end(self, member: MemberState) -> None:
+        """A turn of a job has ended, if one ran."""
         self.held.pop(member.seat.job, None)
+        member.in_tail, member.to_clear = False, frozenset()
+
+    def _void(self, member: MemberState, now_s: float) -> None:
+        self._end(member)
         if member.there:
             member.there = False
             self._handle(Leave(member.seat.job), now_s)
@@ -231,50 +256,28 @@ class LivePermits:
         actions = self.machine.handle(event, now_s)
         self.machine.check_invariants()
         self.wake_s = None
+        begun: list[dict[str, Any]] = []
+        moved: dict[str, tuple[int, ...]] = {}
         for action in actions:
-            self._carry_out(action, now_s)
-        begun = [self.held[action.job]._asdict() for action in actions if isinstance(action, Start)]
-        if begun and self._writer is not None:
-            self._write("turns", now_s, {"begun": begun, "waits_for": self.machine.waits_for})
-
-    def _carry_out(self, action: Action, now_s: float) -> None:
-        match action:
-            case Start(job, phase, units, resident):
-                member = self._members[job]
-                self.held[job] = Held(job, member.given, phase, now_s, units, resident)
-                member.given += 1
-            case WakeAt(at_s):
-                self.wake_s = at_s
-            case _:
-                raise AssertionError(f"seats of jobs that are executed allow no {type(action).__name__}")
-
-    # -- the journal ---------------------------------------------------------------------------------------------------
-
-    def _write(self, event: str, now_s: float, fields: dict[str, Any]) -> None:
-        assert self._writer is not None
-        try:
-            self._writer.write(event, now_s, **fields)
-            self._writer.flush()
-        except OSError as error:
-            raise RunFailed(f"the journal of turns cannot be written ({error.strerror}); make room") from error
-
-    def _restore(self, journal: Path, header: dict[str, Any]) -> bool:
-        """Take all events of a journal; returns whether there were any."""
-        try:
-            events = list(read_trace(journal)) if journal.is_file() else []
-        except TraceError as error:
-            raise RunFailed(f"{error}; choose another --out") from None
-        if not events:
-            return False
-        if not is_of(events[0], header):
-            raise RunFailed(f"{journal}: {OTHER_GROUP}")
-        self._began_s = float(events[0]["began_s"])
-        for event in events[1:]:
-            if event["event"] != "turns":  # these follow from the others
-                self._apply(event["event"], float(event["t_s"]), event)
-        return True
+            match action:
+                case Start(job, phase, units, resident):
+                    member = self._members[job]
+                    self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s)
+                    begun.append(self.held[job].begun())
+                    member.given += 1
+                case Consolidate(job, units) | Grow(job, units):
+                    held = self.held[job]
+                    self._members[job].to_clear |= frozenset(held.units) - frozenset(units)
+                    self.held[job] = held._replace(units=units, since_s=now_s)
+                    moved[job] = units
+                case WakeAt(at_s):
+                    self.wake_s = at_s
+                case _:
+                    raise AssertionError("turns of jobs that are executed are not paused")
+        if begun or moved:
+            decided = {"begun": begun, "waits_for": self.machine.waits_for}
+            self._journal.turns(now_s, decided | ({"moved": moved} if moved else {}))
 
     def close(self) -> None:
         """Close the journal."""
-        if self._writer is not None:
-            self._writer.close()
+        self._journal.close()

@@ -20,6 +20,7 @@ from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
 from ..actors import track
 from ..placement.live_nodes import on_node
 from .live_permits import LivePermits
+from .member_state import Held
 
 NAMESPACE = "rlplan"
 """Ray's namespace of the actor, in which drivers of other processes find it by name."""
@@ -38,18 +39,30 @@ PAUSE_S = 0.2
 
 class GroupState(NamedTuple):
     """A group as it is now: seconds since it began; by job the turns that run, and how often each arrived (negative: it
-    has ended)."""
+    has ended); when `wake` is due (None: not before another event)."""
 
     now_s: float
     held: dict[str, dict[str, Any]]
     arrivals: dict[str, int]
+    wake_s: float | None
 
 
 class PermitActor:
-    """See the module. Its methods are LivePermits' own, but for `turn`, which waits."""
+    """See the module. Its methods are LivePermits' own, but for `turn` and `holding`, which wait.
 
-    def __init__(self, group: str, permit_rule: str, seats: Sequence[Seat], journal: str) -> None:
-        self._permits = LivePermits(group, permit_rule, seats, Path(journal))
+    `clock`: seconds. It calls `wake` itself when it is due on a clock that goes as fast as any; whoever gives it a
+    faster one calls `wake` too.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        permit_rule: str,
+        seats: Sequence[Seat],
+        journal: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._permits = LivePermits(group, permit_rule, seats, Path(journal), clock)
         self._changed = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -72,6 +85,24 @@ class PermitActor:
         with self._change():
             self._permits.done(job, arrival, turn)
 
+    async def tail(self, job: str, arrival: int, turn: int) -> None:
+        """A rollout has the planned share of its responses."""
+        with self._change():
+            self._permits.tail(job, arrival, turn)
+
+    async def cleared(self, job: str, arrival: int, turn: int) -> None:
+        """A tail has left the units that were taken from it."""
+        with self._change():
+            self._permits.cleared(job, arrival, turn)
+
+    async def holding(self, job: str, arrival: int, turn: int, since_s: float) -> Held | None:
+        """A turn with its units now; None: it does not run. Waits up to ASK_S for other units than since `since_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                while (held := self._permits.holding(job, arrival, turn)) is not None and held.since_s <= since_s:
+                    await self._changed.wait()
+        return self._permits.holding(job, arrival, turn)
+
     async def leave(self, job: str, process: str) -> None:
         """A process of a job has ended."""
         with self._change():
@@ -90,7 +121,11 @@ class PermitActor:
     async def state(self) -> GroupState:
         """The group as it is now."""
         held = {job: turn._asdict() for job, turn in self._permits.held.items()}
-        return GroupState(self._permits.now_s(), held, self._permits.arrivals)
+        return GroupState(self._permits.now_s(), held, self._permits.arrivals, self._permits.wake_s)
+
+    async def wake(self) -> None:
+        """`wake_s` of the state may have come."""
+        self._wake()
 
     @contextlib.contextmanager
     def _change(self) -> Any:
@@ -116,13 +151,20 @@ class PermitActor:
         self._tell()
 
 
-def start_permits(name: str, group: str, permit_rule: str, seats: Sequence[Seat], journal: Path) -> Any:
+def start_permits(
+    name: str,
+    group: str,
+    permit_rule: str,
+    seats: Sequence[Seat],
+    journal: Path,
+    clock: Callable[[], float] = time.time,
+) -> Any:
     """Start the actor of a group on this node, which has its journal; it ends with the process that started it."""
     remote: Any = ray.remote(PermitActor)
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
     options |= on_node(ray.get_runtime_context().get_node_id())
     return remote.options(**options, max_concurrency=100).remote(
-        group, permit_rule, list(seats), str(journal.resolve())
+        group, permit_rule, list(seats), str(journal.resolve()), clock
     )
 
 
@@ -182,6 +224,20 @@ class MemberPermits:
         if self._held:
             await self._ask("done", self._arrival, self._turn)
             self._turn, self._held = self._turn + 1, False
+
+    async def tail(self) -> None:
+        """The rollout has the planned share of its responses. Raises RunFailed."""
+        await self._ask("tail", self._arrival, self._turn)
+
+    async def holding(self, since_s: float = -1.0) -> Held | None:
+        """The turn that runs with the units that it has now, at once or once they are others than since `since_s`;
+        after a few seconds as they are. None: none runs. Raises RunFailed."""
+        return Held(*held) if (held := await self._ask("holding", self._arrival, self._turn, since_s)) else None
+
+    async def cleared(self) -> None:
+        """What was taken from the rollout in its tail is free now: nothing of the job computes there. Raises
+        RunFailed."""
+        await self._ask("cleared", self._arrival, self._turn)
 
     async def leave(self) -> None:
         """The job has ended. Raises RunFailed."""

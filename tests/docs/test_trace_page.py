@@ -1,4 +1,4 @@
-"""docs/trace.md names every event of a run's trace and every key that the executor writes into it, and no others."""
+"""docs/trace.md names every event of a run's trace and of a group's journal, with every key, and no others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import rlplan
+from rlplan.executor.groups.live_permits import LivePermits
+from rlplan.rounds.permits.permit_events import Seat
+from rlplan.traces.trace import read_trace
 
 ROOT = Path(rlplan.__file__).parent
 
@@ -47,11 +50,13 @@ def written_keys() -> dict[str, set[str]]:
     return dict(keys)
 
 
-def documented_keys() -> dict[str, set[str]]:
-    """Keys of each event on the page: a row with an event's name begins it, the rows below have its keys."""
+def documented_keys(part: int = 0) -> dict[str, set[str]]:
+    """Keys of each event in a part of the page (0: the trace, 1: the journal): a row with an event's name begins it,
+    the rows below have its keys."""
     keys: dict[str, set[str]] = {}
     event = ""
-    for line in (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").splitlines():
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
+    for line in page.split("\n## turns.jsonl\n")[part].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("| ") or cells[0] == "event":
             continue
@@ -66,3 +71,29 @@ def test_the_page_names_every_event_and_every_key_that_is_written():
     written = written_keys()
     assert len(written["step"]) > 20 and len(written["sample"]) > 15 and len(written["run"]) > 4
     assert documented_keys() == written
+
+
+def test_the_page_names_every_event_and_every_key_of_a_groups_journal(tmp_path):
+    clock = [0.0]
+    wide = Seat("wide", ((0, 1), (2,)), (60.0, 30.0), pace_s=200.0, keep=1)
+    live = LivePermits("g1", "multi_rate", [wide], tmp_path / "turns.jsonl", lambda: clock[0])
+    arrival = live.ready("wide", "p1")
+    live.take_seat(Seat("small", ((0, 1), (2,)), (5.0, 5.0), pace_s=30.0))
+    live.ready("small", "p2")
+    live.tail("wide", arrival, 0)
+    live.cleared("wide", arrival, 0)
+    live.done("wide", arrival, 0)
+    live.leave("small", "p2")
+    live.give_up("small")
+    live.wake_s = 0.0
+    live.wake()
+    live.close()
+    written: dict[str, set[str]] = defaultdict(set)
+    for event in read_trace(tmp_path / "turns.jsonl"):
+        inner = {key for turn in event.get("begun", ()) for key in turn}
+        written[event["event"]] |= (event.keys() | inner) - {"event", "t_s"}
+    documented = documented_keys(1)
+    assert documented.keys() == written.keys()
+    for event, keys in written.items():
+        page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").split("## turns.jsonl")[1]
+        assert documented[event] <= keys and all(f"`{key}`" in page for key in keys), event

@@ -60,7 +60,7 @@ def group_report(folder: Path) -> dict[str, Any]:
             "slo": member.slowdown.slo,
             "keeps": None if slowdown is None else slowdown <= member.slowdown.slo,
             "waited_s": {
-                phase: fmean([turn.waited_s for turn in own if turn.phase == phase] or [0.0])
+                phase: fmean([turn.waited_s for turn in own if turn.phase == phase and turn.first] or [0.0])
                 for phase in ("rollout", "train")
             },
         }

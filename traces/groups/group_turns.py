@@ -20,7 +20,8 @@ GROUPS_COPY = "groups.yaml"
 
 @dataclass(frozen=True, slots=True)
 class TurnTaken:
-    """A turn: seconds since the group began. `ended`: whether its phase is complete, and not void."""
+    """A turn, or the part of one on the same units: seconds since the group began. `ended`: whether its phase is
+    complete with it; else it is void, or goes on on other units."""
 
     job: str
     phase: str
@@ -33,6 +34,8 @@ class TurnTaken:
     """Seconds from the end of the job's turn before, or its arrival, until this one began."""
     arrival: int
     """Number of the start of the job's process that took it, from 1."""
+    first: bool = True
+    """Whether the turn began with it; a later part was waited for by nobody."""
 
 
 @dataclass
@@ -99,11 +102,12 @@ def read_turns(path: Path) -> GroupTurns:
         def end(job: str, now_s: float, ended: bool) -> None:
             turn = running.pop(job, None)
             if turn is not None:
-                waited_s = turn["begun_s"] - since_s[job]
+                first, begun_s = "since_s" not in turn, turn.get("since_s", turn["begun_s"])
+                waited_s = begun_s - since_s[job] if first else 0.0
                 read.turns.append(
                     TurnTaken(
-                        job, turn["phase"], turn["begun_s"], now_s, tuple(turn["units"]), not turn["resident"], ended,
-                        waited_s, read.arrivals[job],
+                        job, turn["phase"], begun_s, now_s, tuple(turn["units"]),
+                        first and not turn["resident"], ended, waited_s, read.arrivals[job], first,
                     )
                 )  # fmt: skip
             since_s[job] = now_s
@@ -127,6 +131,10 @@ def read_turns(path: Path) -> GroupTurns:
                     end(event["job"], now_s, True)
                 case "turns":
                     read.waits_for = event["waits_for"]
+                    for job, units in event.get("moved", {}).items():
+                        turn = running[job]
+                        end(job, now_s, False)
+                        running[job] = turn | {"units": units, "since_s": now_s}
                     for turn in event["begun"]:
                         running[turn["job"]] = turn
         read.running = dict(running)
