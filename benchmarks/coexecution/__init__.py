@@ -1,10 +1,10 @@
 """What do jobs gain that run as one on the same two cores, are their bounds kept, and is it as predicted?
 
-    python -m benchmarks.coexecution [--jobs 2,3] [--steps 8] [--kills 30] [--json]
+    python -m benchmarks.coexecution [--parts runs,replay] [--jobs 2,3] [--steps 8] [--kills 30] [--json]
 
-All parts are real: the demo's model, vLLM engines, FSDP trainers, a process for each job. Jobs decode on core 0 and
-train on core 1, each a Ray node of its own. Each job runs alone first, then all as a co-execution group that `rlplan
-solve` made from these runs.
+`runs`: everything is real: the demo's model, vLLM engines, FSDP trainers, a process for each job. Jobs decode on core 0
+and train on core 1, each a Ray node of its own. Each job runs alone first, then all as a co-execution group that
+`rlplan solve` made from these runs.
 
 - `throughput_ratio`: seconds that the steps which the jobs took together would have taken one job after the other, by
   their means alone on the same two cores, over the seconds in which they were taken together, between the second
@@ -17,5 +17,15 @@ solve` made from these runs.
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.
 
-    {"throughput_ratio": …, "slowdowns": {…}, "bounds_kept": true, "prediction_error": …, "kills": 30, "lost": 0, …}
+`replay`: two hours of the groups example (plans/examples/groups) through the real actor that gives permits, a hundred
+times as fast, on three Ray nodes of this machine, with a process for each job whose devices are clocks (replay.py):
+
+- `identical`: whether the decisions in the actor's journal are those of the simulator, bit for bit: job, phase, units,
+  `resident`, moves of tails, order, and all digits of the second; `decisions`: how many;
+- `kills`: how often the group's actor was killed meanwhile, at a random second;
+- `lag_p95_s`: seconds of the wall, p95, for which the clock stood until a word had been heard, written, decided on, and
+  the decision was known to all. No word comes late by it: the clock goes on afterwards.
+
+    {"throughput_ratio": …, "slowdowns": {…}, "bounds_kept": true, "prediction_error": …, "kills": 30, "lost": 0, …,
+     "replay": {"identical": true, …}}
 """

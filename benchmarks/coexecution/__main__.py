@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from ..ray_nodes import RayNodes
 from .jobs import LOADS, names, write_jobs, write_workload
 from .kills import under_kills
 from .measured_group import compare
+from .replay import NODES, SPEED, WORKLOAD, replay
 
+PARTS = "runs", "replay"
 RUN_S = 2400.0
 
 
@@ -55,24 +57,23 @@ def group_of(folder: Path, count: int, runs: Mapping[str, Path]) -> Path:
     return groups
 
 
-@click.command(help="Jobs that run as one; see the docstring of benchmarks/coexecution.")
-@click.option("--jobs", default="2,3", show_default=True, help="Numbers of jobs of the groups, with commas between.")
-@click.option("--steps", type=click.IntRange(min=5), default=8, show_default=True, help="Of each job.")
-@click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, help="0: none is made.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def main(jobs: str, steps: int, kills: int, out: Path | None, as_json: bool) -> None:
-    """Measure and print."""
-    counts = _counts(jobs.split(","))
+@contextlib.contextmanager
+def on_nodes(devices: Sequence[int], pinned: bool) -> Iterator[None]:
+    """Within the block RAY_ADDRESS is that of such nodes."""
+    with RayNodes(devices, pinned=pinned) as nodes:
+        os.environ["RAY_ADDRESS"] = nodes.address
+        try:
+            yield
+        finally:
+            del os.environ["RAY_ADDRESS"]
+
+
+def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int) -> dict[str, Any]:
+    """Run the jobs alone, as groups, and under kills; returns the figures."""
+    plans = write_jobs(folder, names(counts))
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
-    with contextlib.ExitStack() as stack:
-        folder = (out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="co")))).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        plans = write_jobs(folder, names(counts))
-        nodes = stack.enter_context(RayNodes([1, 1], pinned=True))
-        os.environ["RAY_ADDRESS"] = nodes.address
-        stack.callback(os.environ.pop, "RAY_ADDRESS")
+    with on_nodes([1, 1], pinned=True):
         runs = run_alone(folder, plans, steps)
         for count in counts:
             plan = group_of(folder, count, runs)
@@ -84,7 +85,7 @@ def main(jobs: str, steps: int, kills: int, out: Path | None, as_json: bool) -> 
             plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs)
             click.echo(f"2 jobs as one, {kills} kills", err=True)
             result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
-    result = {
+    return {
         "throughput_ratio": min(figures["throughput_ratio"] for figures in groups.values()),
         "slowdowns": {str(count): figures["slowdowns"] for count, figures in groups.items()},
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
@@ -93,17 +94,52 @@ def main(jobs: str, steps: int, kills: int, out: Path | None, as_json: bool) -> 
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }
+
+
+def measure_replay(folder: Path, virtual_s: float) -> dict[str, Any]:
+    """Replay the groups example; returns the figures."""
+    plan = folder / "replayed.yaml"
+    call(folder / "solve.log", "solve", WORKLOAD, "-o", plan)
+    click.echo(f"{virtual_s:.0f} s of the groups example, {SPEED:.0f} times as fast", err=True)
+    with on_nodes([1] * NODES, pinned=False):
+        return replay(plan, folder / "replayed", virtual_s)
+
+
+@click.command(help="Jobs that run as one; see the docstring of benchmarks/coexecution.")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="Which parts, with commas between.")
+@click.option("--jobs", default="2,3", show_default=True, help="Numbers of jobs of the groups, with commas between.")
+@click.option("--steps", type=click.IntRange(min=5), default=8, show_default=True, help="Of each job.")
+@click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, help="0: none is made.")
+@click.option("--virtual-s", type=float, default=7200.0, show_default=True, help="Seconds that are replayed.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: Path | None, as_json: bool) -> None:
+    """Measure and print."""
+    counts, chosen = _counts(jobs.split(",")), parts.split(",")
+    if unknown := sorted({*chosen} - {*PARTS}):
+        raise click.BadParameter(f"{', '.join(unknown)}: parts are {' and '.join(PARTS)}", param_hint="--parts")
+    result: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        folder = (out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="co")))).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        if "runs" in chosen:
+            result |= measure_runs(folder, counts, steps, kills)
+        if "replay" in chosen:
+            result["replay"] = measure_replay(folder, virtual_s)
     if as_json:
         click.echo(json.dumps(result))
         return
-    for count, figures in groups.items():
+    for count, figures in result.get("groups", {}).items():
         slowest = ", ".join(f"{name} {value:.2f}x" for name, value in figures["slowdowns"].items())
         click.echo(
             f"{count} jobs: {figures['throughput_ratio']:.2f} times the samples of one after the other; {slowest}; "
             f"predicted within {figures['prediction_error']:.1%}"
         )
-    if kills:
+    if result.get("kills"):
         click.echo(f"{result['kills']} kills: {result['lost']} samples lost")
+    for key, figures in result.get("replay", {}).get("groups", {}).items():
+        same = "those of the simulator" if figures["identical"] else "NOT those of the simulator"
+        click.echo(f"{key}: {figures['decisions']} decisions of the actor in {virtual_s:.0f} s, {same}")
 
 
 def _counts(texts: Iterable[str]) -> list[int]:
