@@ -48,6 +48,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .drain import Drain
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
+    from .groups.member_turns import GroupTurns
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
@@ -98,8 +99,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ]
     train_pool = None if first.train_pool is pool else first.train_pool
     where = placement.device_names(pool.accelerators.kind)
-    ledgers = device_ledgers(settings.fleet, {e.name: e.plan for e in executions}, pool, train_pool, where)
+    plans = {e.name: e.plan for e in executions}
+    ledgers = device_ledgers(settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
+    in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
+    group_turns = None if permits is None else GroupTurns(permits, turns)
     runs = [
         TrainingRun(
             execution.name,
@@ -111,7 +115,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             trainer=trainer,
             prompt_ids=list(prompts),
             turns=turns,
-            permits=None if member is None else member.permits,
+            permits=group_turns,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
@@ -126,7 +130,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        await together(rewards.start(), turns.start())
+        if group_turns is not None and turns.bounded:  # a start needs room where other jobs are
+            await in_group.enter_async_context(membership(permits))
+            await together(rewards.start(), group_turns.start())
+        else:
+            await together(rewards.start(), turns.start())
         start_s = time.monotonic() - began
         for execution, run in zip(executions, runs, strict=True):
             begin_folder(execution.run_dir, execution.plan_path, options.resume)
@@ -161,14 +169,18 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         seats.tell = hear
         if judge is not None:
             judge.tell = hear_death
-        async with membership(None if member is None else member.permits):
-            return await take_turns(
-                runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
-            )
+        if not turns.bounded:
+            await in_group.enter_async_context(membership(permits))
+        return await take_turns(
+            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
+        )
     finally:
         watcher.phase("stopping")
-        for run in runs:
-            await run.close()
-        await rewards.close()
-        await fleet.close()
-        seats.close()
+        try:
+            for run in runs:
+                await run.close()
+            await rewards.close()
+            await fleet.close()
+            seats.close()
+        finally:
+            await in_group.aclose()  # what it leaves to the others is free by now

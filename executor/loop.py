@@ -14,8 +14,8 @@ import time
 
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
-from .groups.member_turns import begin_turn, end_turn
-from .memory.device_turns import TurnsTook
+from .groups.member_turns import begin_turn, end_turn, switched_in
+from .memory.turns_took import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.changes.engine_tail import round_tail
 from .rollout.changes.light_engines import tell_balance
@@ -55,6 +55,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     if mismatches:
         raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
     decoding = await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
+    began += switched_in(run, sending.engines_s + decoding.engines_s)
     synced = time.perf_counter()
 
     # Roll out.
@@ -74,7 +75,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))
     rolled_out = time.perf_counter()
-    await end_turn(run)
+    apart_s = await end_turn(run)  # seconds of the group: they are in no phase, and told by themselves
     for prompt, reason in sorted(outcome.failures.items()):
         run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
     for name, failed in sorted(unscored(result.samples.values()).items()):
@@ -97,13 +98,14 @@ async def _step(run: TrainingRun) -> StepRecord:
         tell_balance(run, machine.taken, balance, result)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
-    waited_s = await begin_turn(run, "train") if outcome.trained else 0.0
+    apart_s += await begin_turn(run, "train") if outcome.trained else 0.0
     training = TurnsTook()
     if outcome.trained:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
+        apart_s += switched_in(run, training.trainers_s)
     run.updating = True
     metrics = await run.trainer.step(groups, settings.update, streamed=bool(taken)) if outcome.trained else {}
-    trained = time.perf_counter() - waited_s  # of a turn on the devices of a group: it is told by itself
+    trained = time.perf_counter() - apart_s
     await end_turn(run)
 
     # Alarm.

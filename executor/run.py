@@ -25,7 +25,7 @@ from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
-from .groups.permit_actor import MemberPermits
+from .groups.member_turns import GroupTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
@@ -56,7 +56,7 @@ class TrainingRun:
         trainer: TrainerGroup,
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
-        permits: MemberPermits | None = None,
+        permits: GroupTurns | None = None,
     ) -> None:
         self.name, self.permits = name, permits
         self.settings = run_settings(planned, job)
@@ -65,8 +65,8 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        way, relay = self.settings.weights_way, self.settings.relay
-        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay)
+        way, relay, host = self.settings.weights_way, self.settings.relay, self.turns.ledgers.shared
+        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay, from_host=host)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
@@ -293,7 +293,7 @@ class TrainingRun:
                     await self.checkpoints.settle()  # its calls to the ranks must end before there are new ones
                     self.trainer_restarts += 1
                     self.event("restart", whom=death.process, reason=death.reason)
-                    await self.turns.before_restart(self)
+                    await before_restart(self)
                     await self.trainer.restart(death.reason)
                 return await body()
             except TrainerDied as again:

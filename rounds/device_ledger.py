@@ -216,10 +216,16 @@ class DeviceLedgers:
     Args:
         ledgers: one of each device.
         places: names of the devices of each holder, in the order of its ranks; None: in the order of `ledgers`.
+        shared: whether other jobs have the same devices in turns of their own (a co-execution group).
     """
 
-    def __init__(self, ledgers: Sequence[DeviceLedger], places: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.ledgers = tuple(ledgers)
+    def __init__(
+        self,
+        ledgers: Sequence[DeviceLedger],
+        places: Mapping[str, Sequence[str]] | None = None,
+        shared: bool = False,
+    ) -> None:
+        self.ledgers, self.shared = tuple(ledgers), shared
         self.where: dict[str, tuple[DeviceLedger, ...]] = {}
         for ledger in self.ledgers:
             for name in ledger.holders:

@@ -6,11 +6,14 @@
     to_training   engines sleep -> the trainer's states come to the device -> it trains
     to_sending    its moments leave -> engines of the next layout wake their weights; then weights arrive
     to_decoding   the trainer's parameters leave -> KV caches wake
+    to_leaving    engines sleep, or the trainer's states leave: other jobs have the devices next
 
 Each function says which turns lead there from the states that are (device_ledger.py); whoever is there already has no
 turn. What frees memory comes before what takes it. Engines that are absent, since they are being replaced, have none.
 `beside` has for each holder those that it shares a device with: nobody makes room for whom it shares no device with.
-Engines and trainers on pools of their own so take no turns at all: engines stay awake, the trainer stays loaded.
+Engines and trainers on pools of their own so take no turns at all: engines stay awake, the trainer stays loaded. In a
+co-execution group they leave at the end of each turn of the job, and a trainer sends from host memory: while engines
+decode its devices may be another job's.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from .device_ledger import DeviceLedger, Holder, Move, State, Turn
+from .permits.permit_events import PhaseName
 
 Holders = Mapping[str, Holder]
 States = Mapping[str, State]
@@ -76,9 +80,15 @@ def to_decoding(holders: Holders, states: States, beside: Beside, engines: Colle
     return turns + [Turn("engine_wakes_kv", name) for name in engines if states[name] == "loading"]
 
 
-def to_starting(holders: Holders, states: States, beside: Beside) -> list[Turn]:
-    """Turns after which shared devices are as free as they get: their engines sleep, their trainers leave."""
-    shared = [name for name in holders if beside[name]]
+def to_leaving(holders: Holders, states: States, phase: PhaseName) -> list[Turn]:
+    """Turns after which other jobs may have the devices of a phase: its engines sleep, or its trainers leave."""
+    return (_sleep if phase == "rollout" else _leave)(holders, states, holders)
+
+
+def to_starting(holders: Holders, states: States, beside: Beside, all_shared: bool = False) -> list[Turn]:
+    """Turns after which shared devices are as free as they get: their engines sleep, their trainers leave.
+    `all_shared`: with other jobs, if with nobody else."""
+    shared = [name for name in holders if beside[name] or all_shared]
     return _sleep(holders, states, shared) + _leave(holders, states, shared)
 
 

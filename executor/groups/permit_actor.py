@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,6 +202,8 @@ class MemberPermits:
     def __init__(self, actor_name: str, job: str, process: str) -> None:
         self.waited_s = 0.0
         """Seconds that the last `begin` waited."""
+        self.before_end: Callable[[], Awaitable[None]] | None = None
+        """Frees the devices of the turn that is held; it is told to be over only after that."""
         self._actor_name, self._job, self._process = actor_name, job, process
         self._arrival, self._turn, self._held = 0, 0, False
 
@@ -222,6 +224,8 @@ class MemberPermits:
     async def end(self) -> None:
         """The turn is over; nothing happens if there is none. Raises RunFailed."""
         if self._held:
+            if self.before_end is not None:
+                await self.before_end()
             await self._ask("done", self._arrival, self._turn)
             self._turn, self._held = self._turn + 1, False
 
@@ -238,6 +242,11 @@ class MemberPermits:
         """What was taken from the rollout in its tail is free now: nothing of the job computes there. Raises
         RunFailed."""
         await self._ask("cleared", self._arrival, self._turn)
+
+    @property
+    def phase(self) -> PhaseName | None:
+        """The phase whose turn is held."""
+        return PHASES[self._turn % 2] if self._held else None
 
     async def leave(self) -> None:
         """The job has ended. Raises RunFailed."""

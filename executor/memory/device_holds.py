@@ -35,6 +35,7 @@ def device_ledgers(
     pool: Pool,
     train_pool: Pool | None = None,
     where: Mapping[str, Sequence[str]] | None = None,
+    shared: bool = False,
 ) -> DeviceLedgers:
     """The ledgers of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
 
@@ -45,20 +46,22 @@ def device_ledgers(
         train_pool: of the trainers, if they have one to themselves; None: they are on the engines'.
         where: names of the devices of each engine and trainer; None: the engines of each TP size, and the ranks of each
             trainer, take the devices of their pool from the first one on.
+        shared: whether other jobs have the devices too, in turns that a group gives: then nothing stays on them.
     """
     capacity = float(pool.accelerators.memory_bytes)
     train_capacity = capacity if train_pool is None else float(train_pool.accelerators.memory_bytes)
     # A trainer whose GPUs nobody else uses, engines or other trainers, has no reason to leave them.
     alone = train_pool is not None and len(plans) == 1
+    room = 0.0 if shared else math.inf if alone else (PLANNED_SHARE - ENGINE_SHARE) * train_capacity
     engines = {tp: _engine(tp, capacity, plans.values()) for tp in fleet.engines()}
     trainers = {
         run: (
-            _trainer(trainer_name(run), plan, train_capacity, alone),
+            _trainer(trainer_name(run), plan, room),
             max(update.accelerators for _, update in _layouts(plan)),
         )
         for run, plan in plans.items()
     }
-    return ledgers_of(fleet, engines, trainers, pool, train_pool, where)
+    return ledgers_of(fleet, engines, trainers, pool, train_pool, where, shared)
 
 
 def ledgers_of(
@@ -68,6 +71,7 @@ def ledgers_of(
     pool: Pool,
     train_pool: Pool | None = None,
     where: Mapping[str, Sequence[str]] | None = None,
+    shared: bool = False,
 ) -> DeviceLedgers:
     """The ledgers of all devices that engines of `fleet` and `trainers` are on.
 
@@ -75,7 +79,7 @@ def ledgers_of(
         fleet: the engines.
         engines: by TP size, bytes that an engine holds on each of its GPUs while it decodes, by what holds them.
         trainers: by name of the run, what a rank holds on its GPU, and the number of ranks.
-        pool, train_pool, where: as in `device_ledgers`.
+        pool, train_pool, where, shared: as in `device_ledgers`.
     """
     on_gpu = pool.accelerators.kind == "cuda"
     kind = "GPU" if on_gpu else "core"
@@ -98,7 +102,7 @@ def ledgers_of(
         capacity = float((train_pool if train_pool and trained_only else pool).accelerators.memory_bytes)
         always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
         ledgers.append(DeviceLedger(device, capacity if on_gpu else math.inf, there, always))
-    return DeviceLedgers(ledgers, places)
+    return DeviceLedgers(ledgers, places, shared)
 
 
 def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
@@ -124,8 +128,8 @@ def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, 
     return {"engine_weights": weights, KV_CACHE: share - weights}
 
 
-def _trainer(name: str, plan: Plan, capacity_bytes: float, alone: bool) -> Holder:
-    """A trainer's rank on a GPU, which it has to itself if it is `alone`.
+def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
+    """A trainer's rank on a GPU, where its states have so much room while others have the GPU.
 
     A plan that was solved before checkpoints were priced states no bytes: then it has none.
     """
@@ -148,7 +152,7 @@ def _trainer(name: str, plan: Plan, capacity_bytes: float, alone: bool) -> Holde
     return trainer_holder(
         name,
         states,
-        states if alone else staying(states, (PLANNED_SHARE - ENGINE_SHARE) * capacity_bytes),
+        staying(states, room_bytes),
         training,
         {"trainer_gathered_weights": gathered},
         {MOMENTS: moments} if offload else None,

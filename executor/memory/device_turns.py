@@ -6,7 +6,8 @@ Invariants:
 - turns of the same kind are taken at once: all engines sleep together, and wake together;
 - an engine that cannot sleep or wake is a dead engine: it is replaced, and its replacement waits here until its devices
   have room for it, which is while others decode;
-- where no memory is bounded (CPUs) the same turns are taken and traced, and no engine is waited for.
+- where no memory is bounded (CPUs) the same turns are taken and traced, and no engine is waited for;
+- in a co-execution group nothing is on the devices of a phase after `leave`, until the job has its next turn there.
 """
 
 from __future__ import annotations
@@ -16,37 +17,22 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
-from ...rounds.step_order import Beside, to_decoding, to_sending, to_starting, to_training
+from ...rounds.permits.permit_events import PhaseName
+from ...rounds.step_order import Beside, to_decoding, to_leaving, to_sending, to_starting, to_training
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
 from ..supervision import together
 from ..trainer.trainer_group import TrainerGroup
 from .device_holds import trainer_name
+from .turns_took import TurnsOf, TurnsTook
 
 Engines = Sequence[EngineHandle]
 Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
-
-
-class TurnsOf(Protocol):
-    """The run whose turns are taken; they are told in its trace."""
-
-    name: str
-    step_number: int
-
-    def event(self, event: str, /, **fields: Any) -> None:
-        """Write an event to the trace."""
-
-
-class TurnsTook(NamedTuple):
-    """Seconds of turns: of engines that sleep and wake, and of trainers whose states come and leave."""
-
-    engines_s: float = 0.0
-    trainers_s: float = 0.0
 
 
 class DeviceTurns:
@@ -75,19 +61,22 @@ class DeviceTurns:
         """
         engines = list(self._engines.values()) if engines is None else engines
         trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
-        if not self._bounded(*self._engines):
+        if not self.bounded:
             starts = (self._start_trainer(name) for name in trainers)
             await together(*(engine.start() for engine in engines), *starts)
         else:
             engines = sorted(engines, key=lambda engine: engine.config.tp)
             for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
-                await self._go(to_starting)
+                await self._go(self._to_starting)
                 self._let_start(True)
                 await together(*(engine.start() for engine in batch))
             for name in trainers:
-                await self._go(to_starting)
+                await self._go(self._to_starting)
                 await self._start_trainer(name)
-        await self._go(to_starting)
+        await self._go(self._to_starting)
+
+    def _to_starting(self, holders: Mapping[str, Holder], states: Mapping[str, State], beside: Beside) -> list[Turn]:
+        return to_starting(holders, states, beside, self.ledgers.shared)
 
     async def end(self, engines: Engines, runs: Collection[str] = ()) -> None:
         """End engines and the trainers of runs, which others are to have the devices of; they may start again."""
@@ -122,7 +111,7 @@ class DeviceTurns:
             return
         self._let_start(False)
         self._gone(name)
-        await self._go(to_starting, run)
+        await self._go(self._to_starting, run)
         self._take(Turn("trainer_starts", name))
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -139,7 +128,7 @@ class DeviceTurns:
         if nobody or any(engine.name in self._wanting for engine in later):
             # A replacement finds no room beside a trainer that sends, and one of `later` none beside those that decode:
             # they book it now. Who has booked it is waited for; without any engine there is nobody to send to.
-            await self._go(to_starting, run)
+            await self._go(self._to_starting, run)
             self._let_start(True)
             while any(self._may_start_now(name) for name in self._wanting):
                 await asyncio.sleep(0)
@@ -185,6 +174,11 @@ class DeviceTurns:
             return TurnsTook()
         self._let_start(False)
         return await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
+
+    async def leave(self, phase: PhaseName, run: TurnsOf | None = None) -> TurnsTook:
+        """Free the devices of a phase for the other jobs of the group. Raises RunFailed, TrainerDied."""
+        self._let_start(False)
+        return await self._go(lambda holders, states, beside: to_leaving(holders, states, phase), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> TurnsTook:
         """Take the turns of an order; those of one kind that follow each other at once."""
@@ -260,13 +254,18 @@ class DeviceTurns:
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 
+    @property
+    def bounded(self) -> bool:
+        """Whether engines hold memory of devices, so that who starts needs room there."""
+        return self._bounded(*self._engines)
+
     def _bounded(self, *names: str) -> bool:
         """Whether any of these engines holds memory of a device."""
         return any(self.ledgers.holders[name].device_bytes("awake") > 0 for name in names)
 
     def _contended(self, name: str) -> bool:
         """Whether an engine holds memory of a device that others use too."""
-        return self._bounded(name) and bool(self.ledgers.beside[name])
+        return self._bounded(name) and (self.ledgers.shared or bool(self.ledgers.beside[name]))
 
     def _gone(self, name: str) -> None:
         kind = self.ledgers.holders[name].kind

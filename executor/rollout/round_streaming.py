@@ -12,7 +12,8 @@ from ...rounds.machines.round import Round
 from ...rounds.step_order import Beside, Holders, States, to_streaming
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_holds import trainer_name
-from ..memory.device_turns import DeviceTurns, TurnsOf
+from ..memory.device_turns import DeviceTurns
+from ..memory.turns_took import TurnsOf
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerGroup
 from .changes.engine_change import EngineChange

@@ -48,11 +48,18 @@ class WeightSync:
     """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
 
     With `relay` the nodes of engines take from a trainer in another pool one copy together, and pass it on to each
-    other.
+    other. `from_host`: the trainer sends from host memory, and no memory of its GPUs is used: they are another job's.
     """
 
     def __init__(
-        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, relay: bool = False
+        self,
+        trainer: TrainerGroup,
+        fleet: Fleet,
+        path: Path,
+        way: WayName = DEFAULT_WAY,
+        *,
+        relay: bool = False,
+        from_host: bool = False,
     ) -> None:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
@@ -61,7 +68,8 @@ class WeightSync:
         stall_s = fleet.supervisor.patience.stall_s
         self._broadcast: Way | None = None
         if way == "broadcast":
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay, slots=wanted_slots())
+            slots = "host" if from_host else wanted_slots()
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay, slots=slots)
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 

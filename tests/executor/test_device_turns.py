@@ -91,7 +91,7 @@ class Seats:
 class Stage:
     """Engines `short` (TP 1, two of them) and `long` (TP 2) and trainer `a` on two devices of `CAPACITY`."""
 
-    def __init__(self, training=90.0, bounded=True):
+    def __init__(self, training=90.0, bounded=True, shared=False):
         self.log, self.actors, self.run = [], [], RunInMemory()
         supervisor = Supervisor(Patience(stall_s=5.0), pause=lambda seconds: asyncio.sleep(0))
 
@@ -107,17 +107,18 @@ class Stage:
         self.fleet = Fleet(FleetConfig(layouts, "", "float32", "cpu", 8, 8, 1), supervisor, handle)
         self.short, self.long = self.fleet.engines(layouts[0]), self.fleet.engines(layouts[1])
         states = {PARAMETERS: 10.0, MOMENTS: 20.0}
-        trainer = trainer_holder(trainer_name("a"), states, staying(states, 10.0), {"all": training})
+        stays = {} if shared else staying(states, 10.0)
+        trainer = trainer_holder(trainer_name("a"), states, stays, {"all": training})
+        trainer = trainer if bounded else type(trainer)(trainer.name, "trainer")
         parts = {"engine_weights": 20.0, KV_CACHE: 60.0} if bounded else {}
         devices = []
         for number in range(2):
             names = [self.short[number].name, self.long[0].name]
-            holders = [
-                *(engine_holder(name, parts) for name in names),
-                trainer if bounded else type(trainer)(trainer.name, "trainer"),
-            ]
+            holders = [*(engine_holder(name, parts) for name in names), *([] if shared else [trainer])]
             devices.append(DeviceLedger(f"GPU {number}", CAPACITY, holders))
-        self.turns = DeviceTurns(DeviceLedgers(devices), self.fleet, {"a": Ranks("a", self.log)})
+        if shared:  # a group has rollout and training on nodes of their own
+            devices.append(DeviceLedger("trainers' GPU", CAPACITY, [trainer]))
+        self.turns = DeviceTurns(DeviceLedgers(devices, shared=shared), self.fleet, {"a": Ranks("a", self.log)})
 
     def actor(self, handle):
         return [actor for actor in self.actors if actor.name == handle.name][-1]
@@ -147,9 +148,11 @@ class Stage:
         return [what for who, what in self.log if who == name]
 
 
-def play(body, start=True, **options):
+def play(body, start=True, stage=Stage, **options):
+    kind = stage
+
     async def scene():
-        stage = Stage(**options)
+        stage = kind(**options)
         try:
             if start:
                 await stage.turns.start()

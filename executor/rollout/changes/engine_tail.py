@@ -21,7 +21,8 @@ from ....rounds.step_order import Beside, Holders, States, to_decoding, to_tail
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet
 from ...faults import ActorFailed, Fault, classify, failure
-from ...memory.device_turns import DeviceTurns, TurnsOf
+from ...memory.device_turns import DeviceTurns
+from ...memory.turns_took import TurnsOf
 from ..round_samples import RolloutSample
 from ..sample_ledger import SampleLedger
 from .engine_change import EngineChange

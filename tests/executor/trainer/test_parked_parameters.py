@@ -51,6 +51,29 @@ def test_a_trainer_whose_parameters_leave_between_updates_trains_and_saves_bit_f
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["plain", "FSDP2"])
+def test_weights_that_are_sent_while_parameters_are_parked_are_those_of_the_device(
+    model: str, tmp_path: Path, dtype: str
+) -> None:
+    trainer = new_trainer(model, dtype=dtype)
+    trainer.step(random_groups(4, seed=0))
+    moments = {name: tensor.clone() for name, tensor in _moments(trainer).items()}
+    sums, file = trainer.transfer("checksums"), trainer.export_weights(tmp_path / "on-device.safetensors")
+    trainer._parked.place(False)
+    trainer._optimizer.place(True)
+    assert trainer.transfer("checksums") == sums and sums
+    assert trainer.export_weights(tmp_path / "parked.safetensors") == file
+    trainer._optimizer.place(False)
+    trainer._parked.place(True)
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in _moments(trainer).items()) and moments
+    trainer.close()
+
+
+def _moments(trainer) -> dict[str, torch.Tensor]:
+    state = trainer._optimizer.state()
+    return {f"{kind} {name}": local(tensor) for kind, of_kind in state.items() for name, tensor in of_kind.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["plain", "FSDP2"])
 def test_nothing_refers_to_the_devices_memory_while_parameters_are_parked(model: str, dtype: str) -> None:
     trainer = new_trainer(model, dtype=dtype)
     trainer.step(random_groups(4, seed=0))
