@@ -25,6 +25,7 @@ from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written
 from ..stopping import StopRequests, stop_requests
+from .host_memory import check_host_memory
 from .job_process import GroupWatcher, JobEnd, JobProcess
 from .live_group import LiveGroup
 from .member_task import FAILED, STOPPED
@@ -105,6 +106,9 @@ class _Driver:
                 for name in names:  # of a driver that was killed while it moved them
                     bring_job(self._out, name, planned.key)
             self.groups[planned.key] = await LiveGroup.start(planned, names, folder, self._pool, self._options.resume)
+        await check_host_memory(
+            (planned, self.groups[planned.key]) for planned in self._planned if planned.key in self.groups
+        )
         for planned in self._planned:
             for job in planned.jobs:
                 if job.name not in later:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -199,6 +200,18 @@ def test_a_job_leaves_and_another_joins_while_the_first_goes_on_as_if_alone(grou
     assert any((out / "g1" / "two" / "checkpoints").glob("*step-*"))
     report = rlplan("report", out, "--json")
     assert json.loads(report.stdout)["groups"]["g1"]["left"].keys() == {"two"}, report.stderr
+
+
+def test_states_that_the_nodes_have_no_memory_for_are_refused_before_any_job_starts(groups, tmp_path):
+    plan, beyond = groups.with_name("beyond.yaml"), 10**15
+    text = re.sub(r"(resident|host_memory)_bytes: [0-9.e+]+", rf"\1_bytes: {beyond}", groups.read_text())
+    plan.write_text(text)
+    done = rlplan("execute", plan, "--group", "g1", "--steps", STEPS, "--out", tmp_path / "runs")
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert re.search(
+        r"pool 'learn', 'main'\) has .* of host memory free, and states .* take 2 PB as planned", done.stderr
+    ), done.stderr
+    assert not list((tmp_path / "runs").glob("*/.task.json"))
 
 
 def test_a_plan_of_groups_whose_jobs_changed_or_cannot_take_turns_is_refused(groups, tmp_path):
