@@ -120,7 +120,8 @@ def _group(
     run_of: Callable[[str, str], tuple[Path, bool]],
     faults: ErrorCollector,
 ) -> PreparedGroup:
-    """A group of the plan; what is wrong of its jobs goes into `faults`. Raises InputError if its nodes are no CPUs."""
+    """A group of the plan; what is wrong with its jobs goes into `faults`. Raises InputError if they cannot be together
+    on its nodes."""
     group = plan.groups[key]
     jobs = []
     for name in group.jobs:
@@ -129,15 +130,17 @@ def _group(
         jobs += [] if job is None else [job]
     rooms = tuple(_room(node.pool, number, cluster) for number, node in enumerate(group.nodes))
     kinds = sorted({cluster.pools[room.pool].accelerators.kind for room in rooms})
-    if kinds != ["cpu"]:
+    if len(kinds) > 1:
+        raise InputError(f"group {key} has nodes of kind {' and '.join(kinds)}; write pools of one kind", str(path))
+    if kinds == ["cuda"] and (judged := [job.name for job in jobs if job.execution.plan.job.reward.judge is not None]):
         raise InputError(
-            f"group {key} has nodes of kind {' and '.join(kinds)}; groups are executed on CPUs only, since nothing of "
-            "a job leaves a GPU between its turns yet",
+            f"group {key}: {', '.join(judged)}: a judge stays on its GPUs between the turns of its job, and other jobs "
+            "have them then; run it alone, or without the judge",
             str(path),
         )
     ends = list(itertools.accumulate(node.slots for node in group.nodes))
     units = tuple(tuple(range(end - node.slots, end)) for node, end in zip(group.nodes, ends, strict=True))
-    return PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, units, "cpu")
+    return PreparedGroup(path, key, plan.rules.policy, tuple(jobs), rooms, units, kinds[0])
 
 
 def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:

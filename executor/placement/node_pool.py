@@ -20,8 +20,8 @@ class NodePool:
 
     Args:
         kind: of all devices, `cpu` or `cuda`.
-        own_machine: whether Ray was started for this run; its machine then stands for all nodes, with cores of its own
-            for each while there are enough.
+        own_machine: whether Ray was started for this run; where devices are cores its machine then stands for all
+            nodes, with cores of its own for each while there are enough.
 
     Invariant: a node that was leased is held by one taker, kept as spare, or released.
     """
@@ -30,7 +30,7 @@ class NodePool:
         self.kind = kind
         self.keeps = False
         """Whether nodes that are given back are kept for the next that need such a node."""
-        self._own_machine = own_machine
+        self._own_machine = own_machine and kind == "cpu"  # GPUs of one machine are one node
         self._rooms: dict[int, tuple[str, int]] = {}  # pool and devices of each node, by its id()
         self._held: list[LeasedNode] = []
         self._spare: list[LeasedNode] = []

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ import pytest
 pytest.importorskip("vllm")
 
 from benchmarks.faults.driver import MARK, marked_processes
+from rlplan.executor.groups import prepare_group
 from rlplan.executor.groups.prepare_group import prepare_groups
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.groups.group_turns import TURNS
@@ -212,6 +215,35 @@ def test_states_that_the_nodes_have_no_memory_for_are_refused_before_any_job_sta
         r"pool 'learn', 'main'\) has .* of host memory free, and states .* take 2 PB as planned", done.stderr
     ), done.stderr
     assert not list((tmp_path / "runs").glob("*/.task.json"))
+
+
+def test_groups_on_gpus_are_prepared_and_what_would_stay_on_one_between_turns_is_refused(groups, tmp_path, monkeypatch):
+    kinds = {"main": "cuda", "learn": "cuda"}
+
+    def load(path):
+        workload, cluster = load_workload(path)
+        for name, kind in kinds.items():
+            own = cluster.pools[name]
+            cluster.pools[name] = own.model_copy(
+                update={"accelerators": own.accelerators.model_copy(update={"kind": kind})}
+            )
+        return workload, cluster
+
+    monkeypatch.setattr(prepare_group, "load_workload", load)
+    prepared = prepare_groups(groups, "g1", tmp_path / "out", False)
+    assert [group.kind for group in prepared] == ["cuda"]
+    job = prepared[0].jobs[0]
+    with_judge = job.execution.plan.job.reward.model_copy(update={"judge": "a judge"})
+    plan = job.execution.plan.model_copy(
+        update={"job": job.execution.plan.job.model_copy(update={"reward": with_judge})}
+    )
+    execution = replace(job.execution, checked=replace(job.execution.checked, plan=plan))
+    monkeypatch.setattr(prepare_group, "_job", lambda *_: replace(job, execution=execution))
+    with pytest.raises(InputError, match="group g1: one, one: a judge stays on its GPUs"):
+        prepare_groups(groups, "g1", tmp_path / "out", False)
+    kinds["main"] = "cpu"
+    with pytest.raises(InputError, match="nodes of kind cpu and cuda"):
+        prepare_groups(groups, "g1", tmp_path / "out", False)
 
 
 def test_a_plan_of_groups_whose_jobs_changed_or_cannot_take_turns_is_refused(groups, tmp_path):
