@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .mistake import GROUP, READERS, REPORT, ROW_READERS, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
+from .mistake import EXPORT, GROUP, READERS, REPORT, ROW_READERS, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
 
 
 def _sparse(path: Path) -> None:
@@ -80,8 +80,8 @@ TARGETS: dict[str, str] = {
 
 _SHOW = ("show", "{at}/plan.yaml")
 WRITERS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (SOLVE, "--out"), (GROUP, "--out"), (SHIPPED, "--out"), (TUNE, "--out"), (_SHOW, "--html"), (_SHOW, "--timeline"),
-    (SIMULATE, "--timeline"), (("show", "{at}/groups.yaml"), "--html"), (REPORT, "--html"),
+    (SOLVE, "--out"), (GROUP, "--out"), (SHIPPED, "--out"), (TUNE, "--out"), (EXPORT, "--out"), (_SHOW, "--html"),
+    (_SHOW, "--timeline"), (SIMULATE, "--timeline"), (("show", "{at}/groups.yaml"), "--html"), (REPORT, "--html"),
 )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ COMPARE = (
     "{at}/new.html",
 )  # fmt: skip
 DIFF = ("diff", "{at}/sync.yaml", "{at}/plan.yaml")
+EXPORT = ("export", "{at}/groups.yaml", "--to", "llm-d", "-o", "{at}/new.yaml")
 REPORT, TUNE = ("report", "{at}/run"), ("tune", "{at}/run", "-o", "{at}/new.yaml")
 
 
@@ -67,7 +68,7 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "workload.yaml": (GROUP, check("workload.yaml"), fmt("workload.yaml"), ("simulate", "{at}/groups.yaml")),
     "groups.yaml": (
         ("show", "{at}/groups.yaml"), check("groups.yaml"), fmt("groups.yaml"), ("simulate", "{at}/groups.yaml"),
-        ("diff", "{at}/groups.yaml", "none"),
+        ("diff", "{at}/groups.yaml", "none"), EXPORT,
     ),
     "team.policy.yaml": (
         check("team.policy.yaml"), ("check", "{at}/plan.yaml", "--policy", "{at}/team.policy.yaml"),

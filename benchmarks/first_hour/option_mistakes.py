@@ -12,14 +12,15 @@ import click
 
 from rlplan.cli.main import cli
 
-from .mistake import COMPARE, DIFF, DRY_RUN, GROUP, INIT, REPORT, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
+from .mistake import COMPARE, DIFF, DRY_RUN, EXPORT, GROUP, INIT, REPORT, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
 
 GOOD: dict[str, tuple[str, ...]] = {
     "init": INIT, "lengths": ("lengths", "show", "math-16k"), "rewards": ("rewards", "show", "code"),
     "compare": COMPARE, "refresh": ("refresh", "{at}/sync.yaml", "-o", "{at}/new.yaml"),
     "profile": SHIPPED, "solve": SOLVE, "check": ("check", "{at}/plan.yaml"), "diff": DIFF,
     "show": ("show", "{at}/plan.yaml"), "simulate": SIMULATE, "execute": DRY_RUN, "report": REPORT, "tune": TUNE,
-    "fmt": ("fmt", "--check", "{at}/plan.yaml"), "schema": ("schema", "plan"), "completion": ("completion", "bash"),
+    "export": EXPORT, "fmt": ("fmt", "--check", "{at}/plan.yaml"), "schema": ("schema", "plan"),
+    "completion": ("completion", "bash"),
 }  # fmt: skip
 """For each command a correct command line; `init` without a model would train one."""
 
