@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any
 from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.schema.sections.planned_group import GroupMember
 from ...plans.yaml.errors import InputError
+from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
 from ..trace import TraceError
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
-
-WARM = 2
-"""Iterations of a job after a start that are not measured: engines and allocators warm up in them."""
 
 
 def is_group_run(folder: Path) -> bool:
@@ -49,7 +46,7 @@ def group_report(folder: Path) -> dict[str, Any]:
         own = [turn for turn in turns.turns if turn.job == name]
         iterations = _iterations_s(own, begin_s, end_s)
         iteration_s = fmean(iterations) if iterations else None
-        slowdown = None if iteration_s is None else iteration_s / member.slowdown.alone_s
+        slowdown = slowdown_of(iterations, member.slowdown.alone_s)
         jobs[name] = {
             "steps": _steps(turns, name),
             "starts": turns.arrivals.get(name, 0),
@@ -58,7 +55,7 @@ def group_report(folder: Path) -> dict[str, Any]:
             "slowdown": slowdown,
             "slowdown_predicted": member.slowdown.mean,
             "slo": member.slowdown.slo,
-            "keeps": None if slowdown is None else slowdown <= member.slowdown.slo,
+            "keeps": None if slowdown is None else keeps_bound(slowdown, member.slowdown.slo),
             "waited_s": {
                 phase: fmean([turn.waited_s for turn in own if turn.phase == phase and turn.first] or [0.0])
                 for phase in ("rollout", "train")
@@ -80,12 +77,14 @@ def group_report(folder: Path) -> dict[str, Any]:
 
 def _iterations_s(own: list[TurnTaken], begin_s: float, end_s: float) -> list[float]:
     """Seconds of a job's iterations between two times, without those across a start and the first after it."""
-    ends: dict[int, list[float]] = {}
+    timer, iterations = IterationTimer(), []
     for turn in own:
         if turn.ended and turn.phase == "train":
-            ends.setdefault(turn.arrival, []).append(turn.end_s)
-    kept = [[each for each in of_start[WARM - 1 :] if begin_s <= each <= end_s] for of_start in ends.values()]
-    return [later - earlier for each in kept for earlier, later in itertools.pairwise(each)]
+            since_s = timer.open_since_s
+            seconds = timer.ended(turn.arrival, turn.end_s)
+            if seconds is not None and since_s is not None and begin_s <= since_s and turn.end_s <= end_s:
+                iterations.append(seconds)
+    return iterations
 
 
 def _steps(turns: GroupTurns, job: str) -> int:

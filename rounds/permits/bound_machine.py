@@ -1,0 +1,307 @@
+"""The bound machine: watches the slowdowns of the jobs of running groups, and tells before one breaks its bound.
+
+It reads no clock: whoever drives it says when a training ended, and acts on what it returns. Slowdown and bound are
+those of the report (slowdown.py): a bound is on the mean of all measured iterations of the job.
+
+Of each job it keeps the *mean* over all iterations, `ahead_s` (seconds that the job could still lose: bound times
+seconds alone, times iterations, less their seconds), and the last iterations: the *stretch*, as many as the plan's
+`rules.stretch`, and the *fresh* ones, its later half. An alarm is raised when the fresh iterations, less `SURE`
+standard errors, are above the bound, and as many more like them would bring the mean above it, or the stretch: what the
+planner promises is the slowdown of stretches. An alarm is raised as well when the iteration that runs has lasted so
+long that its end will break the bound.
+
+Invariants (`check_invariants`):
+- a job is `early` until it has half a stretch; after that it is `broken` if and only if its mean is above its bound;
+- a job in `alarm` or `broken` was told; each is told once until it is over;
+- an alarm ends only after half a stretch without an iteration after which twice as many more like the fresh ones would
+  bring mean or stretch above the bound, standard errors aside; so a job near its bound does not go in and out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Literal
+
+from .slowdown import IterationTimer, keeps_bound
+
+SURE = 0.5
+"""Standard errors that the fresh iterations must be beyond the bound. Of jobs of the shipped example, simulated with
+stretches of 20, a sixth then has an alarm in 100 iterations although it keeps its bound (in 3 % of the time), and 1 %
+of those that come to break it, as their group's longest job grows by 20 or 40 %, break it without an alarm; at 1.0 it
+would be 4 % and 14 %."""
+
+FEWEST = 3
+"""Iterations that a mean and a standard error need."""
+
+State = Literal["early", "kept", "alarm", "broken"]
+Reason = Literal["mean", "stretch", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a job is held to: seconds of an iteration alone, and at most how many times as long one may take."""
+
+    alone_s: float
+    slo: float
+
+    @property
+    def longest_s(self) -> float:
+        """Mean seconds of an iteration at the bound."""
+        return self.slo * self.alone_s
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFigures:
+    """A job beside its bound.
+
+    Attributes:
+        state: `early`: too few iterations; `kept`; `alarm`: it will break its bound if nothing changes; `broken`.
+        iterations: that were measured.
+        slowdown: mean over all of them; None before the first.
+        recent: mean over the stretch; None before the first.
+        slo: the bound.
+        ahead_s: seconds that the job could still lose before its mean is above the bound; negative if it is.
+        breaks_in: iterations until the mean is above the bound if they are like the fresh ones; None: never.
+    """
+
+    state: State
+    iterations: int
+    slowdown: float | None
+    recent: float | None
+    slo: float
+    ahead_s: float
+    breaks_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A job will break its bound. `reason`: what is about to be above it; `running`: the mean, when the iteration that
+    runs ends."""
+
+    job: str
+    at_s: float
+    reason: Reason
+    figures: BoundFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A job's mean slowdown is above its bound."""
+
+    job: str
+    at_s: float
+    figures: BoundFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A job keeps its bound again, and will."""
+
+    job: str
+    at_s: float
+    figures: BoundFigures
+
+
+BoundEvent = Alarm | Broken | Cleared
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is kept of a job."""
+
+    bound: Bound
+    stretch: deque[float]
+    timer: IterationTimer = field(default_factory=IterationTimer)
+    iterations: int = 0
+    total_s: float = 0.0
+    state: State = "early"
+    calm: int = 0
+    """Iterations since the last that threatened the bound, while in alarm."""
+
+    @property
+    def ahead_s(self) -> float:
+        return self.bound.longest_s * self.iterations - self.total_s
+
+    @property
+    def kept(self) -> bool:
+        return self.iterations == 0 or keeps_bound(self.total_s / self.iterations / self.bound.alone_s, self.bound.slo)
+
+
+class BoundMachine:
+    """See the module.
+
+    Args:
+        bounds: of each job.
+        stretch: iterations of a stretch, the plan's `rules.stretch`; at least 6 are taken.
+    """
+
+    def __init__(self, bounds: Mapping[str, Bound], stretch: int) -> None:
+        self.stretch = max(stretch, 2 * FEWEST)
+        self.half = self.stretch // 2
+        self._jobs: dict[str, _Watched] = {}
+        for job, bound in bounds.items():
+            self.join(job, bound)
+
+    # -- who is watched ------------------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Jobs that are watched."""
+        return tuple(self._jobs)
+
+    def join(self, job: str, bound: Bound) -> None:
+        """Watch a job from now on. Raises ValueError if it is watched already, or for a bound that is none."""
+        if job in self._jobs:
+            raise ValueError(f"{job} is watched already")
+        _must_be_bound(job, bound)
+        self._jobs[job] = _Watched(bound, deque(maxlen=self.stretch))
+
+    def leave(self, job: str) -> None:
+        """Watch a job no longer: it ended."""
+        self._jobs.pop(job, None)
+
+    def rebind(self, job: str, bound: Bound) -> None:
+        """Give a job another bound, or other seconds alone, as a new plan or a measurement has them.
+
+        What it was ahead of its old bound, or behind it, stays: seconds that were allowed are not asked back. Its
+        stretch is forgotten, and with it an alarm: a new plan is judged by what follows. Raises KeyError for a job that
+        is not watched.
+        """
+        watched = self._jobs[job]
+        _must_be_bound(job, bound)
+        ahead_s = watched.ahead_s
+        watched.bound = bound
+        watched.total_s = bound.longest_s * watched.iterations - ahead_s
+        self._forget_stretch(watched)
+
+    def moved(self, job: str) -> None:
+        """A job starts in another group, whose journal counts its starts and seconds anew. What it was ahead of its
+        bound stays; its stretch is forgotten, and with it an alarm. Raises KeyError for a job that is not watched."""
+        watched = self._jobs[job]
+        watched.timer = IterationTimer()
+        self._forget_stretch(watched)
+
+    def _forget_stretch(self, watched: _Watched) -> None:
+        watched.stretch.clear()
+        if watched.state != "early":
+            watched.state = "kept" if watched.kept else "broken"
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def ended(self, job: str, start: int, at_s: float) -> list[BoundEvent]:
+        """A training of a job ended; what there is to tell. A job that is not watched has nothing.
+
+        Args:
+            start: number of the start of its process that trained, as in the journal of turns.
+            at_s: when, in seconds; for each job it never goes back.
+        """
+        watched = self._jobs.get(job)
+        if watched is None:
+            return []
+        seconds = watched.timer.ended(start, at_s)
+        if seconds is None:
+            return []
+        watched.iterations += 1
+        watched.total_s += seconds
+        watched.stretch.append(seconds)
+        return self._judged(job, watched, at_s)
+
+    def look(self, now_s: float) -> list[BoundEvent]:
+        """Look at the iterations that run: alarms of jobs that will break their bounds when these end."""
+        told: list[BoundEvent] = []
+        for job, watched in self._jobs.items():
+            since_s = watched.timer.open_since_s
+            if watched.state != "kept" or since_s is None:
+                continue
+            # With its end the mean is that of one iteration more, of at least the seconds until now.
+            if watched.ahead_s + watched.bound.longest_s < now_s - since_s:
+                watched.state, watched.calm = "alarm", 0
+                told.append(Alarm(job, now_s, "running", self.figures(job)))
+        return told
+
+    def figures(self, job: str) -> BoundFigures:
+        """A job beside its bound now. Raises KeyError for a job that is not watched."""
+        watched = self._jobs[job]
+        alone_s = watched.bound.alone_s
+        return BoundFigures(
+            state=watched.state,
+            iterations=watched.iterations,
+            slowdown=watched.total_s / watched.iterations / alone_s if watched.iterations else None,
+            recent=fmean(watched.stretch) / alone_s if watched.stretch else None,
+            slo=watched.bound.slo,
+            ahead_s=watched.ahead_s,
+            breaks_in=self._breaks_in(watched),
+        )
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _judged(self, job: str, watched: _Watched, at_s: float) -> list[BoundEvent]:
+        before = watched.state
+        if watched.iterations < self.half:
+            return []
+        if not watched.kept:
+            watched.state = "broken"
+            return [] if before == "broken" else [Broken(job, at_s, self.figures(job))]
+        if before in ("alarm", "broken"):
+            threatened = self._threat(watched, 2 * self.half, 0.0) is not None
+            watched.calm = 0 if threatened or before == "broken" else watched.calm + 1
+            if watched.calm < self.half:
+                watched.state = "alarm"  # also from broken: the mean holds again, barely
+                return []
+            watched.state = "kept"
+            return [Cleared(job, at_s, self.figures(job))]
+        watched.state = "kept"
+        reason = self._threat(watched, self.half, SURE)
+        if reason is None:
+            return []
+        watched.state, watched.calm = "alarm", 0
+        return [Alarm(job, at_s, reason, self.figures(job))]
+
+    def _threat(self, watched: _Watched, horizon: int, sure: float) -> Reason | None:
+        """What would be above the bound within `horizon` iterations like the fresh ones; None: nothing."""
+        longest_s = watched.bound.longest_s
+        fresh = self._fresh(watched)
+        if len(fresh) < self.half:
+            return None
+        fresh_s = fmean(fresh)
+        if fresh_s - sure * stdev(fresh) / math.sqrt(len(fresh)) <= longest_s:
+            return None
+        if watched.ahead_s < horizon * (fresh_s - longest_s):
+            return "mean"
+        if len(watched.stretch) < self.stretch:
+            return None
+        to_come = min(horizon, self.stretch)
+        stay = list(watched.stretch)[to_come:]
+        return "stretch" if math.fsum(stay) + to_come * fresh_s > self.stretch * longest_s else None
+
+    def _fresh(self, watched: _Watched) -> list[float]:
+        return list(watched.stretch)[-self.half :]
+
+    def _breaks_in(self, watched: _Watched) -> int | None:
+        if watched.iterations and not watched.kept:
+            return 0
+        fresh = self._fresh(watched)
+        loss_s = fmean(fresh) - watched.bound.longest_s if fresh else 0.0
+        return math.floor(watched.ahead_s / loss_s) + 1 if loss_s > 0 else None
+
+    # -- what holds ----------------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Assert what the module promises of every job."""
+        for job, watched in self._jobs.items():
+            assert len(watched.stretch) <= min(self.stretch, watched.iterations), f"{job}: more than was measured"
+            assert (watched.state == "early") == (watched.iterations < self.half), (
+                f"{job}: judged too early or too late"
+            )
+            if watched.state != "early":
+                assert (watched.state == "broken") == (not watched.kept), f"{job}: {watched.state}"
+                assert watched.kept == (watched.ahead_s >= -1e-6 * watched.total_s), f"{job}: ahead {watched.ahead_s}"
+
+
+def _must_be_bound(job: str, bound: Bound) -> None:
+    if not (bound.alone_s > 0 and bound.slo >= 1 and math.isfinite(bound.longest_s)):
+        raise ValueError(f"{job}: a bound is at least 1, of iterations that take time alone; this is {bound}")
