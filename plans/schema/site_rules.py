@@ -1,7 +1,8 @@
-"""The site rules, rlplan.policy.yaml: a team's own limits on plans, which `rlplan check` reads.
+"""The site rules, rlplan.policy.yaml: a team's own limits on plans, which `rlplan check` reads, and which re-plans of
+running groups are made without asking a person.
 
-Every key is optional; a key that is not written sets no limit. For a plan, the nearest such file counts: in the plan's
-folder or in a folder above it, up to the root of its repository.
+Every key is optional; a key that is not written sets no limit. Without `auto_apply` nothing is made without asking. For
+a plan, the nearest such file counts: in the plan's folder or in a folder above it, up to the root of its repository.
 """
 
 from __future__ import annotations
@@ -23,6 +24,27 @@ MISNAMED = "rlplan.policy.yml"
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class AutoApply(Strict):
+    """Limits of the re-plans of running groups that are made without asking a person. All of them must hold, the other
+    keys of the policy too, and every bound of the new plan; jobs that come or go are never applied so."""
+
+    most_moves: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Most running jobs that one re-plan moves."""
+
+    most_price_s: NonNegative
+    """Most seconds that its moves may cost once, all its jobs together."""
+
+    most_usd_per_hour_more: NonNegative = 0.0
+    """Most USD per hour by which all nodes together may become dearer."""
+
+    least_gain_usd_per_hour: Positive | None = None
+    """Least USD per hour that a re-plan must save which no bound needs; null: only those that a bound needs are
+    made."""
+
+    least_hours_between: NonNegative = 1.0
+    """Hours from one re-plan that was made so to the next."""
 
 
 class SiteRules(Strict):
@@ -86,6 +108,9 @@ class SiteRules(Strict):
 
     require_job_files: bool = False
     """Whether a job's data and model must exist on the machine that checks the plan."""
+
+    auto_apply: AutoApply | None = None
+    """Which re-plans of running groups are made without asking a person; null: none."""
 
     @model_validator(mode="after")
     def _some_mode_is_left(self) -> SiteRules:
