@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING
 from ...plans.phrases.numbers import count, percent
 
 if TYPE_CHECKING:
-    from ...planner.groups.inputs.workload_jobs import Problem
-    from ...plans.schema.groups_plan import GroupsInputs, GroupsPlan
-    from ...plans.schema.workload import Objective, Workload
+    from ...plans.schema.groups_plan import GroupsPlan
+    from ...plans.schema.workload import Objective
 
 
 def solve_groups_command(
@@ -29,6 +27,7 @@ def solve_groups_command(
 
     `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
     """
+    from ...planner.groups.inputs.solved_from import solved_from
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.solve_workload import solve_workload
     from ...plans.schema.groups_plan import load_groups_plan
@@ -49,7 +48,7 @@ def solve_groups_command(
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
     check_stdout(out, "--out", as_json)
     check_target(out, *files, kind="plan", force=force)
-    inputs = _inputs(path, workload, problem, previous_path, out)
+    inputs = solved_from(path, workload, problem, previous_path, out)
     with steps("solving") as notify:
         plan = solve_workload(workload, problem, inputs, previous, moving, notify)
     write_document(plan, out, WRITTEN_DIGITS)
@@ -58,23 +57,6 @@ def solve_groups_command(
             warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
     tell(json.dumps(summary(plan, out)) if as_json else _text(plan, out), out)
     return 0
-
-
-def _inputs(path: Path, workload: Workload, problem: Problem, previous: Path | None, out: Path) -> GroupsInputs:
-    from ...plans.schema.groups_plan import GroupsInputs
-    from ...plans.schema.sections.origin import InputFile
-    from ...plans.yaml.yaml_io import sha256_file
-
-    def named(file: Path) -> InputFile:
-        relative = os.path.relpath(file.resolve(), out.resolve().parent)
-        return InputFile(path=Path(relative).as_posix(), sha256=sha256_file(file))
-
-    return GroupsInputs(
-        workload=named(path),
-        cluster=named(path.parent / workload.cluster),
-        sources={name: named(file) for name, file in sorted(problem.read.items())},
-        previous=named(previous) if previous else None,
-    )
 
 
 def _text(plan: GroupsPlan, out: Path) -> str:

@@ -24,6 +24,7 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.capacity import shortages
 from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
+from ..groups.inputs.measured_phases import given_phases, with_phases
 from ..groups.inputs.workload_jobs import Problem, problem_of
 from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
@@ -51,7 +52,8 @@ def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[l
         faults += against_workload(plan, workload)
     if workload is not None and cluster is not None and not any(way_faults(workload, cluster)):
         try:
-            faults += against_jobs(plan, problem_of(workload, workload_path, cluster))
+            problem = problem_of(workload, workload_path, cluster)
+            faults += against_jobs(plan, with_phases(problem, given_phases(inputs.measured)))
         except InputError as error:
             faults += [_unsolvable(("inputs", "workload"), each) for each in error.each()]
     if options.site_rules is not None:

@@ -12,13 +12,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Strict, cross_error, is_none
+from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Positive, Strict, cross_error, is_empty, is_none
 from .sections.origin import InputFile, Sha256, Volatile
 from .sections.planned_group import Index, PlannedGroup
 from .workload import GroupRules
 
 GroupId = Annotated[str, StringConstraints(pattern=GROUP_ID_PATTERN)]
 """`g` and a number. A group keeps its id while it has jobs; the number says nothing else."""
+
+
+class MeasuredPhases(Strict):
+    """Seconds of a job's phases on its reference, from its turns in a running group."""
+
+    rollout_s: Positive
+    """Mean seconds of a rollout."""
+
+    train_s: Positive
+    """Mean seconds of a training."""
+
+    iterations: Count
+    """Iterations that they are means of."""
 
 
 class GroupsInputs(Strict):
@@ -36,6 +49,9 @@ class GroupsInputs(Strict):
 
     previous: InputFile | None
     """The running plan that moves begin from; null for none."""
+
+    measured: Annotated[dict[Name, MeasuredPhases], Field(default_factory=dict, exclude_if=is_empty)]
+    """By job, seconds that were measured in running groups and stand in for those of the workload."""
 
 
 SolverStatus = Literal["optimal", "gap", "limit", "placed"]

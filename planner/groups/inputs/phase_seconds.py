@@ -75,6 +75,11 @@ def from_run(run: ExecutedRun) -> PhaseSeconds:
     return _normalised([rollout, [step.train_s + step.sync_s + step.other_s for step in steps]])
 
 
+def from_turns(pairs: Sequence[tuple[float, float]]) -> PhaseSeconds:
+    """Phase seconds from the (rollout, train) seconds of iterations, in their order."""
+    return _normalised([[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
+
+
 def _figures(phase: Phase) -> list[float]:
     if phase.p50_s is None or phase.p95_s is None:
         assert phase.mean_s is not None, "the document refuses a phase without seconds"
