@@ -1,8 +1,8 @@
 """A new plan for groups that run, from what their jobs were measured at: the library call behind a proposed re-plan.
 
 It is `rlplan solve WORKLOAD --from` the running plan, with the seconds of the jobs' turns in the place of those that
-the workload states, and with what each job is ahead of its bound as what it may lose by a move. Jobs that have ended are
-left out, and jobs that do not run yet as well: they are for a person to add. Nothing is written.
+the workload states, and with what each job is ahead of its bound as what it may lose by a move. Jobs that have ended
+are left out, and jobs that do not run yet as well: they are for a person to add. Nothing is written.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ def turn_seconds(turns: GroupTurns, members: Mapping[str, GroupMember]) -> dict[
     found: dict[str, list[tuple[float, float]]] = {}
     for name, member in members.items():
         pairs: list[tuple[float, float]] = []
-        complete = 0
+        complete, start = 0, 0
         before: TurnTaken | None = None
         for turn in turns.turns:
             if turn.job != name:
                 continue
-            if before is not None and before.arrival != turn.arrival:
-                complete, before = 0, None
+            if turn.arrival != start:
+                complete, start, before = 0, turn.arrival, None
             if turn.phase == "train" and turn.ended and before is not None:
                 complete += 1
                 if complete > WARM:

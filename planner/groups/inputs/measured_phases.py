@@ -1,7 +1,8 @@
 """Seconds of phases that were measured in running groups, in the place of those that a workload states.
 
 A job was measured on the ways that it runs by. Its other ways take as many times longer or shorter as before, so the
-seconds of its reference follow, and with them the seconds of an iteration alone.
+seconds of its reference follow, and with them the seconds of an iteration alone. What other jobs in the group slowed it
+by, the rules' interference, is taken out again: in a group that is worth its nodes, another's phase runs nearly always.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def reference_phases(
         job, member = problem.jobs.get(name), members.get(name)
         if job is None or member is None or len(measured) < FEWEST:
             continue
-        factors = _factor(job.rollout, member.rollout.way), _factor(job.train, member.train.way)
+        slowed = 1 + problem.rules.interference if len(members) > 1 else 1.0
+        factors = [
+            slowed * _factor(ways, pinned.way)
+            for ways, pinned in ((job.rollout, member.rollout), (job.train, member.train))
+        ]
         on_reference = [
             (max(rollout_s / factors[0], SHORTEST_S), max(train_s / factors[1], SHORTEST_S))
             for rollout_s, train_s in measured

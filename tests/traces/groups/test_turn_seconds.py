@@ -1,0 +1,65 @@
+"""Seconds of turns: complete iterations, without waits and without planned switches."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlplan.plans.schema.sections.planned_group import GroupMember
+from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken
+from rlplan.traces.groups.turn_seconds import turn_seconds
+
+from ...group_documents import group, groups_plan, member
+from ...group_journals import journal_of
+
+MEMBER = GroupMember.model_validate(member())  # a switch takes 1 s
+
+
+def turns(*taken: tuple[str, float, float, int, bool, bool]) -> GroupTurns:
+    """(phase, begun, end, arrival, switched, ended) of job a."""
+    made = GroupTurns("g1", "multi_rate", (0, 1), arrivals={"a": 1})
+    for phase, begun_s, end_s, arrival, switched, ended in taken:
+        made.turns.append(TurnTaken("a", phase, begun_s, end_s, (0,), switched, ended, 0.0, arrival))
+    return made
+
+
+def iteration(at_s: float, rollout_s: float, train_s: float, arrival: int = 1, switched: bool = False):
+    """A rollout and a training, with a wait before each."""
+    return (
+        ("rollout", at_s, at_s + rollout_s, arrival, switched, True),
+        ("train", at_s + rollout_s + 50, at_s + rollout_s + 50 + train_s, arrival, switched, True),
+    )
+
+
+def test_waits_do_not_count_and_the_first_iterations_of_a_start_are_left_out():
+    made = turns(
+        *iteration(0, 9, 9), *iteration(200, 8, 8), *iteration(400, 6, 3), *iteration(600, 7, 4),
+        *iteration(800, 9, 9, 2), *iteration(1000, 8, 8, 2), *iteration(1200, 5, 2, 2),
+    )  # fmt: skip
+    assert turn_seconds(made, {"a": MEMBER}) == {"a": [(6, 3), (7, 4), (5, 2)]}
+
+
+def test_a_switch_is_taken_off_but_never_more_than_half_of_the_turn():
+    made = turns(*iteration(0, 9, 9), *iteration(200, 8, 8), *iteration(400, 6, 1.5, switched=True))
+    assert turn_seconds(made, {"a": MEMBER})["a"] == [(5, 0.75)]
+
+
+def test_a_turn_that_a_death_ended_belongs_to_no_iteration():
+    made = turns(
+        *iteration(0, 9, 9), *iteration(200, 8, 8),
+        ("rollout", 400, 404, 1, False, False), *iteration(500, 9, 9, 2), *iteration(700, 8, 8, 2),
+        ("rollout", 900, 905, 2, False, True), ("train", 950, 951, 2, False, False), *iteration(1100, 6, 3, 2),
+    )  # fmt: skip
+    assert turn_seconds(made, {"a": MEMBER})["a"] == [(6, 3)]
+
+
+def test_a_job_that_did_not_run_has_nothing_and_others_are_passed_over():
+    assert turn_seconds(turns(*iteration(0, 9, 9)), {"b": MEMBER}) == {"b": []}
+
+
+def test_the_seconds_of_a_simulated_group_are_found_again_whatever_waits_and_switches_there_were():
+    planned = groups_plan({"g1": group(["a", "b"])}).groups["g1"]
+    made = journal_of("g1", planned, "first_come", {"a": (1.25, 1.0), "b": (1.0, 2.0)}, 60)
+    found = turn_seconds(made, planned.jobs)
+    assert len(found["a"]) > 5 and len(found["b"]) > 5
+    assert all(pair == (pytest.approx(75.0), pytest.approx(30.0)) for pair in found["a"])
+    assert all(pair == (pytest.approx(60.0), pytest.approx(60.0)) for pair in found["b"])
