@@ -58,7 +58,13 @@ def test_every_option_says_what_it_does():
 
 def test_a_shell_completes_commands_options_and_choices():
     complete = BashComplete(cli, {}, "rlplan", "_RLPLAN_COMPLETE")
-    assert [item.value for item in complete.get_completions([], "s")] == ["solve", "show", "simulate", "status", "schema"]
+    assert [item.value for item in complete.get_completions([], "s")] == [
+        "solve",
+        "show",
+        "simulate",
+        "status",
+        "schema",
+    ]
     assert "--bias-budget" in [item.value for item in complete.get_completions(["solve"], "--b")]
     assert [item.value for item in complete.get_completions(["schema"], "pl")] == ["plan"]
     assert "file" in [item.type for item in complete.get_completions(["show"], "")]
