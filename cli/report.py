@@ -73,8 +73,8 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..traces.groups.groups_folder import MOVES
     from ..traces.groups.groups_status import moves_of
     from ..traces.report_state import utc
-    from .screens.group_report_text import group_text
-    from .screens.groups_status_text import moves_lines
+    from .many_jobs.group_report_text import group_text
+    from .many_jobs.groups_status_text import moves_lines
     from .shared.paths import check_stdout, check_target, tell
 
     check_stdout(html, "--html", as_json)

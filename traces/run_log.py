@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from .trace import TraceError, read_trace
@@ -53,6 +54,12 @@ class RunLog:
     resumes: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
     last_t_s: float | None = None
+
+    @property
+    def cold_s(self) -> float | None:
+        """Mean seconds from the start of a process until it was ready for its first round; None in older traces."""
+        seconds = [float(event["process_s"]) for event in self.events if "process_s" in event]
+        return fmean(seconds) if seconds else None
 
 
 def read_run(path: Path) -> RunLog:

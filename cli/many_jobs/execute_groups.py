@@ -35,9 +35,10 @@ def execute_groups_command(
 
     from ...executor.groups.group_run import run_groups
     from ..screens.group_live import GroupView
+    from .replans import write_replan
 
     view = GroupView(options.steps, quiet=as_json)
-    ends = run_groups(groups, out, key is not None, options, view)
+    ends = run_groups(groups, out, key is not None, options, view, write_replan)
     return _told(ends, out, [group.key for group in groups], as_json)
 
 

@@ -25,23 +25,31 @@ from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written
 from ..stopping import StopRequests, stop_requests
-from .host_memory import check_host_memory
 from .job_process import GroupWatcher, JobEnd, JobProcess
 from .live_group import LiveGroup
 from .member_task import FAILED, STOPPED
+from .moves.bound_driver import BoundDriver, Replanner
 from .moves.move_driver import MoveDriver, bring_job
+from .moves.move_journal import MoveJournal
 from .prepare_group import PreparedGroup
+from .sleeping_memory import check_host_memory
 
 LOOK_S = 1.0  # how often turns, and what is asked, are looked at
 TURN_FACTOR, LEAST_TURN_S = 10.0, 300.0  # seconds that a turn may take, over those expected, and at least
 
 
 def run_groups(
-    groups: Sequence[PreparedGroup], out: Path, alone: bool, options: Options, watcher: GroupWatcher
+    groups: Sequence[PreparedGroup],
+    out: Path,
+    alone: bool,
+    options: Options,
+    watcher: GroupWatcher,
+    replanner: Replanner | None = None,
 ) -> dict[str, JobEnd]:
     """Run all jobs of groups of one plan for `options.steps` steps each; returns how each ended.
 
-    `alone`: there is one group, and `out` is its own folder. Raises InputError if the cluster has no nodes for the
+    `alone`: there is one group, and `out` is its own folder; then nothing is moved. `replanner`: writes the re-plan
+    that is proposed before a bound breaks; None: none is. Raises InputError if the cluster has no nodes for the
     groups or another process runs in `out`, RunFailed if the infrastructure failed for good.
     """
     cluster_address()  # refused now, and not after folders were made
@@ -56,14 +64,20 @@ def run_groups(
         if not options.resume:
             for name in (MOVES, REQUEST):
                 (out / name).unlink(missing_ok=True)
-        return asyncio.run(_Driver(groups, out, alone, options, watcher).run())
+        return asyncio.run(_Driver(groups, out, alone, options, watcher, replanner).run())
 
 
 class _Driver:
     """Runs the groups; implements moves.move_driver.RunningGroups."""
 
     def __init__(
-        self, planned: Sequence[PreparedGroup], out: Path, alone: bool, options: Options, watcher: GroupWatcher
+        self,
+        planned: Sequence[PreparedGroup],
+        out: Path,
+        alone: bool,
+        options: Options,
+        watcher: GroupWatcher,
+        replanner: Replanner | None,
     ) -> None:
         self.groups: dict[str, LiveGroup] = {}
         self._planned, self._out, self._alone, self._options, self._watcher = planned, out, alone, options, watcher
@@ -71,12 +85,14 @@ class _Driver:
         self._runs: dict[asyncio.Task[JobEnd], str] = {}
         self._ends: dict[str, JobEnd] = {}
         self._pool: NodePool
+        self._journal = MoveJournal(out)
+        self._bounds = BoundDriver(out, planned[0].plan_path, self._journal, watcher.note, None if alone else replanner)
 
     async def run(self) -> dict[str, JobEnd]:
         """Run all jobs to their ends."""
         self._watcher.phase("starting Ray")
         self._pool = NodePool(self._planned[0].kind, start_ray())
-        moves = None if self._alone else MoveDriver(self._out, self, self._options.node_patience_s)
+        moves = None if self._alone else MoveDriver(self._out, self._journal, self, self._options.node_patience_s)
         try:
             with stop_requests(self._options.grace_s) as stop:
                 await self._start(moves)
@@ -87,8 +103,10 @@ class _Driver:
             await asyncio.gather(*self._runs, return_exceptions=True)
             for _, process in self._processes.values():
                 process.kill()
+            await self._bounds.close()
             if moves is not None:
                 moves.stopped()
+            self._journal.close()
             for group in self.groups.values():
                 group.close()
             self._pool.close()
@@ -113,6 +131,7 @@ class _Driver:
             for job in planned.jobs:
                 if job.name not in later:
                     self._run_job(planned, job.name)
+        self._bounds.runs(None, self._folders())
         self._watcher.phase(f"starting {', '.join(self._processes)}")
         if moves is not None:
             await moves.go_on({planned.key: planned for planned in self._planned})
@@ -127,7 +146,10 @@ class _Driver:
                     await self._ended(
                         self._runs.pop(task), _end_of(task), None if stop.at_round_end.is_set() else moves
                     )
-                if moves is not None and not stop.at_round_end.is_set():
+                if stop.at_round_end.is_set():
+                    continue
+                self._bounds.look(self.ended(), moves is not None and moves.under_way)
+                if moves is not None:
                     await moves.look()
         finally:
             for watch in (passing, looking):
@@ -150,6 +172,7 @@ class _Driver:
         if moves is None or not await moves.job_ended(name, end):
             left = moves is not None and end.code == STOPPED and process.stop.at_round_end.is_set()
             self._ends[name] = end._replace(left=left)
+            self._bounds.ended(name)
 
     async def _pass_on(self, stop: StopRequests) -> None:
         """Pass a stop on to all jobs, those that start later too."""
@@ -238,8 +261,9 @@ class _Driver:
         """Moves begin: nodes that are given back may be needed."""
         self._pool.keeps = True
 
-    async def settle(self, groups: Mapping[str, PreparedGroup]) -> None:
-        """All moves are made: the jobs' seconds are those of the plan, empty groups end, spare nodes go back."""
+    async def settle(self, plan: Path | None, groups: Mapping[str, PreparedGroup]) -> None:
+        """All moves to a plan are made: the jobs' seconds and bounds are those of the plan, empty groups end, spare
+        nodes go back. `plan`: None if it is the one that this driver was started with."""
         for key, group in list(self.groups.items()):
             if group.seats and key in groups:
                 await group.enter(groups[key], [])
@@ -247,6 +271,10 @@ class _Driver:
             elif not group.seats:
                 self.groups.pop(key).close()
         self._pool.release_spare()
+        self._bounds.runs(plan, self._folders())
+
+    def _folders(self) -> dict[str, Path]:
+        return {key: group.folder for key, group in self.groups.items()}
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ...plans.files.run_folder import must_be_run_folder
@@ -86,9 +85,8 @@ class ExecutedStep:
 
 @dataclass(frozen=True)
 class ExecutedRun:
-    """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces.
-    `allowed`: what its job says of drafts. `cold_s`: mean seconds from the start of a process until it was ready for
-    its first rollout; None in older traces."""
+    """A run folder. `plan_path`, the plan it was started with, and `cold_s`, mean seconds of a start, are None in older
+    traces. `allowed`: what its job says of drafts."""
 
     home: Path
     plan: Plan
@@ -121,7 +119,6 @@ def load_run(folder: Path) -> ExecutedRun:
         runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
         hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
         raise InputError(f"holds no {TRACE}; {hint}", str(folder))
-    plan = load_plan(folder / PLAN_COPY)
     must_be_readable(folder / TRACE)
     try:
         log = read_run(folder / TRACE)
@@ -132,15 +129,14 @@ def load_run(folder: Path) -> ExecutedRun:
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
-    cold_s = [event["process_s"] for event in log.events if isinstance(event.get("process_s"), int | float)]
     drafts = {event.get("step"): event for event in log.events if event["event"] == "drafts"}
     return ExecutedRun(
         home=folder,
-        plan=plan,
+        plan=load_plan(folder / PLAN_COPY),
         plan_path=folder / named if isinstance(named, str) else None,
         steps=tuple(_step(event, log, drafts.get(event["step"])) for event in log.steps),
         restarts=log.restarts,
-        cold_s=fmean(cold_s) if cold_s else None,
+        cold_s=log.cold_s,
     )
 
 

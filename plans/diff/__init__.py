@@ -5,7 +5,6 @@ difference_error              the uncertainty of a difference
 input_diff                    changes in the files that the plans were solved from
 job_diff, groups_diff         Plan, Plan -> PlanDiff; GroupsPlan, GroupsPlan -> GroupsDiff
 job_report, groups_report     the `Report` on a difference
-auto_apply                    whether a re-plan of running groups may be made without asking a person
 one_plan                      the `Report` on a plan that was added or removed
 review                        `Report`: title, tables and remarks
 markdown, terminal_text       a `Report` as text for a pull request, for a terminal

@@ -150,3 +150,11 @@ def find_site_rules(plan_path: str | Path) -> Path | None:
         if os.path.exists(place / ".git"):  # noqa: PTH110
             return None
     return None
+
+
+def load_site_rules(path: Path) -> SiteRulesFile:
+    """Read site rules. Raises InputError."""
+    from ..yaml.document import parse
+    from ..yaml.yaml_io import load, read_text
+
+    return SiteRulesFile(str(path), load(path, SiteRules), parse(read_text(path), str(path)))

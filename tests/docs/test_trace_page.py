@@ -15,8 +15,9 @@ from rlplan.traces.trace import read_trace
 ROOT = Path(rlplan.__file__).parent
 
 
-def written_keys() -> dict[str, set[str]]:
-    """Keys of each event, from the calls that write one: `X.event("name", key=...)` and `trace.write("name", ...)`.
+def written_keys(moves: bool = False) -> dict[str, set[str]]:
+    """Keys of each event of a run, or of the moves of groups, from the calls that write one: `X.event("name", key=...)`
+    and `trace.write("name", ...)`.
 
     A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given, `**drafts.fields`
     what that function of DraftedRound returns.
@@ -24,6 +25,8 @@ def written_keys() -> dict[str, set[str]]:
     keys: dict[str, set[str]] = defaultdict(set)
     facts: set[str] = set()
     for path in sorted((ROOT / "executor").rglob("*.py")):
+        if ("moves" in path.parts) != moves:
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name == "StepRecord":
                 keys["step"] |= {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
@@ -51,12 +54,12 @@ def written_keys() -> dict[str, set[str]]:
 
 
 def documented_keys(part: int = 0) -> dict[str, set[str]]:
-    """Keys of each event in a part of the page (0: the trace, 1: the journal): a row with an event's name begins it,
-    the rows below have its keys."""
+    """Keys of each event in a part of the page (0: the trace, 1: turns, 2: moves): a row with an event's name begins
+    it, the rows below have its keys."""
     keys: dict[str, set[str]] = {}
     event = ""
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
-    for line in page.split("\n## turns.jsonl\n")[part].splitlines():
+    for line in re.split(r"\n## (?:turns|moves)\.jsonl\n", page)[part].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("| ") or cells[0] == "event":
             continue
@@ -71,6 +74,12 @@ def test_the_page_names_every_event_and_every_key_that_is_written():
     written = written_keys()
     assert len(written["step"]) > 20 and len(written["sample"]) > 15 and len(written["run"]) > 4
     assert documented_keys() == written
+
+
+def test_the_page_names_every_event_and_every_key_of_moves():
+    written = written_keys(moves=True)
+    assert len(written) > 10 and len(written["in"]) > 3
+    assert documented_keys(2) == written
 
 
 def test_the_page_names_every_event_and_every_key_of_a_groups_journal(tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...plans.schema.sections.planned_group import GroupMember
-from ...rounds.permits.bound_machine import Bound, BoundEvent, BoundMachine
+from ...rounds.permits.bound_events import Bound, BoundEvent
+from ...rounds.permits.bound_machine import BoundMachine
 from .group_turns import GroupTurns
 
 

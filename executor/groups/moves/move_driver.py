@@ -53,8 +53,9 @@ class RunningGroups(Protocol):
     async def start_job(self, planned: PreparedGroup, job: str) -> None:
         """Start a job in a group of the plan. Raises InputError if there are no nodes, RunFailed."""
 
-    async def settle(self, groups: dict[str, PreparedGroup]) -> None:
-        """All moves are made: the jobs' seconds are those of the plan, empty groups end, spare nodes go back."""
+    async def settle(self, plan: Path | None, groups: dict[str, PreparedGroup]) -> None:
+        """All moves to a plan are made: the jobs' seconds and bounds are those of the plan, empty groups end, spare
+        nodes go back. `plan`: None if it is the one that the driver was started with."""
 
     def keep_nodes(self) -> None:
         """Moves begin: nodes that are given back may be needed."""
@@ -68,6 +69,8 @@ class _UnderWay:
     """A change that is made. Times are seconds of `time.monotonic`."""
 
     id: str
+    plan: Path | None
+    """The new plan; None: the driver was started with it."""
     groups: dict[str, PreparedGroup]
     machine: MoveMachine
     began: float = field(default_factory=time.monotonic)
@@ -96,15 +99,13 @@ class MoveDriver:
 
     Args:
         out: the folder of the groups.
+        journal: of moves, in that folder.
         running: the groups.
         node_patience_s: seconds that a job waits for nodes where it goes.
-
-    Raises InputError or RunFailed if the journal of moves cannot be read or written.
     """
 
-    def __init__(self, out: Path, running: RunningGroups, node_patience_s: float) -> None:
-        self._out, self._running, self._patience_s = out, running, node_patience_s
-        self._journal = MoveJournal(out)
+    def __init__(self, out: Path, journal: MoveJournal, running: RunningGroups, node_patience_s: float) -> None:
+        self._out, self._journal, self._running, self._patience_s = out, journal, running, node_patience_s
         self._now: _UnderWay | None = None
 
     @property
@@ -123,7 +124,7 @@ class MoveDriver:
         if left is None:
             return
         moves = [JobMove(job, None, left.moves[job][1]) for job in left.moves if job in self.pending()]
-        self._now = _UnderWay(left.id, groups, MoveMachine(moves))
+        self._now = _UnderWay(left.id, None, groups, MoveMachine(moves))
         self._journal.write("resumed", id=left.id, left=[move.job for move in moves])
         self._running.keep_nodes()
         await self._do(self._now.machine.begin())
@@ -162,7 +163,6 @@ class MoveDriver:
         """The driver ends; moves that are left are made by the next."""
         if self._now is not None:
             self._journal.write("stopped", id=self._now.id)
-        self._journal.close()
 
     # -- a request -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class MoveDriver:
                 atomic_write(folder / GROUPS_COPY, plan)
         self._journal.write("wanted", id=request_id, plan=str(change.path), sha256=change.sha256, moves=change.rows())
         self._running.note(f"{change.path} is applied: {len(change.moves)} moves")
-        self._now = _UnderWay(request_id, change.groups, MoveMachine(change.moves))
+        self._now = _UnderWay(request_id, change.path, change.groups, MoveMachine(change.moves))
         self._running.keep_nodes()
         await self._do(self._now.machine.begin())
         await self._finish_if_done()
@@ -274,7 +274,7 @@ class MoveDriver:
         if now is None or not now.machine.done:
             return
         self._now = None
-        await self._running.settle(now.groups)
+        await self._running.settle(now.plan, now.groups)
         seconds = round(time.monotonic() - now.began, 3)
         self._journal.write("applied", id=now.id, seconds=seconds)
         self._running.note(f"all moves are made, in {seconds:.1f} s")

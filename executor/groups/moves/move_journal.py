@@ -74,6 +74,9 @@ class MoveJournal:
         path = out / MOVES
         events = list(_events(path))
         self.unfinished = _unfinished(events)
+        self.proposals = sum(event["event"] == "proposed" for event in events)
+        """Re-plans that were proposed so far."""
+        self._applied_s = max((e["t_s"] for e in events if e["event"] == "proposed" and e["applies"]), default=None)
         self._began_s = float(events[0]["began_s"]) if events else time.time()
         self._writer = TraceWriter(path)
         if not events:
@@ -81,11 +84,19 @@ class MoveJournal:
 
     def write(self, event: str, /, **fields: Any) -> None:
         """Append an event, and have it on the disk."""
+        now_s = max(0.0, time.time() - self._began_s)
+        if event == "proposed":
+            self.proposals += 1
+            self._applied_s = now_s if fields["applies"] else self._applied_s
         try:
-            self._writer.write(event, max(0.0, time.time() - self._began_s), **fields)
+            self._writer.write(event, now_s, **fields)
             self._writer.flush()
         except OSError as error:
             raise RunFailed(f"the journal of moves cannot be written ({error.strerror}); make room") from error
+
+    def hours_since_applied(self) -> float | None:
+        """Hours since a re-plan was applied without asking a person; None: none was."""
+        return None if self._applied_s is None else max(0.0, time.time() - self._began_s - self._applied_s) / 3600.0
 
     def close(self) -> None:
         """Close it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlplan.plans.schema.sections.planned_group import GroupMember
-from rlplan.rounds.permits.bound_machine import Broken
+from rlplan.rounds.permits.bound_events import Broken
 from rlplan.traces.groups.bound_watch import bound_of, bound_watch
 from rlplan.traces.groups.group_report import _iterations_s
 from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken

@@ -15,7 +15,7 @@ from rlplan.executor.groups.member_task import DONE, FAILED, STOPPED
 from rlplan.executor.groups.moves import move_driver
 from rlplan.executor.groups.moves.group_change import GroupChange
 from rlplan.executor.groups.moves.move_driver import MoveDriver
-from rlplan.executor.groups.moves.move_journal import Request, write_request
+from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, write_request
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.permits.move_machine import JobMove
 from rlplan.traces.groups.groups_folder import MOVES
@@ -68,7 +68,7 @@ class Running:
         self.place[job] = planned.key
         self.groups[planned.key].arrivals.setdefault(job, 0)
 
-    async def settle(self, groups):
+    async def settle(self, plan, groups):
         self.asked.append(("settle", ""))
 
     def keep_nodes(self):
@@ -107,7 +107,7 @@ def events(folder):
 
 def test_moves_are_made_one_after_the_other_and_journaled_with_their_seconds(running, tmp_path):
     async def drive():
-        driver = MoveDriver(tmp_path, running, 600.0)
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
         request(tmp_path)
         await driver.look()
         assert running.asked == [("keep", ""), ("stop", "old")] and driver.under_way
@@ -143,7 +143,7 @@ def test_moves_are_made_one_after_the_other_and_journaled_with_their_seconds(run
 
 def test_a_driver_that_is_started_again_makes_the_moves_that_are_left(running, tmp_path):
     async def first():
-        driver = MoveDriver(tmp_path, running, 600.0)
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
         request(tmp_path)
         await driver.look()
         running.gone("old")
@@ -156,7 +156,7 @@ def test_a_driver_that_is_started_again_makes_the_moves_that_are_left(running, t
     again.place = {"stays": "g1"}
 
     async def second():
-        driver = MoveDriver(tmp_path, again, 600.0)
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), again, 600.0)
         assert driver.pending() == {"mover", "new"}
         await driver.go_on(GROUPS)
         assert again.asked == [("keep", ""), ("start", "mover"), ("start", "new")]
@@ -167,14 +167,14 @@ def test_a_driver_that_is_started_again_makes_the_moves_that_are_left(running, t
 
     asyncio.run(second())
     assert moves_of(tmp_path)["state"] == "applied"
-    assert MoveDriver(tmp_path, running, 600.0).pending() == set()
+    assert MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0).pending() == set()
 
 
 def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up_and_the_rest_goes_on(running, tmp_path):
     running.short = {"mover"}
 
     async def drive():
-        driver = MoveDriver(tmp_path, running, 0.0)  # no patience
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 0.0)  # no patience
         request(tmp_path)
         await driver.look()
         running.gone("old")
@@ -195,7 +195,7 @@ def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up_and_the_rest_goes_
 
 def test_a_job_that_is_done_before_it_moves_stays_done(running, tmp_path):
     async def drive():
-        driver = MoveDriver(tmp_path, running, 600.0)
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
         request(tmp_path)
         await driver.look()
         running.gone("old")
@@ -210,7 +210,7 @@ def test_a_job_that_is_done_before_it_moves_stays_done(running, tmp_path):
 
 def test_a_plan_that_changed_since_or_comes_while_moves_are_under_way_is_refused(running, tmp_path):
     async def drive():
-        driver = MoveDriver(tmp_path, running, 600.0)
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
         request(tmp_path, "2" * 64)
         await driver.look()
         assert running.asked == [] and "changed after it was applied" in refusal_of(tmp_path, "r1")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.groups.host_memory import Sleeping, free_host_bytes, lacking
+from rlplan.executor.groups.sleeping_memory import Sleeping, free_host_bytes, lacking
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
 
 
