@@ -190,6 +190,7 @@ PAGES = {
         (
             ("Is there a better plan?", "rlplan tune runs/a"),
             ("Write it elsewhere", "rlplan tune runs/a --out plans/next.yaml"),
+            ("Switches of jobs that shared nodes", "rlplan tune runs/g1 --plan groups.yaml"),
         ),
         _DONE,
         ("diff", "execute"),

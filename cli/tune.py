@@ -45,7 +45,17 @@ def tune_command(
     the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
     otherwise nothing is written (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so
     tuning twice from one run changes nothing the second time.
+
+    Of a run of co-execution groups (with --plan groups.yaml) the seconds of each job's switches are taken: where they
+    differ from the plan's, a workload with `warm_s` as measured is written, for `rlplan solve WORKLOAD --from PLAN`.
     """
+    from ..traces.groups.groups_folder import group_folders
+
+    if group_folders(run_path):
+        from .many_jobs.tune_groups import tune_groups_command
+
+        return tune_groups_command(run_path, plan_path, out, overwrite, as_json)
+
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents

@@ -28,11 +28,11 @@ from ..stopping import StopRequests, stop_requests
 from .job_process import GroupWatcher, JobEnd, JobProcess
 from .live_group import LiveGroup
 from .member_task import FAILED, STOPPED
+from .memory_check import check_host_memory
 from .moves.bound_driver import BoundDriver, Replanner
 from .moves.move_driver import MoveDriver, bring_job
 from .moves.move_journal import MoveJournal
 from .prepare_group import PreparedGroup
-from .sleeping_memory import check_host_memory
 
 LOOK_S = 1.0  # how often turns, and what is asked, are looked at
 TURN_FACTOR, LEAST_TURN_S = 10.0, 300.0  # seconds that a turn may take, over those expected, and at least

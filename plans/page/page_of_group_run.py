@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..phrases.group_cells import GROUP_COLUMNS, MOVE_COLUMNS, group_cells, move_cells
+from ..phrases.group_cells import (
+    GROUP_COLUMNS,
+    MOVE_COLUMNS,
+    SWITCH_COLUMNS,
+    SWITCH_TEXT,
+    group_cells,
+    move_cells,
+    switch_rows,
+)
 from ..phrases.numbers import NONE, count, times
 from ..phrases.sentences import listed
 from .charts import charts_groups
@@ -34,6 +42,8 @@ def page(report: Mapping[str, Any], title: str, written_at: str) -> str:
         jobs=_table(jobs, colours),
         moves=None if moves is None else _moves(moves, colours),
         moves_title="" if moves is None else f"Moves to {moves['plan']}: {moves['state']}",
+        switches=_switches(jobs, colours),
+        switch_text=SWITCH_TEXT,
     )
 
 
@@ -78,3 +88,9 @@ def _table(jobs: Mapping[str, tuple[str, Any]], colours: Mapping[str, str]) -> T
 def _moves(moves: Mapping[str, Any], colours: Mapping[str, str]) -> Table:
     rows = [[mark(colours[move["job"]], move["job"]), *move_cells(move)] for move in moves["moves"]]
     return Table(["job", *MOVE_COLUMNS], rows, numbers=range(4, 1 + len(MOVE_COLUMNS)))
+
+
+def _switches(jobs: Mapping[str, tuple[str, Any]], colours: Mapping[str, str]) -> Table | None:
+    cells = switch_rows({name: row for name, (_, row) in jobs.items()})
+    rows = [[mark(colours[name], name), *own] for name, own in cells.items()]
+    return Table(["job", *SWITCH_COLUMNS], rows, numbers=range(1, 1 + len(SWITCH_COLUMNS))) if rows else None

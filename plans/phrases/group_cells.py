@@ -11,6 +11,12 @@ GROUP_COLUMNS = ("iteration", "alone", "slowdown", "predicted", "at most", "wait
 """Titles of `group_cells`."""
 
 
+SWITCH_COLUMNS = ("decode: wake", "sleep", "planned", "train: load", "offload", "planned")
+"""Titles of `switch_cells`."""
+
+SWITCH_TEXT = "Seconds of a switch, mean over all turns; the plan's are for turns after those of another job."
+
+
 def group_cells(row: Mapping[str, Any]) -> list[str]:
     """The figures of a job (traces/groups/group_report.py), one for each of GROUP_COLUMNS."""
     return [
@@ -36,3 +42,16 @@ def move_cells(move: Mapping[str, Any]) -> list[str]:
         move.get("state", "to do"),
         *(NONE if move.get(key) is None else seconds(move[key]) for key in ("price_s", "outage_s", "drain_s")),
     ]
+
+
+def switch_cells(row: Mapping[str, Any]) -> list[str]:
+    """Mean seconds of a job's switches (traces/groups/group_switches.py) beside those of the plan, one for each of
+    SWITCH_COLUMNS."""
+    found = row["switches"]
+    return [seconds(found[phase][key]) for phase in ("rollout", "train") for key in ("in_s", "out_s", "planned_s")]
+
+
+def switch_rows(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """`switch_cells` by job; none if no switch was measured."""
+    measured = any(found["turns"] for row in jobs.values() for found in row["switches"].values())
+    return {name: switch_cells(row) for name, row in jobs.items()} if measured else {}

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel
 
+from .errors import InputError
 from .yaml_doc import Document, Loc, parse
 from .yaml_io import document_name, header, loads
 from .yaml_write import lines
@@ -31,13 +33,31 @@ _MODELINE = re.compile(r"#\s*yaml-language-server:\s*\$schema=\S+")
 
 def canonical(text: str, model: type[M], path: str = "<text>") -> str:
     """Canonical text of the document `text`; `path` is used in messages only. Raises InputError if it is not valid."""
+    result = with_values(text, model, {}, path)
+    assert loads(result, model, path) == loads(text, model, path), "canonical form changed the document"
+    return result
+
+
+def with_values(text: str, model: type[M], values: Mapping[Loc, Any], path: str = "<text>") -> str:
+    """Canonical text of a document with other values at some locations, whose parents it has; comments are kept.
+
+    Raises InputError if the document is not valid, before or after, or lacks a parent.
+    """
     document, value = parse(text, path), loads(text, model, path)
     by_people = document_name(model) in WRITTEN_BY_PEOPLE
     remarks = _remarks(text, document, blank_lines=by_people)
     first = text.lstrip("\ufeff").partition("\n")[0].rstrip()
     head = f"{first}\n" if _MODELINE.fullmatch(first) else header(model)
-    result = head + _written(value.model_dump(mode="python", exclude_unset=by_people), remarks)
-    assert loads(result, model, path) == value, "canonical form changed the document"
+    dumped = value.model_dump(mode="python", exclude_unset=by_people)
+    for location, new in values.items():
+        inner: Any = dumped
+        for key in location[:-1]:
+            if not isinstance(inner, dict) or key not in inner:
+                raise InputError(f"has no {'.'.join(map(str, location[:-1]))}", path)
+            inner = inner[key]
+        inner[location[-1]] = new
+    result = head + _written(dumped, remarks)
+    loads(result, model, path)
     return result
 
 

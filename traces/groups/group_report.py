@@ -13,6 +13,7 @@ from ...plans.schema.sections.planned_group import GroupMember
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
 from ..trace import TraceError
+from .group_switches import switches
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
 
 
@@ -27,9 +28,10 @@ def group_report(folder: Path) -> dict[str, Any]:
     Of each job: `iteration_s`, mean seconds between two ends of training, but for the first WARM after each start of
     its process and for the time before the first or after the last iteration of another job; `slowdown`, these over
     the seconds that the plan has for it alone; None where there are none. Where jobs came or went while others ran, the
-    time since the last of them counts. `waited_s`: mean seconds that a turn was waited for, by phase. Of each unit: its
-    pool, and `busy`, the share of that time in which a turn held it; the time in which a group that was resumed stood
-    still counts as idle. `left`: steps and starts of jobs that were in the group, and are in its plan no more.
+    time since the last of them counts. `waited_s`: mean seconds that a turn was waited for, by phase. `switches`:
+    as group_switches.py has them. Of each unit: its pool, and `busy`, the share of that time in which a turn held it;
+    the time in which a group that was resumed stood still counts as idle. `left`: steps and starts of jobs that were in
+    the group, and are in its plan no more.
     """
     try:
         turns = read_turns(folder / TURNS)
@@ -60,6 +62,7 @@ def group_report(folder: Path) -> dict[str, Any]:
                 phase: fmean([turn.waited_s for turn in own if turn.phase == phase and turn.first] or [0.0])
                 for phase in ("rollout", "train")
             },
+            "switches": switches(folder / name, member, own),
         }
     return {
         "group": turns.group,

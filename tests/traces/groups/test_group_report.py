@@ -16,6 +16,7 @@ from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_report import group_report, is_group_run
 from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
 from rlplan.traces.groups.groups_status import groups_status
+from rlplan.traces.run_log import TRACE
 
 from ...group_documents import group, groups_plan, member
 
@@ -44,7 +45,49 @@ def run(tmp_path):
         else:
             live.done(job, arrivals[job], live.held[job].turn)
     live.close()
+    write_permits(tmp_path / "a", [(0.1, 0.3), (0.3, 0.1)])
     return tmp_path
+
+
+def write_permits(run, switches):
+    """A trace of turns for rollout and for training with these seconds of switches, in and out of each turn."""
+    run.mkdir(exist_ok=True)
+    with (run / TRACE).open("a", encoding="utf-8") as trace:
+        for step, (in_s, out_s) in enumerate(switches, start=1):
+            for phase, more in (("rollout", 0.0), ("train", 1.0)):
+                event = {"event": "permit", "t_s": 1.0 * step, "step": step, "phase": phase, "waited_s": 0.5}
+                trace.write(json.dumps(event | {"switch_in_s": in_s + more, "switch_out_s": out_s}) + "\n")
+
+
+def test_seconds_of_switches_are_means_over_measured_turns_beside_those_of_the_plan(run):
+    report = group_report(run)
+    a, b = (report["jobs"][name]["switches"] for name in "ab")
+    assert (a["rollout"]["turns"], a["rollout"]["in_s"], a["rollout"]["out_s"]) == (
+        2,
+        pytest.approx(0.2),
+        pytest.approx(0.2),
+    )
+    assert a["train"]["in_s"] == pytest.approx(1.2) and a["train"]["error_s"] == pytest.approx(0.0)
+    assert a["train"]["planned_s"] == 1.0
+    assert b["rollout"]["turns"] == 0 and b["rollout"]["in_s"] is None and b["rollout"]["error_s"] is None
+    journal = read_turns(run / TURNS)
+    for name in "ab":
+        for phase, figures in report["jobs"][name]["switches"].items():
+            own = [t for t in journal.turns if (t.job, t.phase) == (name, phase) and t.ended]
+            assert figures["other_had"] == sum(turn.switched for turn in own) and 0 < figures["other_had"] <= len(own)
+    text = CliRunner().invoke(report_command, [str(run)]).output
+    assert "Seconds of a switch" in text and "decode: wake" in text and "1.20 s" in text
+    page = run.parent / "switches.html"
+    CliRunner().invoke(report_command, [str(run), "--html", str(page)])
+    assert "Switches" in page.read_text()
+    (run / "a" / TRACE).write_text("no event\n" * 3)
+    with pytest.raises(InputError, match="its run cannot be read"):
+        group_report(run)
+
+
+def test_a_run_that_measured_no_switch_is_reported_without_a_table_of_them(run):
+    (run / "a" / TRACE).unlink()
+    assert "Seconds of a switch" not in CliRunner().invoke(report_command, [str(run)]).output
 
 
 def test_turns_are_read_as_they_were_taken(run):
