@@ -6,11 +6,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-<<<<<<<< HEAD:tests/executor/groups/test_sleeping_memory.py
-from rlplan.executor.groups.sleeping_memory import Sleeping, free_host_bytes, lacking
-========
 from rlplan.executor.groups.memory_check import Sleeping, free_host_bytes, lacking
->>>>>>>> 3cec3ed8 (Seconds of a group's switches: report shows them beside the plan's, tune writes them into the workload (warm_s)):tests/executor/groups/test_memory_check.py
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
 
 
