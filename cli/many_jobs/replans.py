@@ -10,7 +10,7 @@ from ...executor.groups.moves.bound_driver import Proposed, ReplanInputs
 def write_replan(given: ReplanInputs, path: Path) -> Proposed:
     """Write a re-plan to a path. Raises InputError, Infeasible."""
     from ...planner.groups.propose_replan import propose_replan
-    from ...planner.groups.replan.auto_apply import may_apply
+    from ...plans.facts.auto_apply import may_apply
     from ...plans.check.plan_check import input_path
     from ...plans.diff.groups_diff import diff_groups
     from ...plans.diff.input_diff import InputFiles

@@ -7,7 +7,8 @@ place/       where one arriving job goes among running groups, and the published
 replan/      which running jobs move, at what price and for what saving
 write/       from groups to the plan document, its reasons and its timelines
 
-solve_workload.py is the entry, and reads as the method. The planner of one job chooses what its rounds look like; this
+solve_workload.py is the entry, and reads as the method; propose_replan.py calls it for groups that run, with what their
+jobs were measured at. The planner of one job chooses what its rounds look like; this
 package takes the phases as they come and chooses which jobs share which nodes, so that every job keeps its bound on
 slowdown and the nodes cost as little as possible.
 """

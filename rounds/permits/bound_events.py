@@ -1,4 +1,4 @@
-"""What the bound machine is told of a job, and what it tells."""
+"""What the bound machine is given and what it tells: bounds, figures of jobs beside them, alarms."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the turns of a co-execution group took: its journal, and the figures of its report."""
+"""What the turns of a co-execution group took: its journal, the figures of its report, and its jobs beside their bounds."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....plans.check.site_breaches import group_breaches
-from ....plans.diff.groups_diff import GroupsDiff
-from ....plans.phrases.numbers import count, seconds, usd
-from ....plans.phrases.sentences import listed
-from ....plans.schema.site_rules import AutoApply, SiteRulesFile
+from ..check.site_breaches import group_breaches
+from ..diff.groups_diff import GroupsDiff
+from ..phrases.numbers import count, seconds, usd
+from ..phrases.sentences import listed
+from ..schema.site_rules import AutoApply, SiteRulesFile
 
 _TOLERANCE = 1e-9
 

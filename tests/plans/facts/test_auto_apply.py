@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.groups.replan.auto_apply import Permission, may_apply
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.diff.groups_diff import diff_groups
+from rlplan.plans.facts.auto_apply import Permission, may_apply
 from rlplan.plans.facts.digest import groups_decisions, groups_predictions
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.site_rules import SiteRules, SiteRulesFile
 from rlplan.plans.yaml.yaml_io import loads
 
-from ....group_documents import group, groups_plan, member
+from ...group_documents import group, groups_plan, member
 
 RUNNING = "7" * 64
 POLICY = """\
