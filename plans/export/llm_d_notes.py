@@ -22,13 +22,13 @@ def llm_d_notes(plan: GroupsPlan, locks: Locks) -> Iterator[str]:
         )
     shared = [group for group in plan.groups.values() if len(group.jobs) > 1]
     if tails := [name for group in shared for name in group.jobs if group.jobs[name].tail_from is not None]:
-        yield f"llm-d moves no tail to fewer nodes: {listed(sorted(tails))} hold theirs until the rollout ends"
+        yield f"llm-d moves no tail to fewer nodes, as the plan does of {listed(sorted(tails))}"
     paused = {name for group in shared for name, _, pinned in pinned_phases(group) if pinned.resume_s is not None}
     if paused:
         yield f"llm-d pauses no turn, and the plan may pause {listed(sorted(paused))} for more urgent jobs"
     wide = [lock.name for of_group in locks.values() for lock in of_group if len(lock.nodes) > 1]
     if wide:
-        yield f"{listed(wide)} lock several nodes, which llm-d's roadmap names as still to come"
+        yield f"several nodes in {listed(wide)}: llm-d's roadmap names multi-host time-slicing as still to come"
     for key, of_group in locks.items():
         for lock in of_group:
             yield from _lock_notes(plan, key, lock)
