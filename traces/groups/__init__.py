@@ -1,1 +1,1 @@
-"""What the turns of a co-execution group took: its journal, the figures of its report, and its jobs beside their bounds."""
+"""What the turns of a co-execution group took: its journal, the figures of its report, its jobs beside their bounds."""
