@@ -10,10 +10,10 @@ from ...executor.groups.moves.bound_driver import Proposed, ReplanInputs
 def write_replan(given: ReplanInputs, path: Path) -> Proposed:
     """Write a re-plan to a path. Raises InputError, Infeasible."""
     from ...planner.groups.propose_replan import propose_replan
-    from ...plans.facts.auto_apply import may_apply
     from ...plans.check.plan_check import input_path
     from ...plans.diff.groups_diff import diff_groups
     from ...plans.diff.input_diff import InputFiles
+    from ...plans.facts.auto_apply import may_apply
     from ...plans.schema.groups_plan import load_groups_plan
     from ...plans.schema.site_rules import find_site_rules, load_site_rules
     from ...plans.yaml.yaml_io import dump, sha256_file
