@@ -1,6 +1,6 @@
 """What do jobs gain that run as one on the same two cores, are their bounds kept, and is it as predicted?
 
-    python -m benchmarks.coexecution [--parts runs,replay] [--jobs 2,3] [--steps 8] [--kills 30] [--json]
+    python -m benchmarks.coexecution [--parts runs,moves,replay] [--jobs 2,3] [--steps 8] [--kills 30] [--json]
 
 `runs`: everything is real: the demo's model, vLLM engines, FSDP trainers, a process for each job. Jobs decode on core 0
 and train on core 1, each a Ray node of its own. Each job runs alone first, then all as a co-execution group that
@@ -16,6 +16,14 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
 - `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.
+
+`moves`: `middle` leaves the group of `short` and `middle` while it runs, and `brief` joins, by `solve --from` and
+`apply`; then the other way round (moves.py). `apply` is killed in the first change, the driver of the groups in the
+second; both count to `kills`, and samples of `short` and `middle` that are missing then to `lost`.
+
+- `moves`: of each that joined, seconds of its start (`outage_s`) beside those predicted (`price_s`), which are those
+  that its start took alone; of each that left, the seconds until the end of its step (`drain_s`);
+- `move_error`: relative error of the predicted seconds of the start that was not interrupted.
 
 `replay`: two hours of the groups example (plans/examples/groups) through the real actor that gives permits, a hundred
 times as fast, on three Ray nodes of this machine, with a process for each job whose devices are clocks (replay.py):

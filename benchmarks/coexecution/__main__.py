@@ -18,12 +18,13 @@ from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
 from ..ray_nodes import RayNodes
-from .jobs import LOADS, names, write_jobs, write_workload
+from .jobs import LOADS, MOVING, names, write_jobs, write_workload
 from .kills import under_kills
 from .measured_group import compare
+from .moves import measure_moves
 from .replay import NODES, SPEED, WORKLOAD, replay
 
-PARTS = "runs", "replay"
+PARTS = "runs", "moves", "replay"
 RUN_S = 2400.0
 
 
@@ -68,9 +69,9 @@ def on_nodes(devices: Sequence[int], pinned: bool) -> Iterator[None]:
             del os.environ["RAY_ADDRESS"]
 
 
-def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int) -> dict[str, Any]:
-    """Run the jobs alone, as groups, and under kills; returns the figures."""
-    plans = write_jobs(folder, names(counts))
+def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, moves: bool) -> dict[str, Any]:
+    """Run the jobs alone, as groups, as a group whose jobs join and leave, and under kills; returns the figures."""
+    plans = write_jobs(folder, names(counts) | (MOVING if moves else {}))
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
     with on_nodes([1, 1], pinned=True):
@@ -80,11 +81,19 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int) ->
             click.echo(f"{count} jobs as one, {steps} steps each", err=True)
             together = folder / f"together-{count}"
             call(folder / f"together-{count}.log", "execute", plan, "--steps", steps, "--out", together)
-            groups[count] = compare(plan, {name: runs[name] for name in LOADS[count]}, together)
+            groups[count] = compare(plan, {name: runs[name] for name in LOADS[count]}, together / "g1")
+        if moves:
+            click.echo("jobs join and leave", err=True)
+            moved = measure_moves(folder / "moved", MOVING, runs, steps)
+            kills = max(0, kills - len(moved["kills"]))
         if kills:
             plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs)
             click.echo(f"2 jobs as one, {kills} kills", err=True)
             result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
+    if moves:
+        result = _with_kills(result, moved)
+    if not groups:
+        return result
     return {
         "throughput_ratio": min(figures["throughput_ratio"] for figures in groups.values()),
         "slowdowns": {str(count): figures["slowdowns"] for count, figures in groups.items()},
@@ -94,6 +103,14 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int) ->
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }
+
+
+def _with_kills(result: dict[str, Any], moved: dict[str, Any]) -> dict[str, Any]:
+    """The figures of kills with those of jobs that moved."""
+    killed = result.get("killed", {}) | moved["kills"]
+    lost = moved["lost"] + (result["lost"] or 0)
+    figures = {key: moved[key] for key in ("moves", "move_error")}
+    return {**result, "kills": sum(killed.values()), "killed": killed, "lost": lost, **figures}
 
 
 def measure_replay(folder: Path, virtual_s: float) -> dict[str, Any]:
@@ -122,8 +139,10 @@ def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: P
     with contextlib.ExitStack() as stack:
         folder = (out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="co")))).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if "runs" in chosen:
-            result |= measure_runs(folder, counts, steps, kills)
+        if "runs" in chosen or "moves" in chosen:
+            counts = counts if "runs" in chosen else []
+            kills = kills if "runs" in chosen else 0
+            result |= measure_runs(folder, counts, steps, kills, "moves" in chosen)
         if "replay" in chosen:
             result["replay"] = measure_replay(folder, virtual_s)
     if as_json:
@@ -137,6 +156,11 @@ def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: P
         )
     if result.get("kills"):
         click.echo(f"{result['kills']} kills: {result['lost']} samples lost")
+    for move in result.get("moves", ()):
+        if "outage_s" in move:
+            click.echo(f"{move['job']} joined: {move['outage_s']:.0f} s, {move['price_s']:.0f} s were predicted")
+        else:
+            click.echo(f"{move['job']} left, at the end of its step after {move['drain_s']:.1f} s")
     for key, figures in result.get("replay", {}).get("groups", {}).items():
         same = "those of the simulator" if figures["identical"] else "NOT those of the simulator"
         click.echo(f"{key}: {figures['decisions']} decisions of the actor in {virtual_s:.0f} s, {same}")

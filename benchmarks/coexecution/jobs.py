@@ -19,9 +19,9 @@ from ..faults.example import shipped_plan
 
 SAMPLES_PER_PROMPT, MICRO_BATCH_TOKENS = 8, 8192
 SLOW_REWARD_S = 0.004
-STATE_BYTES, WARM_S, COLD_S = 500_000_000, 0.05, 40.0
-"""What a job's phase holds in host memory between turns (nothing leaves it on a CPU), and seconds of a switch and of a
-start, which the workload states."""
+STATE_BYTES, WARM_S = 500_000_000, 0.05
+"""What a job's phase holds in host memory between turns (nothing leaves it on a CPU), and seconds of a switch, which
+the workload states. Seconds of a start are those of the runs alone."""
 
 
 class Load(NamedTuple):
@@ -39,6 +39,11 @@ LOADS: Mapping[int, Mapping[str, Load]] = {
 }
 """Jobs by the number of them in a group. Answers are short, so that training is about as long as decoding: of jobs that
 decode three quarters of the time two share two cores no better than 1.33 times."""
+
+
+MOVING: Mapping[str, Load] = {name: load._replace(slo=2.4) for name, load in {**LOADS[2], **LOADS[3]}.items()
+                             if name != "slow"}  # fmt: skip
+"""Jobs that join and leave."""
 
 
 def slow_score(prompt: str, response: str, answer: Any = None) -> float:
@@ -100,7 +105,6 @@ def write_workload(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, P
                 "slo": load.slo,
                 "source": {"run": runs[name].relative_to(folder).as_posix()},
                 "phases": {"rollout": {"pool": "main", **phase}, "train": {"pool": "train", **phase}},
-                "cold_s": COLD_S,
             }
             for name, load in loads.items()
         },

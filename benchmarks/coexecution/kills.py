@@ -48,7 +48,7 @@ def under_kills(plan: Path, alone: Mapping[str, Path], out: Path, steps: int, ki
         folder = out / str(runs)
         killed += _killed_run(plan, folder, steps, kills - killed.total(), rng)
         for name, reference in alone.items():
-            log, wanted = read_run(folder / name / TRACE), trained(read_run(reference / TRACE))
+            log, wanted = read_run(folder / "g1" / name / TRACE), trained(read_run(reference / TRACE))
             actual = trained(log)
             lost += (wanted - actual).total()
             double += (actual - wanted).total()
