@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...plans.phrases.group_cells import MOVE_COLUMNS, move_cells
-from ...plans.phrases.numbers import NONE, seconds, times
+from ...plans.phrases.numbers import NONE, count, seconds, times
 from ...plans.phrases.sentences import listed, one_line
 
 _JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted", "at most")
@@ -18,6 +18,10 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines = [f"{one_line(status['out'])}: groups {', '.join(status['groups'])} {what}"]
     held = {turn["job"]: turn for group in status["groups"].values() for turn in group["held"]}
     lines += _table(_JOB_COLUMNS, [_job_cells(name, row, held.get(name)) for name, row in status["jobs"].items()])
+    if (proposed := status["proposed"]) is not None:
+        why = "the driver applies it" if proposed["applies"] else f"not applied: {one_line(proposed['reason'])}"
+        cost = f"{count(proposed['moves'], 'move')} of {seconds(proposed['price_s'])}"
+        lines += ["", f"re-plan proposed: {one_line(proposed['plan'])}, {cost}; {why}"]
     if (moves := status["moves"]) is not None:
         lines += ["", *moves_lines(moves)]
     return "\n".join(lines)
@@ -38,7 +42,7 @@ def _job_cells(name: str, row: Mapping[str, Any], turn: Mapping[str, Any] | None
         now = f"{turn['phase']} for {seconds(turn['for_s'])}"
     elif row["waits_for"]:
         now = f"waits for {listed([one_line(other) for other in row['waits_for']])}"
-    broken = " (broken)" if row["keeps"] is False else ""
+    broken = " (broken)" if row["keeps"] is False else " (alarm)" if row["bound"] == "alarm" else ""
     return [
         one_line(name),
         row["group"],

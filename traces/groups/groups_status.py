@@ -26,7 +26,9 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
     and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `starts`,
     `ended`, or `still` where no driver runs); `waits_for`, jobs that it lets go first although its nodes are free;
-    `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py). `moves`: of the plan that was
+    `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py); `bound`, what the
+    driver told of it last (`alarm`, `broken`; None: nothing). `proposed`: the re-plan that waits to be applied, None if
+    none does. `moves`: of the plan that was
     applied last (`moves_of`), None if none was. Raises InputError if the folder holds no groups, or is damaged.
     """
     folders = group_folders(out)
@@ -52,7 +54,17 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
                 "waits_for": turns.waits_for.get(name, []) if running and name not in phases else [],
                 **{what: row[what] for what in ("steps", "starts", "slowdown", "slowdown_predicted", "slo", "keeps")},
             }
-    return {"out": str(out), "running": running, "groups": groups, "jobs": jobs, "moves": moves_of(out)}
+    bounds, proposed = bounds_of(out)
+    for name, row in jobs.items():
+        row["bound"] = bounds.get(name)
+    return {
+        "out": str(out),
+        "running": running,
+        "groups": groups,
+        "jobs": jobs,
+        "moves": moves_of(out),
+        "proposed": proposed,
+    }
 
 
 def _held(turns: GroupTurns, now_s: float) -> list[dict[str, Any]]:
@@ -84,12 +96,8 @@ def moves_of(out: Path) -> dict[str, Any] | None:
     its moves in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks nodes`,
     `made`, `failed`), and the seconds that it took: `drain_s`, `start_s`, `outage_s`. None: no plan was
     applied. Raises InputError if the journal is damaged."""
-    try:
-        events = list(read_trace(out / MOVES)) if (out / MOVES).is_file() else []
-    except TraceError as error:
-        raise InputError(str(error)) from None
     told: dict[str, Any] | None = None
-    for event in events:
+    for event in _move_events(out):
         if event["event"] == "wanted":
             moves = [{**move, "state": "to do"} for move in event["moves"]]
             told = {
@@ -104,10 +112,35 @@ def moves_of(out: Path) -> dict[str, Any] | None:
     return told
 
 
+def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """By job what was told of its bound last (`alarm`, `broken`; absent if it is kept), and the re-plan that
+    was proposed last (`plan`, `moves`, `price_s`, `applies`, `reason`), None if none was since a plan was applied.
+
+    Raises InputError if the journal is damaged."""
+    bounds: dict[str, str] = {}
+    proposed: dict[str, Any] | None = None
+    for event in _move_events(out):
+        if event["event"] == "bound":
+            bounds[event["job"]] = event["state"]
+        elif event["event"] == "proposed":
+            proposed = {key: event[key] for key in ("plan", "moves", "price_s", "applies", "reason")}
+        elif event["event"] == "applied":
+            bounds, proposed = {}, None
+    return {job: state for job, state in bounds.items() if state != "cleared"}, proposed
+
+
+def _move_events(out: Path) -> list[dict[str, Any]]:
+    try:
+        return list(read_trace(out / MOVES)) if (out / MOVES).is_file() else []
+    except TraceError as error:
+        raise InputError(str(error)) from None
+
+
 def refusal_of(out: Path, request_id: str) -> str | None:
-    """Why the driver refused a request; None: it did not. Raises TraceError if the journal is damaged."""
-    events = read_trace(out / MOVES) if (out / MOVES).is_file() else iter(())
-    refused = (event["reason"] for event in events if event["event"] == "refused" and event["id"] == request_id)
+    """Why the driver refused a request; None: it did not. Raises InputError if the journal is damaged."""
+    refused = (
+        event["reason"] for event in _move_events(out) if event["event"] == "refused" and event["id"] == request_id
+    )
     return next(refused, None)
 
 
