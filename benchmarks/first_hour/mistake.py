@@ -44,6 +44,9 @@ COMPARE = (
     "{at}/new.html",
 )  # fmt: skip
 DIFF = ("diff", "{at}/sync.yaml", "{at}/plan.yaml")
+STATUS = ("status", "{at}/together")
+APPLY = ("apply", "{at}/groups.yaml", "--out", "{at}/together", "--dry-run")
+"""Of groups that no driver runs, to the plan that they had: it is refused."""
 EXPORT = ("export", "{at}/groups.yaml", "--to", "llm-d", "-o", "{at}/new.yaml")
 REPORT, TUNE = ("report", "{at}/run"), ("tune", "{at}/run", "-o", "{at}/new.yaml")
 

@@ -12,7 +12,22 @@ import click
 
 from rlplan.cli.main import cli
 
-from .mistake import COMPARE, DIFF, DRY_RUN, EXPORT, GROUP, INIT, REPORT, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
+from .mistake import (
+    APPLY,
+    COMPARE,
+    DIFF,
+    DRY_RUN,
+    EXPORT,
+    GROUP,
+    INIT,
+    REPORT,
+    SHIPPED,
+    SIMULATE,
+    SOLVE,
+    STATUS,
+    TUNE,
+    Mistake,
+)
 
 GOOD: dict[str, tuple[str, ...]] = {
     "init": INIT, "lengths": ("lengths", "show", "math-16k"), "rewards": ("rewards", "show", "code"),
@@ -20,7 +35,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "profile": SHIPPED, "solve": SOLVE, "check": ("check", "{at}/plan.yaml"), "diff": DIFF,
     "show": ("show", "{at}/plan.yaml"), "simulate": SIMULATE, "execute": DRY_RUN, "report": REPORT, "tune": TUNE,
     "export": EXPORT, "fmt": ("fmt", "--check", "{at}/plan.yaml"), "schema": ("schema", "plan"),
-    "completion": ("completion", "bash"),
+    "completion": ("completion", "bash"), "status": STATUS, "apply": APPLY,
 }  # fmt: skip
 """For each command a correct command line; `init` without a model would train one."""
 

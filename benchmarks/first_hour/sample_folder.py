@@ -5,6 +5,7 @@ plan.yaml sync.yaml                                           solved from them
 workload.yaml lab.yaml groups.yaml                            two jobs that share nodes, and their plan
 team.policy.yaml                                              site rules
 run/                                                          a run of sync.yaml, as the executor would leave it
+together/                                                     a run of groups.yaml, whose jobs are ready
 notes.txt                                                     a file that is not rlplan's
 """
 
@@ -19,8 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.copula_trace import copula_lengths
+from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.plan import load_plan
 from rlplan.profiles.length_trace import write_lengths
+from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
 from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
 
@@ -129,6 +132,26 @@ def build(folder: Path) -> None:
     rlplan("solve", folder, *trace, "-o", folder / "plan.yaml")
     rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
     _write_run(folder / "run", folder / "sync.yaml")
+    _write_groups_run(folder / "together", folder / "groups.yaml")
+
+
+def _write_groups_run(home: Path, plan_path: Path) -> None:
+    """Write a run of groups of which no job has ended an iteration."""
+    home.mkdir()
+    (home / GROUPS_COPY).write_bytes(plan_path.read_bytes())
+    plan = load_groups_plan(plan_path)
+    for key, group in plan.groups.items():
+        (home / key).mkdir()
+        (home / key / GROUPS_COPY).write_bytes(plan_path.read_bytes())
+        seats = [
+            {"job": name, "units": [list(job.rollout.units), list(job.train.units)], "pace_s": job.pace_s}
+            for name, job in group.jobs.items()
+        ]
+        writer = TraceWriter(home / key / TURNS)
+        writer.write("group", 0.0, began_s=1.7e9, group=key, rule=plan.rules.policy, seats=seats)
+        for name in group.jobs:
+            writer.write("ready", 1.0, job=name, process=name)
+        writer.close()
 
 
 def _write_run(home: Path, plan_path: Path) -> None:
