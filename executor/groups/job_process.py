@@ -21,7 +21,9 @@ from typing import Any, NamedTuple, Protocol
 import ray
 
 from ...plans.schema.sections.planned_group import GroupMember
+from ..faults import ActorFailed
 from ..placement.live_nodes import LeasedNode
+from ..placement.orphans import left_by
 from ..prepare import Options
 from ..stopping import StopRequests
 from ..supervision import RestartBudget
@@ -104,6 +106,8 @@ class JobProcess:
                 code, reason = FAILED, f"its process cannot be started: {error}"
             finally:
                 self.kill()
+            if code not in (DONE, BAD_INPUT, STOPPED, FAILED):
+                await self._orphans_end()
             await ask(lambda: self._permits, "leave", self.name, self._name)
             if code in (DONE, BAD_INPUT, STOPPED):
                 return JobEnd(code, reason, restarts)
@@ -116,6 +120,17 @@ class JobProcess:
             self._watcher.note(f"{self.name} is started again: {reason}")
             await asyncio.sleep(PAUSE_S)
             resume = self._has_checkpoint()
+
+    async def _orphans_end(self) -> None:
+        """Wait until what its process left on the nodes is gone; before that others may not have its devices."""
+        assert self._process is not None, "it has ended"
+        try:
+            left = await left_by(self._process.pid)
+        except ActorFailed as error:  # of a node that is lost with what ran there, or does not answer
+            left = {}
+            self._watcher.note(f"{self.name}: whether anything of it still runs is not known: {error}")
+        for node, pids in left.items():
+            self._watcher.note(f"{self.name}: processes {', '.join(map(str, pids))} of it still run on node {node}")
 
     def _has_checkpoint(self) -> bool:
         return any((self._folder / "checkpoints").glob("*step-*"))
