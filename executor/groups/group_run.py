@@ -2,8 +2,8 @@
 
 Invariants:
 - jobs share nodes and nothing else: each has a process, a folder, a trace, engines and trainers of its own;
-- a job whose process ends early, or whose turn takes longer than TURN_FACTOR times what it should, loses its turn at
-  once, and is started again from its last checkpoint; the others go on meanwhile;
+- a job whose process ends early, or whose turn takes longer than TURN_FACTOR times what it should, loses its turn as
+  soon as nothing of it runs (placement/orphans.py), and is started again from its last checkpoint; others go on;
 - a job that has ended, or failed for good, leaves its group, and the others take its turns;
 - a new plan is applied by one move after another (moves/move_driver.py);
 - no process of a job outlives this one.

@@ -46,7 +46,7 @@ def _pids_by_node(driver: int) -> dict[str, list[int]]:
         return {}
     job_id = max(own, key=lambda job: job["StartTime"])["JobID"]
     found: dict[str, list[int]] = {}
-    for actor in actors().values():  # type: ignore[no-untyped-call]
+    for actor in actors().values():
         if actor["JobID"] == job_id and actor["Pid"]:
             found.setdefault(actor["Address"]["NodeID"], []).append(int(actor["Pid"]))
     return found

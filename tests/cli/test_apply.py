@@ -59,6 +59,14 @@ def test_status_shows_jobs_moves_alarms_and_the_replan_that_waits(runs):
     assert not status["running"] and status["groups"]["g1"]["held"] == []
 
 
+def test_a_job_that_is_still_to_join_has_not_ended_and_a_group_alone_is_not_changed(runs):
+    lines = (runs / MOVES).read_text().splitlines()
+    (runs / MOVES).write_text("\n".join(lines[:2]) + "\n")
+    assert json.loads(rlplan("status", runs, "--json").stdout)["jobs"]["b"]["state"] == "to do"
+    alone = "runs one group alone (--group), whose jobs cannot be moved"
+    refused(rlplan("apply", runs / GROUPS_COPY, "--out", runs / "g1"), alone)
+
+
 def test_a_folder_without_groups_and_a_damaged_journal_are_refused(runs, tmp_path):
     refused(rlplan("status", tmp_path), "holds no groups that were executed")
     refused(rlplan("apply", runs / GROUPS_COPY, "--out", tmp_path), "holds no groups that were executed")

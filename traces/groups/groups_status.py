@@ -25,7 +25,7 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
 
     `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
     and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `starts`,
-    `ended`, or `still` where no driver runs); `waits_for`, jobs that it lets go first although its nodes are free;
+    `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it lets go first although its nodes are free;
     `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py); `bound`, what the
     driver told of it last (`alarm`, `broken`; None: nothing). `proposed`: the re-plan that waits to be applied, None if
     none does. `moves`: of the plan that was
@@ -55,14 +55,18 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
                 **{what: row[what] for what in ("steps", "starts", "slowdown", "slowdown_predicted", "slo", "keeps")},
             }
     bounds, proposed = bounds_of(out)
+    moves = moves_of(out)
+    moving = {} if moves is None or moves["state"] == "applied" else {m["job"]: m["state"] for m in moves["moves"]}
     for name, row in jobs.items():
         row["bound"] = bounds.get(name)
+        if moving.get(name, "made") not in ("made", "stops", "failed"):
+            row["state"] = moving[name]
     return {
         "out": str(out),
         "running": running,
         "groups": groups,
         "jobs": jobs,
-        "moves": moves_of(out),
+        "moves": moves,
         "proposed": proposed,
     }
 

@@ -14,7 +14,7 @@ from ....plans.yaml.errors import InputError
 from ....plans.yaml.yaml_io import sha256_file
 from ....rounds.permits.move_machine import JobMove
 from ....traces.groups.group_turns import GROUPS_COPY
-from ....traces.groups.groups_folder import job_folder
+from ....traces.groups.groups_folder import group_folders, job_folder
 from ..prepare_group import PreparedGroup, checked_groups, seat_of
 from .live_units import live_units
 
@@ -56,6 +56,12 @@ def planned_change(out: Path, path: Path, ended: Collection[str]) -> GroupChange
     copy = out / GROUPS_COPY
     if not copy.is_file():
         raise InputError("holds no groups that run; start them with rlplan execute", str(out))
+    if list(group_folders(out).values()) == [out]:
+        raise InputError(
+            "runs one group alone (--group), whose jobs cannot be moved; stop it, and execute all groups of the new "
+            "plan with another --out",
+            str(out),
+        )
     running, plan = load_groups_plan(copy), load_groups_plan(path)
     previous = plan.inputs.previous
     if previous is None or previous.sha256 != sha256_file(copy):
