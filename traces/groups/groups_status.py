@@ -25,11 +25,12 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
 
     `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
     and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `starts`,
-    `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it lets go first although its nodes are free;
-    `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py); `bound`, what the
-    driver told of it last (`alarm`, `broken`; None: nothing). `proposed`: the re-plan that waits to be applied, None if
-    none does. `moves`: of the plan that was
-    applied last (`moves_of`), None if none was. Raises InputError if the folder holds no groups, or is damaged.
+    `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it lets go first
+    although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py);
+    `bound`, what the driver told of it last (`alarm`, `broken`; None: nothing). `moves`: of the plan that was applied
+    last (`moves_of`), None if none was. `proposed`: the re-plan that waits to be applied, None if none does.
+
+    Raises InputError if the folder holds no groups, or is damaged.
     """
     folders = group_folders(out)
     if not folders:
