@@ -238,6 +238,11 @@ class _Driver:
             if at_once:
                 stop.immediately.set()
 
+    def give_up(self, job: str, reason: str) -> None:
+        """A job that was on its way has failed for good."""
+        self._ends[job] = JobEnd(FAILED, reason, 0)
+        self.note(f"{job} is given up: {reason}")
+
     def kill_job(self, job: str, reason: str) -> None:
         """End a job's process."""
         if job in self._processes:
@@ -266,7 +271,8 @@ class _Driver:
         nodes go back. `plan`: None if it is the one that this driver was started with."""
         for key, group in list(self.groups.items()):
             if group.seats and key in groups:
-                await group.enter(groups[key], [])
+                with self._actor_may_be_gone():
+                    await group.enter(groups[key], [])
                 self._watcher.jobs({job.name: job.planned for job in groups[key].jobs if job.name in group.seats})
             elif not group.seats:
                 self.groups.pop(key).close()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ....plans.yaml.errors import InputError
+from ....plans.yaml.errors import InputError, RunFailed
 from ....plans.yaml.yaml_io import atomic_write
 from ....rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
 from ....traces.groups.group_turns import GROUPS_COPY
@@ -46,6 +46,9 @@ class RunningGroups(Protocol):
 
     def stop_job(self, job: str, at_once: bool) -> None:
         """Ask a job to stop, with a checkpoint."""
+
+    def give_up(self, job: str, reason: str) -> None:
+        """A job that was on its way has failed for good."""
 
     def kill_job(self, job: str, reason: str) -> None:
         """End a job's process."""
@@ -230,8 +233,16 @@ class MoveDriver:
             now.looked = time.monotonic()
             await self._do(now.machine.short(job))
             return
+        except RunFailed as error:  # of its group or its nodes; the others go on
+            await self._give_up(now, job, str(error))
+            return
         state = await self._running.groups[group].look()  # its process takes seconds to start
         now.enters[job] = (time.monotonic(), abs(state.arrivals.get(job, 0)))
+
+    async def _give_up(self, now: _UnderWay, job: str, reason: str) -> None:
+        self._journal.write("failed", id=now.id, job=job, reason=reason)
+        self._running.give_up(job, reason)
+        await self._do(now.machine.ended(job))
 
     # -- what is waited for --------------------------------------------------------------------------------------------
 
@@ -263,9 +274,7 @@ class MoveDriver:
             return
         for job in now.machine.lacking():
             if time_s - now.out[job] > self._patience_s:
-                self._journal.write("failed", id=now.id, job=job, reason="no nodes for it were found")
-                self._running.note(f"{job} is given up: no nodes for it were found in {self._patience_s:.0f} s")
-                await self._do(now.machine.ended(job))
+                await self._give_up(now, job, f"no nodes for it were found in {self._patience_s:.0f} s")
             else:
                 await self._do(now.machine.again(job))
 

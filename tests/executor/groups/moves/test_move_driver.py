@@ -58,6 +58,9 @@ class Running:
     def stop_job(self, job, at_once):
         self.asked.append(("stop now" if at_once else "stop", job))
 
+    def give_up(self, job, reason):
+        self.asked.append(("give up", job))
+
     def kill_job(self, job, reason):
         self.asked.append(("kill", job))
 
@@ -186,6 +189,7 @@ def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up_and_the_rest_goes_
         await driver.job_ended("new", JobEnd(FAILED, "its model is damaged", 0))
         driver._now.looked -= 60.0
         await driver.look()
+        assert ("give up", "mover") in running.asked
         assert not driver.under_way
 
     asyncio.run(drive())
