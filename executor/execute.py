@@ -103,7 +103,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ledgers = device_ledgers(settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
-    group_turns = None if permits is None else GroupTurns(permits, turns)
+    group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
     runs = [
         TrainingRun(
             execution.name,

@@ -14,7 +14,7 @@ import time
 
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
-from .groups.member_turns import begin_turn, end_turn, switched_in
+from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
 from .memory.turns_took import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.changes.engine_tail import round_tail
@@ -45,6 +45,8 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(settings.layout)
+    units = await units_of_round(run, engines)
+    engines = engines if units is None else units.here
     later = [engine for layout in settings.layouts[1:] for engine in run.fleet.engines(layout)]
     sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
     sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
@@ -64,12 +66,14 @@ async def _step(run: TrainingRun) -> StepRecord:
     streaming = run.streaming(machine, settings)
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
     drafts = run.drafts.next_round(settings.drafts)
+    if units is not None:
+        units.samples = samples
     tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
     spec = settings.balance
     balance = None if spec is None else Balance(spec, run.schedule.recorded())
     rollout = run.runner.run(
         machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts, balance,
+        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts, balance, units,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -90,8 +94,9 @@ async def _step(run: TrainingRun) -> StepRecord:
         await while_trainer_lives(run.trainer, streaming.stream.close())
         taken = streaming.stream.taken
         streaming.tell(run, result.samples.values())
-    if tail is not None:
-        tail.tell(run, result.samples.values())
+    for change in (tail, units):
+        if change is not None:
+            change.tell(run, result.samples.values())
     if drafts is not None and result.drafts is not None:
         run.event("drafts", step=run.step_number + 1, kind=round_kind, **drafts.fields(result.drafts))
     if balance is not None:

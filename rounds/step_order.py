@@ -6,6 +6,7 @@
     to_training   engines sleep -> the trainer's states come to the device -> it trains
     to_sending    its moments leave -> engines of the next layout wake their weights; then weights arrive
     to_decoding   the trainer's parameters leave -> KV caches wake
+    to_giving     engines sleep whose devices another job gets, while others decode
     to_leaving    engines sleep, or the trainer's states leave: other jobs have the devices next
 
 Each function says which turns lead there from the states that are (device_ledger.py); whoever is there already has no
@@ -83,6 +84,11 @@ def to_decoding(holders: Holders, states: States, beside: Beside, engines: Colle
 def to_leaving(holders: Holders, states: States, phase: PhaseName) -> list[Turn]:
     """Turns after which other jobs may have the devices of a phase: its engines sleep, or its trainers leave."""
     return (_sleep if phase == "rollout" else _leave)(holders, states, holders)
+
+
+def to_giving(holders: Holders, states: States, engines: Collection[str]) -> list[Turn]:
+    """Turns after which other jobs may have the devices of these engines, while the job's others decode on."""
+    return _sleep(holders, states, engines)
 
 
 def to_starting(holders: Holders, states: States, beside: Beside, all_shared: bool = False) -> list[Turn]:

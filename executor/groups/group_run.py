@@ -213,9 +213,15 @@ class _Driver:
     def _run_job(self, planned: PreparedGroup, name: str) -> None:
         group = self.groups[planned.key]
         self._watcher.jobs({name: planned.job(name).planned})
-        nodes = group.nodes_of(planned, name)
         process = JobProcess(
-            planned.job(name), group.folder / name, group.actor_name, group.permits, nodes, self._options, self._watcher
+            planned.job(name),
+            group.folder / name,
+            group.actor_name,
+            group.permits,
+            group.nodes_of(planned, name),
+            group.rollout_units_of(planned, name),
+            self._options,
+            self._watcher,
         )
         self._processes[name] = planned.key, process
         self._runs[asyncio.create_task(process.run())] = name

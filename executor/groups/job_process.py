@@ -71,6 +71,7 @@ class JobProcess:
         actor_name: Ray's name of the actor that gives its turns.
         permits: that actor.
         nodes: of the job's placement, in order.
+        units: of its rollout on each of them.
         options: of `execute`.
         watcher: is told what the process tells.
     """
@@ -82,6 +83,7 @@ class JobProcess:
         actor_name: str,
         permits: Any,
         nodes: Sequence[LeasedNode],
+        units: Sequence[Sequence[int]],
         options: Options,
         watcher: GroupWatcher,
     ) -> None:
@@ -90,6 +92,7 @@ class JobProcess:
         """What it is asked: to stop at its step's end, or at once; either way with a checkpoint."""
         self._folder, self._actor_name, self._options = folder, actor_name, options
         self._nodes = [(node.node_id, list(node.facts), node.part) for node in nodes]
+        self._units = [list(each) for each in units]
         self._watcher, self._permits = watcher, permits
         self._process: asyncio.subprocess.Process | None = None
         self._budget = RestartBudget(options.restarts_per_hour)
@@ -150,6 +153,9 @@ class JobProcess:
             os.getpid(),
             self._nodes,
             options,
+            self._units,
+            self.job.planned.tail_units or 0,
+            self.job.planned.tail_finished,
         )
         task_file = self._folder / ".task.json"
         task.write(task_file)

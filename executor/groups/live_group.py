@@ -121,6 +121,12 @@ class LiveGroup:
         held = {unit: node for units, node in self._nodes.items() for unit in units}
         return [next(held[new_of[unit]] for unit in planned.units[n] if unit in new_of) for n in job.nodes]
 
+    def rollout_units_of(self, planned: PreparedGroup, name: str) -> list[list[int]]:
+        """The units of a job's rollout on each of these nodes."""
+        job, seat = planned.job(name), self.seats[name]
+        new_of = dict(zip(job.seat.units[0], seat.units[0], strict=True))
+        return [[new_of[unit] for unit in planned.units[n] if unit in new_of] for n in job.nodes]
+
     async def left(self, name: str) -> None:
         """A job whose processes have ended gives its seat up, and the nodes that only it was on. Raises RunFailed."""
         await ask(self._actor, "give_up", name)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..placement.live_nodes import LeasedNode, NodeFacts
+from ..placement.seats import Placement
+from ..rollout.changes.round_units import EngineUnits
 from .permit_actor import MemberPermits
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 130
@@ -28,6 +30,9 @@ class MemberTask:
         nodes: (Ray's id, what a process sees there, whether the machine is shared with other nodes) of each node that
             the plan's placement uses.
         options: of `execute`.
+        units: of each node, those of the group's units that the job's rollout holds there; none where it only trains.
+        tail_units: units on which the tail of a rollout goes on; 0: on all.
+        tail_finished: share of a round's samples after whose end the tail is reached; None: never.
     """
 
     job: str
@@ -38,6 +43,9 @@ class MemberTask:
     driver: int
     nodes: list[tuple[str, list[Any], bool]]
     options: dict[str, Any]
+    units: list[list[int]]
+    tail_units: int = 0
+    tail_finished: float | None = None
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
@@ -51,15 +59,33 @@ class MemberTask:
 
 @dataclass(frozen=True)
 class Member:
-    """A run's place in its group: its turns, and nodes that the group's driver has leased."""
+    """A run's place in its group: its turns, nodes that the group's driver has leased, and what the task says of its
+    rollout's units on each of them."""
 
     permits: MemberPermits
     nodes: tuple[LeasedNode, ...]
+    units: tuple[frozenset[int], ...]
+    tail_units: int
+    tail_finished: float | None
 
     @classmethod
     def of(cls, task: MemberTask) -> Member:
         """The place that a task has."""
-        return cls(MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes)))
+        permits, nodes = MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes))
+        return cls(permits, nodes, tuple(map(frozenset, task.units)), task.tail_units, task.tail_finished)
+
+    def engine_units(self, placement: Placement) -> EngineUnits | None:
+        """Where the engines of a placement are in the group; None if its rollout is on one node, which it has in every
+        turn."""
+        if sum(map(bool, self.units)) < 2:
+            return None
+        of_node = dict(zip(placement.nodes_in_use(), self.units, strict=True))
+        engines = {name for names in placement.engine_sets.values() for name in names}
+        return EngineUnits(
+            {name: of_node[placement.engines[name].node] for name in sorted(engines)},
+            self.tail_units,
+            self.tail_finished,
+        )
 
 
 def _leased(node: tuple[str, list[Any], bool]) -> LeasedNode:

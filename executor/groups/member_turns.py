@@ -10,12 +10,16 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...rounds.permits.permit_events import PhaseName
+from ..engines.engine_handle import EngineHandle
 from ..memory.device_turns import DeviceTurns
+from ..rollout.changes.round_units import EngineUnits, RoundUnits, round_units
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
+from ..weights.sync import WeightSync
 from .permit_actor import MemberPermits
 
 
@@ -34,10 +38,11 @@ class GroupTurns:
     Args:
         permits: asks for them.
         devices: puts what is on the run's devices to sleep.
+        units: where its engines are in the group; None: it has all their nodes in each turn.
     """
 
-    def __init__(self, permits: MemberPermits, devices: DeviceTurns) -> None:
-        self._permits, self._devices = permits, devices
+    def __init__(self, permits: MemberPermits, devices: DeviceTurns, units: EngineUnits | None = None) -> None:
+        self._permits, self._devices, self._units = permits, devices, units
         self._told: _Told | None = None  # of the turn that is held
         self._run: InGroup | None = None
         self._out_s = 0.0  # that the last turn's devices took to be free
@@ -47,6 +52,11 @@ class GroupTurns:
         """Start what needs room on devices: engines in a turn for rollout, then trainers in one for training. Raises
         RunFailed, InputError."""
         await self._permits.begin("rollout")
+        since_s = -1.0
+        while self._units is not None and (held := await self._permits.holding(since_s)) is not None:
+            if self._units.all_units <= frozenset(held.units):  # else another's tail is still on a part of them
+                break
+            since_s = held.since_s
         await self._devices.start(runs=())
         await self._permits.begin("train")
         await self._devices.start(engines=())
@@ -64,6 +74,13 @@ class GroupTurns:
         self._run = run
         self._told = _Told(run.step_number + 1, waited_s)
         return waited_s
+
+    async def round_units(self, run: InGroup, engines: Sequence[EngineHandle]) -> RoundUnits | None:
+        """The units of the round that the run begins on `engines`, in its turn; None: it has all of them. Raises
+        RunFailed."""
+        if self._units is None:
+            return None
+        return await round_units(run, self._permits, self._units, engines, self._devices, run.weights.join_all)
 
     def switched_in(self, seconds: float) -> None:
         """The run's engines, or its trainer's states, took so long to come to the devices of the turn."""
@@ -98,6 +115,7 @@ class InGroup(Protocol):
     permits: GroupTurns | None
     turns: DeviceTurns
     trainer: TrainerGroup
+    weights: WeightSync
     step_number: int
 
     def event(self, event: str, /, **fields: Any) -> None:
@@ -107,6 +125,14 @@ class InGroup(Protocol):
 async def begin_turn(run: InGroup, phase: PhaseName) -> float:
     """Wait for the turn of a phase; returns the seconds waited. Raises TrainerDied, RunFailed."""
     return 0.0 if run.permits is None else await run.permits.begin(run, phase)
+
+
+async def units_of_round(run: InGroup, engines: Sequence[EngineHandle]) -> RoundUnits | None:
+    """The units of the round that a run begins on `engines`, in its turn; None: it has all of them until its end.
+    Raises TrainerDied, RunFailed."""
+    if run.permits is None:
+        return None
+    return await while_trainer_lives(run.trainer, run.permits.round_units(run, engines))
 
 
 def switched_in(run: InGroup, seconds: float) -> float:

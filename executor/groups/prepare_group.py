@@ -189,7 +189,28 @@ def _job(
             str(own),
         )
     nodes = _nodes(group, planned, execution, own)
+    if any(member.tail_units for member in group.jobs.values()):
+        _must_follow_tails(group, planned, execution, own)
     return GroupJob(name, execution, seat_of(name, planned), nodes, planned)
+
+
+def _must_follow_tails(group: PlannedGroup, planned: GroupMember, execution: Execution, own: Path) -> None:
+    """Raises InputError unless a job can decode on some nodes of its rollout, in a group with tails."""
+    name, nodes = execution.name, len({group.node_of_unit(unit) for unit in planned.rollout.units})
+    long = execution.plan.job.rounds.long
+    if nodes > 1 and long is not None and long.tail is not None:
+        raise InputError(
+            f"job {name}: its long rounds have a tail on engines of a higher TP size, and its group moves tails to "
+            "fewer nodes; remove one of the two",
+            str(own),
+        )
+    there = len({seat.node for seat in placement_of([execution]).engines.values()})
+    if there < nodes:
+        raise InputError(
+            f"job {name}: its plan has engines on {there} of its {nodes} nodes, and its group gives these one by one "
+            "since tails move to fewer; solve it for engines on each, or set rules.tail_keep to 0",
+            str(own),
+        )
 
 
 def seat_of(name: str, planned: GroupMember) -> Seat:
@@ -200,6 +221,7 @@ def seat_of(name: str, planned: GroupMember) -> Seat:
         (planned.rollout.mean_s, planned.train.mean_s),
         (planned.rollout.switch_s, planned.train.switch_s),
         planned.pace_s,
+        planned.tail_units or 0,
     )
 
 

@@ -32,6 +32,7 @@ from .device_holds import trainer_name
 from .turns_took import TurnsOf, TurnsTook
 
 Engines = Sequence[EngineHandle]
+Names = Collection[str]
 Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
 
 
@@ -42,8 +43,7 @@ class DeviceTurns:
         self.ledgers = ledgers
         self._fleet, self._trainers = fleet, {trainer_name(run): trainer for run, trainer in trainers.items()}
         self._engines = {engine.name: engine for engine in fleet.all_engines()}
-        self._changed = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._changed, self._turn = asyncio.Event(), asyncio.Lock()
         self._may_start = True  # replacements of engines; not from the end of a rollout to the beginning of the next
         self._freed: frozenset[str] = frozenset()  # engines whose devices others use in this round
         self._wanting: set[str] = set()  # engines that wait for room to start
@@ -156,15 +156,16 @@ class DeviceTurns:
         turns = (turn for order in orders for turn in order(ledgers.holders, ledgers.states, ledgers.beside))
         return not any(starting) and ledgers.could(turns)
 
-    async def in_round(self, run: TurnsOf, order: Order, freed: Collection[str] = ()) -> TurnsTook:
+    async def in_round(self, run: TurnsOf, order: Order, freed: Names = (), back: Names = ()) -> TurnsTook:
         """Take the turns of an order while a round decodes. Raises RunFailed, TrainerDied.
 
-        `freed`: engines whose devices others use for the rest of the round: replacements of these start after it.
+        `freed`: engines whose devices others use until they are `back` or the round is over; replacements wait for it.
         """
         if trainer_name(run.name) not in self._trainers:
             return TurnsTook()
-        # One of them that died while it slept would find room in the ledger, which says nothing of what is to come.
-        self._freed |= frozenset(freed)
+        # One that died while it slept would find room in the ledger, which says nothing of what is to come.
+        self._freed = (self._freed | frozenset(freed)) - frozenset(back)
+        self._tell_waiting()
         return await self._go(order, run)
 
     async def to_training(self, run: TurnsOf) -> TurnsTook:

@@ -35,8 +35,9 @@ from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, Engine
 from ..engines.messages import EngineEvent
 from ..faults import failure
 from ..supervision import LOOK_S
-from .changes.engine_change import EngineChange, Held
+from .changes.engine_change import Held, RoundChange
 from .changes.light_engines import Holdings, LightEngines
+from .changes.unit_change import UnitChange, UnitsChanged
 from .drafts.drafted_round import DraftedRound
 from .drafts.samples_ahead import SamplesAhead
 from .engine_sends import EngineSends
@@ -73,8 +74,7 @@ class LiveRound:
         stall_s: float,
         drafts: DraftedRound | None = None,
     ) -> None:
-        self._machine = machine
-        self._engines = engines
+        self._machine, self._engines = machine, engines
         self._weights = weights
         self._ledger = ledger
         self._rewards = rewards
@@ -85,7 +85,7 @@ class LiveRound:
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
-        self.change: EngineChange | None = None
+        self.change: RoundChange | None = None
         self.light: LightEngines | None = None
         self.on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
@@ -159,8 +159,8 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Held() | Holdings():
-                self._release(message)
+            case Held() | Holdings() | UnitsChanged():
+                self._release(self._given_back(message))
                 return []
             case _:
                 raise message
@@ -195,15 +195,19 @@ class LiveRound:
     def _closed(self) -> frozenset[int]:
         return frozenset() if self.change is None else self.change.closed
 
-    def _release(self, held: Held | Holdings) -> None:
-        """Have engines give samples back, if the round decides that they stop or that others have room for them."""
-        if isinstance(held, Held):
-            assert self.change is not None
-            released = self.change.decide(held)
-        else:
+    def _given_back(self, news: Held | Holdings | UnitsChanged) -> list[tuple[int, list[str]]]:
+        """Requests that engines are to give back: the round decides that, or their units are others' now."""
+        if isinstance(news, Holdings):
             assert self.light is not None
-            released = self.light.decide(held, self._alive())
-        for number, requests in released:
+            return self.light.decide(news, self._alive())
+        if isinstance(news, UnitsChanged):
+            assert isinstance(self.change, UnitChange)
+            return self.change.changed(news.units)
+        assert self.change is not None
+        return self.change.decide(news)
+
+    def _release(self, given_back: list[tuple[int, list[str]]]) -> None:
+        for number, requests in given_back:
             if requests:
                 self._sends.release(number, requests)
 
@@ -225,7 +229,7 @@ class LiveRound:
             return
         if back.engine.version == self._weights.version:
             if self.change is not None:
-                self.change.note_resumed()
+                self._release(self.change.resumed(number))
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
             self._joins.begin(self._join(back.engine), partial(self._fail, back.engine.name))

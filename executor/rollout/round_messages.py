@@ -10,6 +10,7 @@ from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
 from .changes.engine_change import Held
 from .changes.light_engines import Holdings
+from .changes.unit_change import UnitsChanged
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
@@ -22,5 +23,5 @@ class Weights(NamedTuple):
     give: GiveWeights
 
 
-Message = EngineNews | Scored | Failed | Held | Holdings
+Message = EngineNews | Scored | Failed | Held | Holdings | UnitsChanged
 Inbox = asyncio.Queue[Message]

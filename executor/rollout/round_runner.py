@@ -21,6 +21,7 @@ from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
 from .changes.engine_tail import RoundTail
 from .changes.light_engines import LightEngines
+from .changes.round_units import RoundUnits
 from .drafts.drafted_round import DraftedRound
 from .live_round import LiveRound
 from .prompts import PromptText
@@ -77,6 +78,7 @@ class RoundRunner:
         tail: RoundTail | None = None,
         drafts: DraftedRound | None = None,
         balance: Balance | None = None,
+        units: RoundUnits | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
@@ -87,7 +89,8 @@ class RoundRunner:
         many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
         samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
         closed after the round. `tail` has other engines take over in mid-round. `drafts` remembers what is written.
-        `balance` has the longest expected samples start first, in place of `sharing`; it needs `max_num_seqs`.
+        `balance` has the longest expected samples start first, in place of `sharing`; it needs `max_num_seqs`. `units`
+        says which engines a job of a co-execution group may use, in a round without `tail` and hand-over.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout) + ([] if tail is None else tail.engines)
@@ -110,7 +113,7 @@ class RoundRunner:
             round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
             max_num_seqs=max_num_seqs, stall_s=self._stall_s, drafts=drafts,
         )  # fmt: skip
-        if drafts is not None and tail is None and (streaming is None or streaming.hand_over is None):
+        if drafts is not None and tail is None and units is None and (streaming is None or streaming.hand_over is None):
             # Engines that stop in mid-round are to have no samples that nobody moves.
             most = round_.max_tokens
             live.ahead = drafts.samples_ahead(self._prompts, tag, most, self._temperature)
@@ -122,6 +125,8 @@ class RoundRunner:
             live.change = streaming.begin(engines, ledger)
         if tail is not None:
             live.change = tail.begin(engines, ledger, version, inbox.put_nowait)
+        if units is not None:
+            live.change = units.begin(engines, ledger, version, inbox.put_nowait, spreads=balance is None)
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
@@ -145,6 +150,8 @@ class RoundRunner:
             await live.stop(patience_s)
             if tail is not None:
                 await tail.close(patience_s)
+            if units is not None:
+                await units.close(patience_s)
             self._fleet.listen_no_more()
 
 

@@ -198,6 +198,9 @@ class WorkloadJob(Strict):
     tail_share: Share = 0.0
     """Last share of a rollout's seconds that few responses need, so that a few units can do it."""
 
+    tail_finished: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of a round's samples that have ended when these seconds begin; the executor begins the tail there."""
+
     cold_s: Delay | None = None
     """Seconds until the job's first phase begins on nodes that hold nothing of it; null: as the source's run took, else
     from the model's size."""

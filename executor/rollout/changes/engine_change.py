@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ....rounds.hand_over import HandOver
 from ...engines.engine_handle import EngineHandle
@@ -27,6 +27,52 @@ class Held(NamedTuple):
 
     tokens: dict[str, int]
     capacity_tokens: int
+
+
+class RoundChange(Protocol):
+    """What a round asks of that which changes its engines while it goes on; see EngineChange."""
+
+    @property
+    def out(self) -> frozenset[int]:
+        """Engines that nobody waits for."""
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """Engines that get no samples now."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether samples without an engine wait for new ones."""
+
+    def resumed(self, number: int) -> list[tuple[int, list[str]]]:
+        """An engine is up and has the weights; returns requests that others are to release for it, by engine."""
+
+    def scored(self, count: int) -> bool:
+        """So many more samples went to be scored; whether to `ask` the engines now."""
+
+    async def ask(self) -> Held:
+        """What the engines hold."""
+
+    def decide(self, held: Held) -> list[tuple[int, list[str]]]:
+        """Decide by what is held; returns the requests to release, by engine."""
+
+    def look(self) -> None:
+        """Something may have ended."""
+
+
+async def held_tokens(engine: EngineHandle) -> dict[str, int]:
+    """Tokens at most that each request on an engine holds; none if it is away: its samples are drawn again."""
+    if not engine.alive:
+        return {}
+    try:
+        return await engine.held_tokens()
+    except ActorFailed:
+        return {}
+
+
+def running_tokens(held: Held, ledger: SampleLedger) -> list[int]:
+    """Tokens of each request that is held and has not ended meanwhile."""
+    return [tokens for name, tokens in held.tokens.items() if ledger.key_of(name) is not None]
 
 
 class EngineChange:
@@ -90,10 +136,11 @@ class EngineChange:
         """The new engines that live can take samples, once they have the weights."""
         self._open = True
 
-    def note_resumed(self) -> None:
-        """Note that the samples that waited for a new engine have been sent to one."""
+    def resumed(self, number: int) -> list[tuple[int, list[str]]]:
+        """An engine is up and has the weights: the samples that waited for a new one have been sent to it."""
         if self._machine.freed and self._new and self.resumed_s is None:
             self.resumed_s = self._ledger.now_s()
+        return []
 
     def scored(self, count: int) -> bool:
         """So many more samples went to be scored; whether to `ask` the engines now."""
@@ -106,23 +153,15 @@ class EngineChange:
     async def ask(self) -> Held:
         """What the engines hold."""
         decoding = [engine for number, engine in enumerate(self._engines) if number not in self.closed]
-        answers = await asyncio.gather(*(self._held(engine) for engine in decoding))
+        answers = await asyncio.gather(*(held_tokens(engine) for engine in decoding))
         up = [engine for engine in self._those_that_stay() if engine.alive]
         capacity = min((engine.facts.kv_capacity_tokens for engine in up), default=0)
         return Held({name: tokens for held in answers for name, tokens in held.items()}, capacity)
 
-    async def _held(self, engine: EngineHandle) -> dict[str, int]:
-        if not engine.alive:
-            return {}
-        try:
-            return await engine.held_tokens()
-        except ActorFailed:  # its samples are drawn again, on others
-            return {}
-
     def decide(self, held: Held) -> list[tuple[int, list[str]]]:
         """Whether engines leave, by what is held; returns the requests to release, by engine."""
         self._asking = False
-        running = [tokens for name, tokens in held.tokens.items() if self._ledger.key_of(name) is not None]
+        running = running_tokens(held, self._ledger)
         enough = all(engine.alive for engine in self._those_that_stay()) and self._allowed()
         if not self._machine.decide(sum(running), len(running), held.capacity_tokens if enough else -1):
             return []

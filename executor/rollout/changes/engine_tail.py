@@ -11,24 +11,19 @@ KV caches, and the samples go on there. Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ....plans.schema.sections.layouts import EngineLayout
-from ....rounds.device_ledger import Turn
 from ....rounds.hand_over import HandOver, TailSpec
-from ....rounds.step_order import Beside, Holders, States, to_decoding, to_tail
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet
-from ...faults import ActorFailed, Fault, classify, failure
+from ...faults import Fault, classify, failure
 from ...memory.device_turns import DeviceTurns
 from ...memory.turns_took import TurnsOf
 from ..round_samples import RolloutSample
 from ..sample_ledger import SampleLedger
 from .engine_change import EngineChange
-
-GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
-"""Gives weights of that version to engines. Raises ActorFailed if one of them is gone, or RunFailed."""
+from .take_over import GiveAll, TakeOver
 
 
 class RoundTail:
@@ -46,11 +41,10 @@ class RoundTail:
         self, run: TurnsOf, decision: HandOver, engines: list[EngineHandle], turns: DeviceTurns, give_all: GiveAll
     ) -> None:
         self.engines = engines
-        self._run, self._decision, self._turns, self._give_all = run, decision, turns, give_all
-        self._names = [engine.name for engine in engines]
+        self._decision = decision
+        self._taking = TakeOver(run, engines, turns, give_all)
         self._change: EngineChange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._over = False
 
     def begin(
         self,
@@ -66,21 +60,17 @@ class RoundTail:
         def cleared() -> None:
             self._task = asyncio.create_task(self._take_over(version, tell), name=f"tail of {version}")
 
-        def allowed() -> bool:
-            return self._turns.could(self._run, self._to_tail, self._to_decoding)
-
         self._change = EngineChange(
-            self._decision, engines, ledger, range(first), range(first, len(engines)), allowed, cleared, new=True
-        )
+            self._decision, engines, ledger, range(first), range(first, len(engines)), self._taking.could, cleared,
+            new=True,
+        )  # fmt: skip
         return self._change
 
     async def _take_over(self, version: str, tell: Callable[[EngineNews], None]) -> None:
         assert self._change is not None
         try:
-            for step in (self._wake_weights, lambda: self._load(version), self._wake_caches):
-                await step()
-                if self._over:
-                    return
+            if not await self._taking.carry_out(version):
+                return
         except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
             if classify(error) is not Fault.ACTOR:
                 tell(failure(error, "the tail's engines"))
@@ -90,33 +80,9 @@ class RoundTail:
             if engine.alive:
                 tell(EngineBack(engine))
 
-    async def _wake_weights(self) -> None:
-        # Until the round's end no engine may start that the tail's left the devices to: their KV caches come yet.
-        away = {other for name in self._names for other in self._turns.ledgers.beside.get(name, ())}
-        await self._turns.in_round(self._run, self._to_tail, away - set(self._names))
-
-    async def _load(self, version: str) -> None:
-        lives = {engine: engine.lives for engine in self.engines if engine.alive}
-        if not lives:
-            return
-        with contextlib.suppress(ActorFailed):  # the others have them
-            await self._give_all(list(lives), version)
-        for engine, life in lives.items():
-            if engine.version != version and engine.lives == life and not self._over:
-                engine.fail("it did not receive the weights of its round")  # its replacement gets them when it is up
-
-    async def _wake_caches(self) -> None:
-        await self._turns.in_round(self._run, self._to_decoding)
-
-    def _to_tail(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_tail(holders, states, beside, self._names)
-
-    def _to_decoding(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_decoding(holders, states, beside, self._names)
-
     async def close(self, patience_s: float | None = None) -> None:
         """The round is over; a step of the change that goes on is waited for, `patience_s` at most."""
-        self._over = True
+        self._taking.over = True
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=patience_s)
 

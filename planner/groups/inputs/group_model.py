@@ -67,6 +67,8 @@ class GroupJob:
     """Seconds from nothing to the first phase on nodes that hold no state of the job: the price of moving it."""
     tail_share: float = 0.0
     """Last share of a rollout's seconds that few sequences need, so that few units can do it (migration)."""
+    tail_finished: float = 0.8
+    """Share of a round's samples that have ended when these seconds begin (RollMux, arXiv 2512.11306, section 4.3)."""
 
     @property
     def solo_s(self) -> float:

@@ -139,6 +139,7 @@ class _Job:
             spread=self.seconds.spread,
             cold_s=cold if cold is not None else self._switch("cold_s").cold_s,
             tail_share=self.document.tail_share,
+            tail_finished=self.document.tail_finished,
         )
 
     def _seconds(self) -> PhaseSeconds:

@@ -114,6 +114,7 @@ def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, rul
         pace_s=pace_s(group, job, jobs, rules),
         tail_from=1 - job.tail_share if tail_units else None,
         tail_units=tail_units or None,
+        tail_finished=job.tail_finished if tail_units else None,
         slowdown=PlannedSlowdown(
             mean=slow.mean, p50=slow.p50, p95=slow.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s
         ),

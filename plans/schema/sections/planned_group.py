@@ -83,6 +83,10 @@ class GroupMember(Strict):
     tail_units: Count | None
     """Units on which they continue; null: they do not move."""
 
+    tail_finished: Annotated[float | None, Field(gt=0, lt=1, exclude_if=is_none)] = None
+    """Share of a round's samples to be trained after whose end the tail begins; null: the job has none, or an older
+    plan."""
+
     slowdown: PlannedSlowdown
     """Slowdown of the job in the group."""
 

@@ -1,0 +1,227 @@
+"""The units that a round holds of its job's co-execution group, from its beginning to its end.
+
+A rollout may begin without units that another job's tail still keeps, and get them later; in its own tail it may have
+to give units away. The actor of the group says so, and hears when the tail is reached and when what was taken is clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....plans.yaml.errors import RunFailed
+from ....rounds.hand_over import HandOver, HandOverSpec
+from ....rounds.step_order import to_giving
+from ...actors import UnawaitedCalls
+from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
+from ...faults import Fault, classify, failure
+from ...memory.device_turns import DeviceTurns
+from ...memory.turns_took import TurnsOf
+from ..round_samples import RolloutSample
+from ..sample_ledger import SampleLedger
+from .take_over import GiveAll, TakeOver
+from .unit_change import UnitChange, UnitHooks, UnitsChanged
+
+
+class HeldUnits(Protocol):
+    """What a turn holds since when."""
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Its units."""
+
+    @property
+    def since_s(self) -> float:
+        """Since which second."""
+
+
+class TurnUnits(Protocol):
+    """A job's side of its group (groups/permit_actor.py)."""
+
+    async def holding(self, since_s: float = -1.0) -> HeldUnits | None:
+        """The turn that runs; waits a while for other units than since `since_s`. Raises RunFailed."""
+
+    async def tail(self) -> None:
+        """The tail is reached. Raises RunFailed."""
+
+    async def cleared(self) -> None:
+        """Nothing decodes on what was taken. Raises RunFailed."""
+
+
+@dataclass(frozen=True)
+class EngineUnits:
+    """Where a job's engines are in its group.
+
+    Attributes:
+        of_engine: units of each engine's node.
+        keep: units that a tail keeps; 0: it keeps all.
+        at_finished: share of a round's samples after whose end the tail is reached; None: it is never said.
+    """
+
+    of_engine: Mapping[str, frozenset[int]]
+    keep: int = 0
+    at_finished: float | None = None
+
+    @property
+    def all_units(self) -> frozenset[int]:
+        """Units of all its engines."""
+        return frozenset().union(*self.of_engine.values())
+
+    def tail_of(self, engines: Sequence[EngineHandle]) -> HandOverSpec | None:
+        """When the tail of a round on these engines is reached; None: never."""
+        kept = frozenset(sorted(self.all_units)[: self.keep])
+        leaving = sum(not self.of_engine[engine.name] <= kept for engine in engines)
+        if self.at_finished is None or not self.keep or not 0 < leaving < len(engines):
+            return None
+        return HandOverSpec(leaving, self.at_finished)
+
+
+class RoundUnits:
+    """The units of one round of a run.
+
+    `samples`, which are to be trained, is set before `begin`. `here`: engines on the units that it begins with, at
+    least one.
+    """
+
+    def __init__(
+        self,
+        run: TurnsOf,
+        permits: TurnUnits,
+        where: EngineUnits,
+        engines: Sequence[EngineHandle],
+        held: HeldUnits,
+        turns: DeviceTurns,
+        give_all: GiveAll,
+    ) -> None:
+        self.samples = 0
+        self._run, self._permits, self._where, self._turns, self._give_all = run, permits, where, turns, give_all
+        self._held = held
+        self.here = _on(engines, where, held)
+        self._change: UnitChange | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._taking: list[TakeOver] = []
+        self._calls = UnawaitedCalls()
+
+    def begin(
+        self,
+        engines: Sequence[EngineHandle],
+        ledger: SampleLedger,
+        version: str,
+        tell: Callable[[EngineNews | UnitsChanged], None],
+        spreads: bool,
+    ) -> UnitChange:
+        """The round begins by weights `version`; returns what changes its engines. `tell` hears of other units, of
+        engines that have come, and the error if the actor is gone."""
+
+        def failed(error: Exception) -> None:
+            tell(failure(error, "permits of the group"))
+
+        def coming(engines: list[EngineHandle]) -> None:
+            taking = TakeOver(self._run, engines, self._turns, self._give_all)
+            self._taking.append(taking)
+            self._calls.begin(self._take_over(taking, engines, version, tell))
+
+        spec = self._where.tail_of(engines)
+        decision = None if spec is None else HandOver(spec, self.samples, len(engines))
+        hooks = UnitHooks(
+            lambda: self._calls.begin(self._permits.tail(), failed),
+            lambda: self._calls.begin(self._clear(), failed),
+            coming,
+        )
+        units = [self._where.of_engine[engine.name] for engine in engines]
+        held, keep = frozenset(self._held.units), self._where.keep
+        self._change = UnitChange(engines, units, held, keep, decision, ledger, hooks, spreads=spreads)
+        if self._change.out:
+            self._calls.begin(self._give(), failed)  # none of them is started meanwhile
+        self._watch = asyncio.create_task(self._follow(tell, failed), name=f"units of {version}")
+        return self._change
+
+    async def _follow(self, tell: Callable[[UnitsChanged], None], failed: Callable[[Exception], None]) -> None:
+        since_s = self._held.since_s
+        try:
+            while (held := await self._permits.holding(since_s)) is not None:
+                if held.since_s > since_s:
+                    since_s = held.since_s
+                    tell(UnitsChanged(frozenset(held.units)))
+        except RunFailed as error:
+            failed(error)
+
+    async def _take_over(
+        self, taking: TakeOver, engines: list[EngineHandle], version: str, tell: Callable[[EngineNews], None]
+    ) -> None:
+        try:
+            if not await taking.carry_out(version):
+                return
+        except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
+            if classify(error) is not Fault.ACTOR:
+                tell(failure(error, "engines that got their units back"))
+            return
+        for engine in engines:
+            if engine.alive:
+                tell(EngineBack(engine))
+
+    async def _give(self) -> None:
+        """Leave the devices of engines on units that the job does not hold."""
+        assert self._change is not None
+        names = self._change.names_out
+        await self._turns.in_round(self._run, lambda holders, states, _: to_giving(holders, states, names), names)
+
+    async def _clear(self) -> None:
+        await self._give()
+        await self._permits.cleared()
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """The round is over, and nothing of it decodes: what it still has to say is said."""
+        for taking in self._taking:
+            taking.over = True
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._calls.settle(patience_s)
+        if self._change is not None and self._change.said_s is not None:
+            with contextlib.suppress(RunFailed):  # then the next word to the actor says so
+                held = await self._permits.holding()
+                if held is not None:  # units may have been taken of which the round has not heard
+                    self._change.changed(frozenset(held.units))
+                if self._change.to_clear:
+                    await self._clear()
+
+    def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
+        """Write into the run's trace what happened; seconds from the round's start."""
+        change = self._change
+        if change is None or (change.said_s is None and not change.refused and not change.changes):
+            return
+        run.event(
+            "units",
+            step=run.step_number + 1,
+            tail_s=None if change.said_s is None else round(change.said_s, 6),
+            fits=change.said_s is not None or not change.refused,
+            began=[engine.name for engine in self.here],
+            changes=[[round(at_s, 6), names] for at_s, names in change.changes],
+            moved=sum(sample.moves > 0 for sample in samples),
+        )
+
+
+def _on(engines: Sequence[EngineHandle], where: EngineUnits, held: HeldUnits) -> list[EngineHandle]:
+    units = frozenset(held.units)
+    return [engine for engine in engines if where.of_engine[engine.name] <= units]
+
+
+async def round_units(
+    run: TurnsOf,
+    permits: TurnUnits,
+    where: EngineUnits,
+    engines: Sequence[EngineHandle],
+    turns: DeviceTurns,
+    give_all: GiveAll,
+) -> RoundUnits:
+    """The units of the round that a run begins on `engines`, in its turn; waits until it holds those of one of them.
+    Raises RunFailed."""
+    since_s = -1.0
+    while (held := await permits.holding(since_s)) is not None:
+        if _on(engines, where, held):
+            return RoundUnits(run, permits, where, engines, held, turns, give_all)
+        since_s = held.since_s
+    raise RunFailed("the group has taken the turn of this rollout away")

@@ -1,0 +1,65 @@
+"""Engines that begin to decode in mid-round: those that share devices with them sleep, they wake, get the round's
+weights and their KV caches.
+
+Each engine sleeps, wakes and loads in the turns of its devices and of the weights, as between two rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from ....rounds.device_ledger import Turn
+from ....rounds.step_order import Beside, Holders, States, to_decoding, to_tail
+from ...engines.engine_handle import EngineHandle
+from ...faults import ActorFailed
+from ...memory.device_turns import DeviceTurns
+from ...memory.turns_took import TurnsOf
+
+GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
+"""Gives weights of that version to engines. Raises ActorFailed if one of them is gone, or RunFailed."""
+
+
+class TakeOver:
+    """What leads `engines` to decoding in a round of a run; `over`, once set, keeps further steps from being taken."""
+
+    def __init__(self, run: TurnsOf, engines: Sequence[EngineHandle], turns: DeviceTurns, give_all: GiveAll) -> None:
+        self.over = False
+        self._run, self._engines, self._turns, self._give_all = run, engines, turns, give_all
+        self._names = [engine.name for engine in engines]
+
+    def could(self) -> bool:
+        """Whether the devices have room for it now."""
+        return self._turns.could(self._run, self._to_tail, self._to_decoding)
+
+    async def carry_out(self, version: str) -> bool:
+        """Take all steps, with weights of this version; returns whether it came to its end. Raises what a step does."""
+        for step in (self._wake_weights, lambda: self._load(version), self._wake_caches):
+            await step()
+            if self.over:
+                return False
+        return True
+
+    async def _wake_weights(self) -> None:
+        # Until the round's end no engine may start that these left the devices to: their KV caches come yet.
+        away = {other for name in self._names for other in self._turns.ledgers.beside.get(name, ())}
+        await self._turns.in_round(self._run, self._to_tail, away - set(self._names), self._names)
+
+    async def _load(self, version: str) -> None:
+        lives = {engine: engine.lives for engine in self._engines if engine.alive}
+        if not lives:
+            return
+        with contextlib.suppress(ActorFailed):  # the others have them
+            await self._give_all(list(lives), version)
+        for engine, life in lives.items():
+            if engine.version != version and engine.lives == life and not self.over:
+                engine.fail("it did not receive the weights of its round")  # its replacement gets them when it is up
+
+    async def _wake_caches(self) -> None:
+        await self._turns.in_round(self._run, self._to_decoding)
+
+    def _to_tail(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
+        return to_tail(holders, states, beside, self._names)
+
+    def _to_decoding(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
+        return to_decoding(holders, states, beside, self._names)
