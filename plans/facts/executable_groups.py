@@ -44,11 +44,20 @@ def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
                         "write slots: 1, and solve again",
                     )
             if member.tail_units is not None:
-                yield (
-                    (*job, "tail_units"),
-                    "the executor moves no tail to fewer nodes",
-                    "set rules.tail_keep to 0, and solve again",
-                )
+                kept = sorted(member.rollout.units)[: member.tail_units]
+                nodes = {group.node_of_unit(unit) for unit in kept}
+                if len(kept) != sum(group.nodes[node].slots for node in nodes):
+                    yield (
+                        (*job, "tail_units"),
+                        "the executor moves tails to whole nodes, and this is a part of one",
+                        "write slots: 1, or set rules.tail_keep to 0, and solve again",
+                    )
+                elif member.tail_finished is None:
+                    yield (
+                        (*job, "tail_units"),
+                        "the plan is older than tail_finished, and does not say when the tail begins",
+                        "solve again",
+                    )
             if set(member.rollout.units) & set(member.train.units):
                 yield (
                     (*job, "train", "units"),
