@@ -34,7 +34,7 @@ from .moves.move_driver import MoveDriver, bring_job
 from .moves.move_journal import MoveJournal
 from .prepare_group import PreparedGroup
 
-LOOK_S = 1.0  # how often turns, and what is asked, are looked at
+LOOK_S = 0.5  # how often turns, ends of jobs, and what is asked, are looked at
 TURN_FACTOR, LEAST_TURN_S = 10.0, 300.0  # seconds that a turn may take, over those expected, and at least
 
 
@@ -104,8 +104,8 @@ class _Driver:
             for _, process in self._processes.values():
                 process.kill()
             await self._bounds.close()
-            if moves is not None:
-                moves.stopped()
+            for job in () if moves is None else moves.stopped():
+                self._ends.setdefault(job, JobEnd(STOPPED, "it was on its way to another group", 0))
             self._journal.close()
             for group in self.groups.values():
                 group.close()
@@ -141,12 +141,11 @@ class _Driver:
         looking = asyncio.create_task(self._guard())
         try:
             while self._runs or (moves is not None and moves.under_way and not stop.at_round_end.is_set()):
-                over = await self._wait_for_ends()
-                for task in over:
-                    await self._ended(
-                        self._runs.pop(task), _end_of(task), None if stop.at_round_end.is_set() else moves
-                    )
-                if stop.at_round_end.is_set():
+                await asyncio.sleep(LOOK_S)
+                stops = stop.at_round_end.is_set()
+                for task in [task for task in self._runs if task.done()]:
+                    await self._ended(self._runs.pop(task), _end_of(task), None if stops else moves)
+                if stops:
                     continue
                 self._bounds.look(self.ended(), moves is not None and moves.under_way)
                 if moves is not None:
@@ -155,13 +154,6 @@ class _Driver:
             for watch in (passing, looking):
                 watch.cancel()
             await asyncio.gather(passing, looking, return_exceptions=True)
-
-    async def _wait_for_ends(self) -> set[asyncio.Task[JobEnd]]:
-        if not self._runs:
-            await asyncio.sleep(LOOK_S)
-            return set()
-        over, _ = await asyncio.wait(self._runs, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-        return over
 
     async def _ended(self, name: str, end: JobEnd, moves: MoveDriver | None) -> None:
         """A job's process has ended; `moves`: None if none is made, since all jobs stop or the group is alone."""

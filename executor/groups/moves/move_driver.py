@@ -162,10 +162,13 @@ class MoveDriver:
         await self._finish_if_done()
         return moves and now.machine.moves[job].to_group is not None
 
-    def stopped(self) -> None:
-        """The driver ends; moves that are left are made by the next."""
-        if self._now is not None:
-            self._journal.write("stopped", id=self._now.id)
+    def stopped(self) -> list[str]:
+        """The driver ends; moves that are left are made by the next. Returns jobs that are still to start somewhere."""
+        if self._now is None:
+            return []
+        self._journal.write("stopped", id=self._now.id)
+        machine = self._now.machine
+        return [job for job, move in machine.moves.items() if move.to_group and machine.states[job] != "done"]
 
     # -- a request -----------------------------------------------------------------------------------------------------
 
