@@ -53,7 +53,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     status = groups_status(out)
     known = status["moves"]
     if known is not None and known["sha256"] == sha256_file(plan):
-        if dry_run or known["state"] != "under way":
+        if dry_run or known["state"] == "applied":
             return _told(known, as_json)
         request_id = known["id"]
     else:
@@ -74,9 +74,13 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
     """Show what becomes of a request until all its moves are made; returns them. Raises RunFailed, InputError if the
     driver refuses the plan."""
     from ..plans.yaml.errors import InputError, RunFailed
-    from ..traces.groups.groups_status import driver_runs, moves_of, refusal_of
+    from ..traces.groups.group_turns import GROUPS_COPY
+    from ..traces.groups.groups_folder import request_file
+    from ..traces.groups.groups_status import driver_runs
+    from ..traces.groups.moves_status import moves_of, refusal_of
 
     began, shown = time.monotonic(), dict[str, str]()
+    waits = request_file(out, request_id)
     while True:
         running = driver_runs(out)  # asked first, so that what it wrote last is read after it
         moves = moves_of(out)
@@ -86,8 +90,14 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
                 return moves
         elif (reason := refusal_of(out, request_id)) is not None:
             raise InputError(f"the driver of {out} refuses it: {reason}", str(plan))
-        elif time.monotonic() - began > HEARD_S:
-            raise RunFailed(f"the driver did not answer within {HEARD_S:.0f} s; see rlplan status {out}")
+        elif not running or (waits.exists() and time.monotonic() - began > HEARD_S):
+            waits.unlink(missing_ok=True)
+            why = f"did not answer within {HEARD_S:.0f} s" if running else "has ended"
+            copy = out / GROUPS_COPY
+            raise RunFailed(
+                f"the driver {why}, and the plan is not applied; resume the groups with the plan that they run (a copy "
+                f"is {copy}), then apply again"
+            )
         if not running:
             raise RunFailed(
                 f"the driver has ended; rlplan execute {plan} --out {out} --resume makes the moves that are left"

@@ -93,8 +93,8 @@ def execute_command(
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
 
-    A plan of groups (groups.yaml) is executed a group at a time: its jobs run as one, each by its own plan in a process
-    and folder of its own, and take turns on the nodes that they share.
+    Of a plan of groups (groups.yaml) all groups run at once, or the one of --group: the jobs of a group run as one,
+    each by its own plan in a process and folder of its own, and take turns on the nodes that they share.
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.

@@ -25,7 +25,8 @@ def group_text(name: str, report: dict[str, Any]) -> str:
         broken = "  breaks its bound" if row["keeps"] is False else ""
         lines.append(f"{one_line(job):{wide}}" + _cells(cells, head) + broken)
     for job, row in report["left"].items():
-        lines.append(f"{one_line(job)} left after {count(row['steps'], 'step')}")
+        how = "is to leave" if row["still_there"] else "left"
+        lines.append(f"{one_line(job)} {how} after {count(row['steps'], 'step')}")
     if rows := switch_rows(report["jobs"]):
         lines += [SWITCH_TEXT, f"{'':{wide}}" + _cells(SWITCH_COLUMNS, SWITCH_COLUMNS)]
         lines += [f"{one_line(job):{wide}}" + _cells(cells, SWITCH_COLUMNS) for job, cells in rows.items()]

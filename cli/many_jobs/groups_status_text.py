@@ -50,8 +50,7 @@ def _job_cells(name: str, row: Mapping[str, Any], turn: Mapping[str, Any] | None
         f"{row['steps']}",
         f"{row['starts']}",
         NONE if row["slowdown"] is None else times(row["slowdown"]) + broken,
-        times(row["slowdown_predicted"]),
-        times(row["slo"]),
+        *(NONE if row[key] is None else times(row[key]) for key in ("slowdown_predicted", "slo")),
     ]
 
 

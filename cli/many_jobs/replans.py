@@ -26,6 +26,6 @@ def write_replan(given: ReplanInputs, path: Path) -> Proposed:
     policy = None if rules is None else load_site_rules(rules)
     files = InputFiles(given.plan.parent), InputFiles(path.parent)
     diff = diff_groups(running, proposal.plan, *files, old_sha256=sha256_file(given.running))
-    permission = may_apply(policy, diff, given.hours_since)
+    permission = may_apply(policy, diff, given.hours_since, given.ended)
     moves = proposal.moves
     return Proposed(path, len(moves), sum(move.price_s for move in moves), permission.given, permission.reason)

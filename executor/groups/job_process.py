@@ -97,7 +97,8 @@ class JobProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._budget = RestartBudget(options.restarts_per_hour)
         self._killed = ""
-        self._name = ""  # of its latest process
+        self.latest = ""
+        """Name of its latest process, which no other ever has."""
 
     async def run(self) -> JobEnd:
         """Run it to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
@@ -111,7 +112,7 @@ class JobProcess:
                 self.kill()
             if code not in (DONE, BAD_INPUT, STOPPED, FAILED):
                 await self._orphans_end()
-            await ask(lambda: self._permits, "leave", self.name, self._name)
+            await ask(lambda: self._permits, "leave", self.name, self.latest)
             if code in (DONE, BAD_INPUT, STOPPED):
                 return JobEnd(code, reason, restarts)
             if self.stop.at_round_end.is_set():
@@ -143,13 +144,13 @@ class JobProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
         options = asdict(self._options) | {"resume": resume, "history": None}
         plan = str(self.job.execution.plan_path.resolve())
-        self._name = f"{self.name}-{uuid.uuid4().hex}"
+        self.latest = f"{self.name}-{uuid.uuid4().hex}"
         task = MemberTask(
             self.name,
             plan,
             str(self._folder.resolve()),
             self._actor_name,
-            self._name,
+            self.latest,
             os.getpid(),
             self._nodes,
             options,

@@ -8,17 +8,19 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 
+from ...plans.schema.sections.planned_group import GroupNode
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import TURNS
 from ...traces.trace import TraceError
 from ..placement.live_nodes import LeasedNode
+from ..placement.memory_check import Sleeping
 from ..placement.node_pool import NodePool
 from .moves.live_units import Units, live_seat, live_units
 from .permit_actor import GroupState, ask, start_permits
@@ -44,6 +46,8 @@ class LiveGroup:
         self.state: GroupState | None = None
         self._pool = pool
         self._nodes: dict[Units, LeasedNode] = {}
+        self._live: list[Units] = []  # of each node of the plan
+        self._planned_bytes: dict[Units, float] = {}  # that sleep on each node, as of the last plan
         self._fresh = fresh
 
     @classmethod
@@ -105,6 +109,7 @@ class LiveGroup:
         missing = [n for n, units in enumerate(live) if wanted & set(units) and units not in self._nodes]
         for n, node in zip(missing, await self._pool.take([planned.rooms[n] for n in missing]), strict=True):
             self._nodes[live[n]] = node
+        self._live = live
         self._fresh = max([self._fresh, *(unit + 1 for unit in wanted)])
         for name, seat in seats.items():
             await ask(self._actor, "take_seat", seat)
@@ -126,6 +131,17 @@ class LiveGroup:
         job, seat = planned.job(name), self.seats[name]
         new_of = dict(zip(job.seat.units[0], seat.units[0], strict=True))
         return [[new_of[unit] for unit in planned.units[n] if unit in new_of] for n in job.nodes]
+
+    def sleeping(self, nodes: Sequence[GroupNode]) -> list[Sleeping]:
+        """What sleeps on each node by the plan that the jobs were seated by, beyond what slept there by the plan
+        before; `nodes`: of that plan's group."""
+        held = [(n, units) for n, units in enumerate(self._live) if units in self._nodes]
+        asleep = [
+            Sleeping(nodes[n].pool, self._nodes[units], nodes[n].resident_bytes - self._planned_bytes.get(units, 0.0))
+            for n, units in held
+        ]
+        self._planned_bytes = {units: nodes[n].resident_bytes for n, units in held}
+        return asleep
 
     async def left(self, name: str) -> None:
         """A job whose processes have ended gives its seat up, and the nodes that only it was on. Raises RunFailed."""
@@ -152,7 +168,7 @@ class LiveGroup:
 
 def _known(journal: Path) -> Journalled | None:
     """What a journal says of a group's seats; None without one. Raises InputError if it is damaged."""
-    if not journal.is_file() or not journal.stat().st_size:
+    if not journal.is_file() or b"\n" not in journal.read_bytes():  # a first line that is torn says nothing
         return None
     try:
         return journalled_seats(journal)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...plans.yaml.errors import InputError
-from .live_nodes import LeasedNode, choose, cluster_nodes, device_resource, lease, part_of_this_machine
+from .live_nodes import LeasedNode, answers, choose, cluster_nodes, device_resource, lease, part_of_this_machine
 from .seat_keeper import same_versions
 from .seats import Room
 
@@ -44,8 +44,7 @@ class NodePool:
         taken: dict[int, LeasedNode] = {}
         try:
             for number, room in enumerate(rooms):
-                if (spare := self._spare_for(room)) is not None:
-                    self._spare.remove(spare)
+                if (spare := await self._spare_for(room)) is not None:
                     taken[number] = self._hold(spare, room)
             missing = [number for number in range(len(rooms)) if number not in taken]
             chosen, lack = choose(cluster_nodes(resource), [rooms[number] for number in missing], resource)
@@ -60,8 +59,9 @@ class NodePool:
             if self._held:
                 same_versions(self._held)
         except BaseException:
-            for node in taken.values():
-                self.give_back(node)
+            for node in taken.values():  # a spare one too: it may be what was wrong
+                self._held = [each for each in self._held if each is not node]
+                self._release(node)
             raise
         return [taken[number] for number in range(len(rooms))]
 
@@ -86,9 +86,14 @@ class NodePool:
         for node in list(self._held):
             self.give_back(node)
 
-    def _spare_for(self, room: Room) -> LeasedNode | None:
-        alike = (node for node in self._spare if self._rooms[id(node)][:2] == (room.pool, room.devices))
-        return next(alike, None)
+    async def _spare_for(self, room: Room) -> LeasedNode | None:
+        """A spare node that is alike and still there, spare no more."""
+        for node in [each for each in self._spare if self._rooms[id(each)] == (room.pool, room.devices)]:
+            self._spare.remove(node)
+            if await answers(node):
+                return node
+            self._release(node)
+        return None
 
     def _hold(self, node: LeasedNode, room: Room) -> LeasedNode:
         self._rooms[id(node)] = (room.pool, room.devices)

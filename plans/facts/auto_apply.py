@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ..check.site_breaches import group_breaches
@@ -27,20 +27,23 @@ class Permission:
     reason: str
 
 
-def may_apply(policy: SiteRulesFile | None, diff: GroupsDiff, hours_since: float | None) -> Permission:
+def may_apply(
+    policy: SiteRulesFile | None, diff: GroupsDiff, hours_since: float | None, ended: Collection[str] = ()
+) -> Permission:
     """Return whether the policy allows to make the new plan of a difference without asking a person.
 
     Args:
         policy: the site rules; None: there are none, and nothing is allowed.
         diff: from the plan that runs to the new plan, made with the digest of the running plan.
         hours_since: hours since the last re-plan that was made without asking; None: there was none.
+        ended: jobs of the running plan that do not run any more, which a re-plan leaves out.
     """
     if policy is None:
         return Permission(False, "no rlplan.policy.yaml allows it")
     limits = policy.rules.auto_apply
     if limits is None:
         return Permission(False, f"{policy.path} has no auto_apply")
-    if against := [*_not_a_replan(diff), *_beyond(limits, policy, diff, hours_since), *_breaches(policy, diff)]:
+    if against := [*_not_a_replan(diff, ended), *_beyond(limits, policy, diff, hours_since), *_breaches(policy, diff)]:
         return Permission(False, "; ".join(against))
     moves = diff.new.moves
     return Permission(
@@ -50,7 +53,7 @@ def may_apply(policy: SiteRulesFile | None, diff: GroupsDiff, hours_since: float
     )
 
 
-def _not_a_replan(diff: GroupsDiff) -> Iterator[str]:
+def _not_a_replan(diff: GroupsDiff, ended: Collection[str]) -> Iterator[str]:
     """Differences that no re-plan makes, and plans that cannot be trusted."""
     if not diff.new.moves:
         yield "it moves no job"
@@ -58,10 +61,13 @@ def _not_a_replan(diff: GroupsDiff) -> Iterator[str]:
         yield "it was not solved from the plan that runs"
     if "new" in diff.edited or "new" in diff.figures_edited:
         yield "it was edited after it was solved"
+    for name in ("workload", "cluster"):
+        if getattr(diff.old.inputs, name).sha256 != getattr(diff.new.inputs, name).sha256:
+            yield f"its {name} was edited since the running plan was solved"
     if diff.rules:
         yield f"it changes rules: {listed(change.key for change in diff.rules)}"
     for status, what in (("arrived", "come with it"), ("left", "go with it")):
-        if names := [job.name for job in diff.jobs if job.status == status]:
+        if names := [job.name for job in diff.jobs if job.status == status and job.name not in ended]:
             yield f"{listed(names)} {what}"
     if silent := [job.name for job in diff.jobs if job.status in ("moved", "other nodes") and job.move is None]:
         yield f"{listed(silent)} would change nodes without a move"

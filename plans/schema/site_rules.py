@@ -154,7 +154,7 @@ def find_site_rules(plan_path: str | Path) -> Path | None:
 
 def load_site_rules(path: Path) -> SiteRulesFile:
     """Read site rules. Raises InputError."""
-    from ..yaml.document import parse
+    from ..yaml.yaml_doc import parse
     from ..yaml.yaml_io import load, read_text
 
     return SiteRulesFile(str(path), load(path, SiteRules), parse(read_text(path), str(path)))

@@ -49,8 +49,8 @@ def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
     others = [k for k in document.value if k.startswith("rlplan") and k != marker]
     if marker.startswith("rlplan") and marker not in document.value and others:
         raise InputError(
-            f"is a {kind_of_mark(others[0])} ('{others[0]}'), and a "
-            f"{document_name(model)} ('{marker}') is needed here; pass that one",
+            f"is a {_named(kind_of_mark(others[0]))} ('{others[0]}'), and a "
+            f"{_named(document_name(model))} ('{marker}') is needed here; pass that one",
             path,
             document.lines[(others[0],)],
         )
@@ -97,6 +97,11 @@ def document_name(model: type[BaseModel]) -> str | None:
 def kind_of_mark(mark: str) -> str:
     """The kind of document that a mark names: `job` for `rlplan_job`, `plan` for `rlplan`."""
     return mark.removeprefix("rlplan").removeprefix("_") or "plan"
+
+
+def _named(kind: str | None) -> str:
+    """A kind of document as a sentence has it."""
+    return "plan of groups" if kind == "groups" else str(kind)
 
 
 def header(model: type[BaseModel]) -> str:

@@ -67,6 +67,26 @@ def test_a_job_that_is_still_to_join_has_not_ended_and_a_group_alone_is_not_chan
     refused(rlplan("apply", runs / GROUPS_COPY, "--out", runs / "g1"), alone)
 
 
+def test_a_job_on_its_way_out_and_a_damaged_event_are_told(runs):
+    plan = groups_plan({"g1": group({"b": member()})})
+    for folder in (runs, runs / "g1"):
+        dump(plan, folder / GROUPS_COPY)
+    wanted = {"event": "wanted", "t_s": 1.0, "id": "r", "plan": "b.yaml", "sha256": "0" * 64,
+              "moves": [{**MOVE, "job": "a", "from_group": "g1", "to_group": None}]}  # fmt: skip
+    begun = {"event": "groups", "t_s": 0.0, "began_s": 1.7e9}
+    write(runs / MOVES, [begun, wanted, {"event": "drain", "t_s": 1.0, "id": "r", "job": "a"}])
+    jobs = json.loads(rlplan("status", runs, "--json").stdout)["jobs"]
+    assert jobs.keys() == {"a", "b"} and jobs["a"]["slo"] is None
+    for command in (("status", runs), ("report", runs)):
+        shown = rlplan(*command)
+        assert shown.returncode == 0 and "stops" in shown.stdout, shown.stderr
+    write(runs / MOVES, [begun, wanted, {"event": "bound", "t_s": 1.0}])
+    refused(rlplan("status", runs), "moves.jsonl: an event lacks 'job'")
+    (runs / "g1" / TURNS).write_text(json.dumps({"event": "group", "t_s": 0.0, "group": "g1", "rule": "x",
+                                                 "began_s": "abc", "seats": []}) + "\n")  # fmt: skip
+    refused(rlplan("status", runs), "its turns cannot be read")
+
+
 def test_a_folder_without_groups_and_a_damaged_journal_are_refused(runs, tmp_path):
     refused(rlplan("status", tmp_path), "holds no groups that were executed")
     refused(rlplan("apply", runs / GROUPS_COPY, "--out", tmp_path), "holds no groups that were executed")

@@ -40,7 +40,7 @@ def written_keys(moves: bool = False) -> dict[str, set[str]]:
                 names = {key.value for mapping in mappings for key in mapping.keys if isinstance(key, ast.Constant)}
                 names |= {keyword.arg for keyword in node.keywords if keyword.arg}
                 facts |= names if "start_s" in names else set()
-            if node.func.attr in ("event", "write") and node.args and isinstance(node.args[0], ast.Constant):
+            if node.func.attr in ("event", "write", "_write") and node.args and isinstance(node.args[0], ast.Constant):
                 name = node.args[0].value
                 if isinstance(name, str) and name.isidentifier() and (node.keywords or name == "checkpoint"):
                     keys[name] |= {keyword.arg for keyword in node.keywords if keyword.arg}

@@ -15,6 +15,7 @@ from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdo
 from ..trace import TraceError
 from .group_switches import switches
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
+from .groups_folder import plan_was_applied
 
 
 def is_group_run(folder: Path) -> bool:
@@ -40,7 +41,7 @@ def group_report(folder: Path) -> dict[str, Any]:
     planned = load_groups_plan(folder / GROUPS_COPY).groups.get(turns.group)
     members = {} if planned is None else planned.jobs
     gone = turns.arrivals.keys() - members.keys()
-    if gone & set(turns.seated) or (not turns.changes and turns.arrivals.keys() != members.keys()):
+    if not turns.changes and turns.arrivals.keys() != members.keys() and not plan_was_applied(folder):
         raise InputError(f"{TURNS} and {GROUPS_COPY} are not of the same group", str(folder))
     begin_s, end_s = _together(turns, members)
     jobs: dict[str, Any] = {}
@@ -73,7 +74,10 @@ def group_report(folder: Path) -> dict[str, Any]:
             str(unit): {"pool": pool, "busy": _busy(turns, unit, begin_s, end_s)}
             for unit, pool in _pools(turns, members).items()
         },
-        "left": {name: {"steps": _steps(turns, name), "starts": turns.arrivals[name]} for name in sorted(gone)},
+        "left": {
+            name: {"steps": _steps(turns, name), "starts": turns.arrivals[name], "still_there": name in turns.seated}
+            for name in sorted(gone)
+        },
         "turns": [asdict(turn) for turn in turns.turns],
     }
 

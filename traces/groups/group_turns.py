@@ -92,6 +92,8 @@ def read_turns(path: Path) -> GroupTurns:
     running: dict[str, dict[str, Any]] = {}
     since_s: dict[str, float] = {}
     events = list(read_trace(path))
+    if not events:
+        raise TraceError(path, None, "is empty; no group began")
     try:
         first = events[0]
         units = {unit for seat in first["seats"] for phase in seat["units"] for unit in phase}
@@ -140,6 +142,6 @@ def read_turns(path: Path) -> GroupTurns:
         read.running = dict(running)
         for job in list(running):
             end(job, read.end_s, False)
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(path, None, f"an event lacks {error}; the journal is damaged or of another version") from error
     return read

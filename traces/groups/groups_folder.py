@@ -16,8 +16,18 @@ from .group_turns import TURNS
 MOVES = "moves.jsonl"
 """The journal of plans that were applied and of the moves that they took, in the folder of all groups."""
 
-REQUEST = ".apply.json"
-"""What `rlplan apply` asks of the process that runs the groups."""
+REQUESTS = ".apply-*.json"
+"""What `rlplan apply` asks of the process that runs the groups, a file for each request."""
+
+
+def requests(out: Path) -> list[Path]:
+    """The requests that wait in a folder, the oldest first."""
+    return sorted(out.glob(REQUESTS), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def request_file(out: Path, request_id: str) -> Path:
+    """The file of a request."""
+    return out / REQUESTS.replace("*", request_id)
 
 
 def group_folders(out: Path) -> dict[str, Path]:
@@ -53,3 +63,11 @@ def _group_of(folder: Path) -> str | None:
     except TraceError:
         return folder.name
     return folder.name if first is None else str(first.get("group", folder.name))
+
+
+def plan_was_applied(group: Path) -> bool:
+    """Whether another plan was applied to a group since it began; `group`: its folder."""
+    for journal in (group / MOVES, group.parent / MOVES):
+        if journal.is_file() and b'"event":"wanted"' in journal.read_bytes().replace(b'": "', b'":"'):
+            return True
+    return False

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
-from ..trace import TraceError, read_trace
+from ..trace import TraceError
 from .group_report import group_report
 from .group_turns import TURNS, GroupTurns, read_turns
-from .groups_folder import MOVES, group_folders
+from .groups_folder import group_folders
+from .moves_status import bounds_of, moves_of
 
 LOCK = ".lock"
 """Held by the driver while it runs (executor/records/execution_folder.py)."""
@@ -48,12 +49,15 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
         held = _held(turns, now_s) if running else []
         groups[key] = {"rule": turns.rule, "jobs": list(turns.seated), "held": held}
         phases = {turn["job"]: turn["phase"] for turn in held}
-        for name, row in report["jobs"].items():
+        leaving = {name: row for name, row in report["left"].items() if row["still_there"]}
+        for name, row in {**leaving, **report["jobs"]}.items():
+            if name in jobs and name not in turns.seated:
+                continue  # it is still in the group that it is to leave
             jobs[name] = {
                 "group": key,
                 "state": _state(turns, name, phases, running),
                 "waits_for": turns.waits_for.get(name, []) if running and name not in phases else [],
-                **{what: row[what] for what in ("steps", "starts", "slowdown", "slowdown_predicted", "slo", "keeps")},
+                **{what: row.get(what) for what in _FIGURES},
             }
     bounds, proposed = bounds_of(out)
     moves = moves_of(out)
@@ -70,6 +74,10 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
         "moves": moves,
         "proposed": proposed,
     }
+
+
+_FIGURES = ("steps", "starts", "slowdown", "slowdown_predicted", "slo", "keeps")
+"""What the report says of a job; of one that is to leave, only the first two."""
 
 
 def _held(turns: GroupTurns, now_s: float) -> list[dict[str, Any]]:
@@ -94,83 +102,6 @@ def _state(turns: GroupTurns, name: str, phases: dict[str, str], running: bool) 
     if not running:
         return "still"
     return "starts" if name in turns.absent else "waits"
-
-
-def moves_of(out: Path) -> dict[str, Any] | None:
-    """The plan that was applied last: its `id`, `plan`, `sha256` and `state` (`under way`, `stopped`, `applied`), and
-    its moves in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks nodes`,
-    `made`, `failed`), and the seconds that it took: `drain_s`, `start_s`, `outage_s`. None: no plan was
-    applied. Raises InputError if the journal is damaged."""
-    told: dict[str, Any] | None = None
-    for event in _move_events(out):
-        if event["event"] == "wanted":
-            moves = [{**move, "state": "to do"} for move in event["moves"]]
-            told = {
-                "id": event["id"],
-                "plan": event["plan"],
-                "sha256": event["sha256"],
-                "state": "under way",
-                "moves": moves,
-            }
-        elif told is not None and event.get("id") == told["id"]:
-            _add(told, event)
-    return told
-
-
-def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """By job what was told of its bound last (`alarm`, `broken`; absent if it is kept), and the re-plan that
-    was proposed last (`plan`, `moves`, `price_s`, `applies`, `reason`), None if none was since a plan was applied.
-
-    Raises InputError if the journal is damaged."""
-    bounds: dict[str, str] = {}
-    proposed: dict[str, Any] | None = None
-    for event in _move_events(out):
-        if event["event"] == "bound":
-            bounds[event["job"]] = event["state"]
-        elif event["event"] == "proposed":
-            proposed = {key: event[key] for key in ("plan", "moves", "price_s", "applies", "reason")}
-        elif event["event"] == "applied":
-            bounds, proposed = {}, None
-    return {job: state for job, state in bounds.items() if state != "cleared"}, proposed
-
-
-def _move_events(out: Path) -> list[dict[str, Any]]:
-    try:
-        return list(read_trace(out / MOVES)) if (out / MOVES).is_file() else []
-    except TraceError as error:
-        raise InputError(str(error)) from None
-
-
-def refusal_of(out: Path, request_id: str) -> str | None:
-    """Why the driver refused a request; None: it did not. Raises InputError if the journal is damaged."""
-    refused = (
-        event["reason"] for event in _move_events(out) if event["event"] == "refused" and event["id"] == request_id
-    )
-    return next(refused, None)
-
-
-_STATES = {
-    "drain": "stops",
-    "out": "still",
-    "enter": "starts",
-    "short": "lacks nodes",
-    "in": "made",
-    "failed": "failed",
-}
-
-
-def _add(told: dict[str, Any], event: dict[str, Any]) -> None:
-    """Take an event of a plan's moves."""
-    what = event["event"]
-    if what in ("applied", "stopped", "resumed"):
-        told["state"] = {"applied": "applied", "stopped": "stopped", "resumed": "under way"}[what]
-        if what == "applied":
-            told["seconds"] = event["seconds"]
-        return
-    for move in told["moves"]:
-        if move["job"] == event["job"]:
-            move["state"] = "made" if what == "out" and move["to_group"] is None else _STATES[what]
-            move |= {key: event[key] for key in ("drain_s", "start_s", "outage_s", "reason") if key in event}
 
 
 def driver_runs(out: Path) -> bool:

@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ....plans.phrases.numbers import count, seconds, times
 from ....plans.schema.groups_plan import load_groups_plan
-from ....plans.yaml.errors import Infeasible, InputError
+from ....plans.yaml.errors import Infeasible, InputError, RunFailed
 from ....plans.yaml.yaml_io import sha256_file
 from ....rounds.permits.bound_events import Alarm, BoundEvent, Broken
 from ....rounds.permits.bound_machine import BoundMachine
@@ -28,6 +29,7 @@ from ....traces.trace import TraceError
 from .move_journal import MoveJournal, Request, write_request
 
 EVERY_S = 5.0  # how often the journals of turns are read
+AGAIN_S = 300.0  # between two re-plans at least, solved or not
 _WORDS = {"mean": "its mean", "stretch": "its last stretch", "running": "the iteration that runs"}
 
 
@@ -94,6 +96,8 @@ class BoundDriver:
         self._groups: dict[str, str] = {}
         self._ends: dict[str, tuple[Path, TrainingEnds]] = {}
         self._looked = 0.0
+        self._wanted = False  # a re-plan, since a job was about to break its bound
+        self._not_before = 0.0  # in which second, of time.monotonic, the next is tried
         self._proposing: asyncio.Task[None] | None = None
 
     def runs(self, plan: Path | None, folders: Mapping[str, Path]) -> None:
@@ -121,7 +125,9 @@ class BoundDriver:
         for key, folder in folders.items():
             self._ends.setdefault(key, (folder, TrainingEnds(folder / TURNS)))
         if first:
-            self._feed()  # what an earlier driver saw is not told again
+            self._feed()  # what an earlier driver saw is not told again, but what it saw coming may be there still
+        states = {self._machine.figures(job).state for job in self._machine.jobs}
+        self._wanted = bool(states & {"alarm", "broken"})
 
     def look(self, ended: Collection[str], moving: bool) -> None:
         """Look at the iterations that ended; call it about every second. `moving`: moves are under way, during which
@@ -132,9 +138,11 @@ class BoundDriver:
         told = self._feed() + self._machine.look(time.time())
         for event in told:
             self._tell(event)
-        threatened = any(isinstance(event, Alarm | Broken) for event in told)
+        self._wanted |= any(isinstance(event, Alarm | Broken) for event in told)
         idle = self._proposing is None or self._proposing.done()
-        if threatened and idle and not moving and self._replanner is not None:
+        due = self._wanted and time.monotonic() >= self._not_before
+        if due and idle and not moving and self._replanner is not None:
+            self._wanted, self._not_before = False, time.monotonic() + AGAIN_S
             self._proposing = asyncio.create_task(self._propose(self._replanner, ended))
 
     def ended(self, job: str) -> None:
@@ -161,7 +169,7 @@ class BoundDriver:
     def _tell(self, event: BoundEvent) -> None:
         figures = event.figures
         what = "alarm" if isinstance(event, Alarm) else "broken" if isinstance(event, Broken) else "cleared"
-        self._journal.write(
+        self._write(
             "bound", job=event.job, group=self._groups[event.job], state=what, slowdown=figures.slowdown,
             recent=figures.recent, slo=figures.slo, breaks_in=figures.breaks_in,
         )  # fmt: skip
@@ -173,6 +181,13 @@ class BoundDriver:
         else:
             text = f"{event.job} keeps its bound of {times(figures.slo)} again"
         self._note(f"{text}; slowdown until now {slowdown}")
+
+    def _write(self, event: str, /, **fields: Any) -> None:
+        """Write an event into the journal; a full disk ends no job for it."""
+        try:
+            self._journal.write(event, **fields)
+        except RunFailed as error:
+            self._note(str(error))
 
     async def _propose(self, replanner: Replanner, ended: Collection[str]) -> None:
         """Have a re-plan written, and apply it if the policy allows that."""
@@ -186,10 +201,14 @@ class BoundDriver:
             proposed = await asyncio.to_thread(replanner, given, path)
         except (InputError, Infeasible, TraceError, OSError) as error:
             self._note(f"no re-plan is proposed: {error}")
+            self._wanted = True
+            return
+        except Exception as error:  # noqa: BLE001 - a fault of the planner must not end what runs
+            self._note(f"no re-plan is proposed: {type(error).__name__}: {error}")
             return
         applies = proposed.applies and proposed.moves > 0
         request_id = uuid.uuid4().hex
-        self._journal.write(
+        self._write(
             "proposed", id=request_id, plan=str(path), moves=proposed.moves, price_s=round(proposed.price_s, 3),
             applies=applies, reason=proposed.reason,
         )  # fmt: skip
@@ -200,6 +219,9 @@ class BoundDriver:
         see = f"rlplan diff {self._out / GROUPS_COPY} {path}"
         if applies:
             self._note(f"re-planned, {cost}: {proposed.reason}; see {see}")
-            write_request(self._out, Request(request_id, str(path.resolve()), sha256_file(path)))
+            try:
+                write_request(self._out, Request(request_id, str(path.resolve()), sha256_file(path)))
+            except RunFailed as error:
+                self._note(str(error))
         else:
             self._note(f"a re-plan is proposed, {cost}; not applied: {proposed.reason}; see {see}, then rlplan apply")

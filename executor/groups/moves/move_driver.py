@@ -3,68 +3,35 @@
 Invariants:
 - what is done stands in the journal of moves, a plan's acceptance before its first move: a driver that is killed and
   started again by `execute --resume` makes the moves that are left;
-- every wait ends: a job that does not stop within its deadline is killed, and goes on from its last checkpoint; one
-  that finds no nodes within `node_patience_s`, or fails for good on the way, gives its move up, and the rest goes on.
+- every wait ends: a job that does not stop, or start, within its deadline is killed, and goes on from its last
+  checkpoint; one that finds no nodes within `node_patience_s`, or fails for good on the way, gives its move up, and the
+  rest goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from ....plans.phrases.numbers import count
 from ....plans.yaml.errors import InputError, RunFailed
-from ....plans.yaml.yaml_io import atomic_write
+from ....plans.yaml.yaml_io import atomic_write, sha256_file
 from ....rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
 from ....traces.groups.group_turns import GROUPS_COPY
 from ....traces.groups.groups_folder import job_folder
 from ...records.execution_folder import written
 from ..job_process import JobEnd
-from ..live_group import LiveGroup
 from ..member_task import BAD_INPUT, DONE
 from ..prepare_group import PreparedGroup
 from .group_change import GroupChange, planned_change
-from .move_journal import MoveJournal, Request, take_request
+from .move_journal import MoveJournal, Request, Unfinished, take_request
+from .running_groups import RunningGroups
 
 DRAIN_FACTOR, LEAST_DRAIN_S = 10.0, 300.0  # seconds that a job may take to stop, over an iteration's, and at least
-START_S = 1800.0  # that a job may take until it is ready in its new group
 AGAIN_S = 10.0  # after which nodes are looked for again
-
-
-class RunningGroups(Protocol):
-    """The groups and jobs that move (group_run.py)."""
-
-    groups: dict[str, LiveGroup]
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-
-    def ended(self) -> set[str]:
-        """Jobs that ran and have ended for good."""
-
-    def stop_job(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-
-    def give_up(self, job: str, reason: str) -> None:
-        """A job that was on its way has failed for good."""
-
-    def kill_job(self, job: str, reason: str) -> None:
-        """End a job's process."""
-
-    async def start_job(self, planned: PreparedGroup, job: str) -> None:
-        """Start a job in a group of the plan. Raises InputError if there are no nodes, RunFailed."""
-
-    async def settle(self, plan: Path | None, groups: dict[str, PreparedGroup]) -> None:
-        """All moves to a plan are made: the jobs' seconds and bounds are those of the plan, empty groups end, spare
-        nodes go back. `plan`: None if it is the one that the driver was started with."""
-
-    def keep_nodes(self) -> None:
-        """Moves begin: nodes that are given back may be needed."""
-
-    def note(self, text: str) -> None:
-        """A line for the person who watches."""
 
 
 @dataclass
@@ -82,6 +49,8 @@ class _UnderWay:
     told_at_once: set[str] = field(default_factory=set)
     out: dict[str, float] = field(default_factory=dict)
     """Since when each job stands still."""
+    short: dict[str, float] = field(default_factory=dict)
+    """Since when each job lacks nodes."""
     enters: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Since when each job starts in its new group, and how often it had arrived there before."""
     looked: float = 0.0
@@ -118,19 +87,30 @@ class MoveDriver:
 
     def pending(self) -> set[str]:
         """Jobs that a plan which was accepted earlier wants elsewhere, and that had not arrived there."""
-        left = self._journal.unfinished
+        left = self._left()
         return set() if left is None else {job for job, (_, to) in left.moves.items() if to and job not in left.made}
 
     async def go_on(self, groups: dict[str, PreparedGroup]) -> None:
         """Make the moves that an earlier driver left; all jobs stand still. Raises RunFailed."""
-        left = self._journal.unfinished
+        left = self._left()
         if left is None:
             return
+        for job, (_, to) in left.moves.items():
+            if to is None and job not in left.made:  # it was killed with the driver
+                self._journal.write("out", id=left.id, job=job, drain_s=None)
         moves = [JobMove(job, None, left.moves[job][1]) for job in left.moves if job in self.pending()]
         self._now = _UnderWay(left.id, None, groups, MoveMachine(moves))
         self._journal.write("resumed", id=left.id, left=[move.job for move in moves])
         self._running.keep_nodes()
         await self._do(self._now.machine.begin())
+
+    def _left(self) -> Unfinished | None:
+        """The plan whose moves are left; void if the driver was killed before it had taken the plan over."""
+        left = self._journal.unfinished
+        if left is not None and left.sha256 != sha256_file(self._out / GROUPS_COPY):
+            self._journal.write("refused", id=left.id, reason="the driver ended before it had taken the plan over")
+            left = self._journal.unfinished = None
+        return left
 
     async def look(self) -> None:
         """Look for a request, or at what is under way; call it about every second. Raises RunFailed."""
@@ -157,7 +137,10 @@ class MoveDriver:
             now.out[job] = time.monotonic()
             await self._do(now.machine.out(job))
         else:
-            self._journal.write("failed", id=now.id, job=job, reason="it is done" if end.code == DONE else end.reason)
+            if end.code == DONE:
+                self._journal.write("ended", id=now.id, job=job)
+            else:
+                self._journal.write("failed", id=now.id, job=job, reason=end.reason)
             await self._do(now.machine.ended(job))
         await self._finish_if_done()
         return moves and now.machine.moves[job].to_group is not None
@@ -179,29 +162,32 @@ class MoveDriver:
             return
         try:
             change = await asyncio.to_thread(planned_change, self._out, Path(request.plan), self._running.ended())
-            if change.sha256 != request.sha256:
+            plan = await asyncio.to_thread(change.path.read_bytes)
+            if request.sha256 != change.sha256 or request.sha256 != hashlib.sha256(plan).hexdigest():
                 raise InputError("changed after it was applied; apply it again", request.plan)
-        except InputError as error:
+            self._take_over(request.id, change, plan)
+        except (InputError, RunFailed, OSError) as error:
             self._refuse(request, str(error))
             return
-        await self._accept(request.id, change)
+        self._now = _UnderWay(request.id, change.path, change.groups, MoveMachine(change.moves))
+        self._running.note(f"{change.path} is applied: {count(len(change.moves), 'move')}")
+        self._running.keep_nodes()
+        await self._do(self._now.machine.begin())
+        await self._finish_if_done()
 
     def _refuse(self, request: Request, reason: str) -> None:
         self._journal.write("refused", id=request.id, reason=reason)
         self._running.note(f"{request.plan} is not applied: {reason}")
 
-    async def _accept(self, request_id: str, change: GroupChange) -> None:
-        plan = change.path.read_text(encoding="utf-8")
-        # The copy in `out` is what a driver that is started again goes by, so it comes last.
-        for folder in (*(group.folder for group in self._running.groups.values()), self._out):
-            with written(folder / GROUPS_COPY):
-                atomic_write(folder / GROUPS_COPY, plan)
+    def _take_over(self, request_id: str, change: GroupChange, plan: bytes) -> None:
+        """Have the new plan as the one that runs. The copy in `out` is what the next driver goes by: until it is there,
+        what the journal says of the plan is void. Raises RunFailed if the disk refuses."""
         self._journal.write("wanted", id=request_id, plan=str(change.path), sha256=change.sha256, moves=change.rows())
-        self._running.note(f"{change.path} is applied: {len(change.moves)} moves")
-        self._now = _UnderWay(request_id, change.path, change.groups, MoveMachine(change.moves))
-        self._running.keep_nodes()
-        await self._do(self._now.machine.begin())
-        await self._finish_if_done()
+        for folder in (*(group.folder for group in self._running.groups.values()), self._out):
+            try:
+                atomic_write(folder / GROUPS_COPY, plan.decode("utf-8"))
+            except InputError as error:  # of a full disk
+                raise RunFailed(str(error)) from None
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -217,30 +203,28 @@ class MoveDriver:
         self._journal.write("drain", id=now.id, job=job)
         now.drains[job] = time.monotonic()
         if self._running.group_of(job) is None:  # it has ended meanwhile
-            self._journal.write("failed", id=now.id, job=job, reason="it has ended")
+            self._journal.write("ended", id=now.id, job=job)
             await self._do(now.machine.ended(job))
             return
         self._running.stop_job(job, at_once=False)
 
     async def _enter(self, now: _UnderWay, action: Enter) -> None:
         job, group = action.job, action.group
-        planned = now.groups[group]
-        bring_job(self._out, job, group)
         self._journal.write("enter", id=now.id, job=job, group=group)
+        began = time.monotonic()
         try:
-            await self._running.start_job(planned, job)
+            before = await self._running.start_job(now.groups[group], job)
         except InputError as error:
             self._journal.write("short", id=now.id, job=job, reason=str(error))
             self._running.note(f"{job} waits for nodes: {error}")
-            now.out.setdefault(job, time.monotonic())
+            now.short.setdefault(job, time.monotonic())
             now.looked = time.monotonic()
             await self._do(now.machine.short(job))
-            return
-        except RunFailed as error:  # of its group or its nodes; the others go on
+        except RunFailed as error:  # of its group, its nodes or its folder; the others go on
             await self._give_up(now, job, str(error))
-            return
-        state = await self._running.groups[group].look()  # its process takes seconds to start
-        now.enters[job] = (time.monotonic(), abs(state.arrivals.get(job, 0)))
+        else:
+            now.short.pop(job, None)
+            now.enters[job] = (began, before)
 
     async def _give_up(self, now: _UnderWay, job: str, reason: str) -> None:
         self._journal.write("failed", id=now.id, job=job, reason=reason)
@@ -269,14 +253,12 @@ class MoveDriver:
                     "in", id=now.id, job=job, start_s=round(time_s - since, 3), outage_s=round(outage_s, 3)
                 )
                 await self._do(now.machine.entered(job))
-            elif time_s - since > START_S:
-                self._running.kill_job(job, f"it was not ready within {START_S:.0f} s")
 
     async def _look_for_nodes(self, now: _UnderWay, time_s: float) -> None:
         if not now.machine.lacking() or time_s - now.looked < AGAIN_S:
             return
         for job in now.machine.lacking():
-            if time_s - now.out[job] > self._patience_s:
+            if time_s - now.short[job] > self._patience_s:
                 await self._give_up(now, job, f"no nodes for it were found in {self._patience_s:.0f} s")
             else:
                 await self._do(now.machine.again(job))

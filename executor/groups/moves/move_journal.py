@@ -15,7 +15,7 @@ from typing import Any
 
 from ....plans.yaml.errors import InputError, RunFailed
 from ....plans.yaml.yaml_io import atomic_write
-from ....traces.groups.groups_folder import MOVES, REQUEST
+from ....traces.groups.groups_folder import MOVES, request_file, requests
 from ....traces.trace import TraceError, TraceWriter, read_trace
 
 
@@ -30,21 +30,23 @@ class Request:
 
 def write_request(out: Path, request: Request) -> None:
     """Ask the driver of the groups in a folder. Raises RunFailed if the disk does not take it."""
+    path = request_file(out, request.id)
     try:
-        atomic_write(out / REQUEST, json.dumps(vars(request)))
-    except OSError as error:
-        raise RunFailed(f"{out / REQUEST} cannot be written ({error.strerror}); make room, then apply again") from error
+        atomic_write(path, json.dumps(vars(request)))
+    except InputError as error:
+        raise RunFailed(f"the plan is not applied: {error}") from None
 
 
 def take_request(out: Path) -> Request | None:
-    """The request that waits in a folder, which waits no more; None: there is none that can be read."""
-    path = out / REQUEST
-    try:
-        text = path.read_text(encoding="utf-8")
-        path.unlink()
-        return Request(**json.loads(text))
-    except (OSError, ValueError, TypeError):
-        return None
+    """The oldest request that waits in a folder, which waits no more; None: there is none that can be read."""
+    for path in requests(out):
+        try:
+            text = path.read_text(encoding="utf-8")
+            path.unlink()
+            return Request(**json.loads(text))
+        except (OSError, ValueError, TypeError):
+            continue
+    return None
 
 
 @dataclass
@@ -53,19 +55,21 @@ class Unfinished:
 
     Attributes:
         id: of the request.
+        sha256: digest of the plan.
         moves: (from group, to group) by job, as accepted.
         price_s: predicted seconds of each job's outage; None where the plan has none.
         made: jobs that are where they should be.
     """
 
     id: str
+    sha256: str
     moves: dict[str, tuple[str | None, str | None]]
     price_s: dict[str, float | None]
     made: set[str] = field(default_factory=set)
 
 
 class MoveJournal:
-    """Writes the journal; goes on with one that is there.
+    """Writes the journal; goes on with one that is there. `unfinished`: the plan whose moves are left; None: none are.
 
     Raises InputError if it is damaged, RunFailed if the disk does not take an event.
     """
@@ -73,11 +77,14 @@ class MoveJournal:
     def __init__(self, out: Path) -> None:
         path = out / MOVES
         events = list(_events(path))
-        self.unfinished = _unfinished(events)
+        try:
+            self.unfinished = _unfinished(events)
+            self._began_s = float(events[0]["began_s"]) if events else time.time()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"an event lacks {error}; the journal is damaged", str(path)) from None
         self.proposals = sum(event["event"] == "proposed" for event in events)
         """Re-plans that were proposed so far."""
         self._applied_s = max((e["t_s"] for e in events if e["event"] == "proposed" and e["applies"]), default=None)
-        self._began_s = float(events[0]["began_s"]) if events else time.time()
         self._writer = TraceWriter(path)
         if not events:
             self.write("groups", began_s=self._began_s)
@@ -118,11 +125,12 @@ def _unfinished(events: list[dict[str, Any]]) -> Unfinished | None:
         match event["event"]:
             case "wanted":
                 moves = {move["job"]: (move["from_group"], move["to_group"]) for move in event["moves"]}
-                last = Unfinished(event["id"], moves, {move["job"]: move["price_s"] for move in event["moves"]})
-            case "in" | "failed" if last is not None and event["id"] == last.id:
+                price_s = {move["job"]: move["price_s"] for move in event["moves"]}
+                last = Unfinished(event["id"], event["sha256"], moves, price_s)
+            case "in" | "failed" | "ended" if last is not None and event["id"] == last.id:
                 last.made.add(event["job"])
             case "out" if last is not None and last.moves[event["job"]][1] is None:
                 last.made.add(event["job"])
-            case "applied" if last is not None and event["id"] == last.id:
+            case "applied" | "refused" if last is not None and event["id"] == last.id:
                 last = None
     return last

@@ -61,12 +61,15 @@ def measured_switches(run: Path, plan: GroupsPlan) -> list[MeasuredSwitch]:
     """
     found = []
     for key, folder in group_folders(run).items():
-        if key not in plan.groups:
-            raise InputError(f"runs a group {key}, and the plan has none; name the plan that it runs", str(run))
         try:
-            turns = read_turns(folder / TURNS).turns
+            journal = read_turns(folder / TURNS)
         except (TraceError, OSError) as error:
             raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+        turns = journal.turns
+        if key not in plan.groups:
+            if not journal.seated:  # its jobs have moved away
+                continue
+            raise InputError(f"runs a group {key}, and the plan has none; name the plan that it runs", str(run))
         for name, member in plan.groups[key].jobs.items():
             figures = switches(folder / name, member, [turn for turn in turns if turn.job == name])
             found += [_switch(name, phase, figures[phase], member.slowdown.alone_s) for phase in PHASES]

@@ -3,67 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.planner.check.check_options import CheckOptions
 from rlplan.planner.check.group_rules import groups_faults
-from rlplan.planner.groups.inputs.solved_from import solved_from
-from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.propose_replan import propose_replan
-from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.diff.groups_diff import diff_groups
-from rlplan.plans.schema.groups_plan import GroupsPlan, load_groups_plan
-from rlplan.plans.schema.workload import load_workload
+from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 
-from ...group_journals import journal_of
-
-WORKLOAD = """\
-rlplan_workload: 1
-cluster: cluster.yaml
-jobs:
-  a:
-    slo: 1.15
-    model: Qwen2.5-7B
-    phases:
-      rollout: {pool: roll, mean_s: 100.0}
-      train: {pool: train, tp: 2, mean_s: 100.0}
-  b:
-    slo: 1.5
-    model: Qwen2.5-7B
-    phases:
-      rollout: {pool: roll, mean_s: 95.0}
-      train: {pool: train, tp: 2, mean_s: 90.0}
-"""
-
-
-class Running:
-    """A folder with a workload and the plan that runs."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "cluster.yaml").write_text(LAB)
-        self.workload, self.plan_path = folder / "workload.yaml", folder / "groups.yaml"
-        self.workload.write_text(WORKLOAD)
-        document, cluster = load_workload(self.workload)
-        problem = problem_of(document, self.workload, cluster)
-        inputs = solved_from(self.workload, document, problem, None, self.plan_path)
-        dump(solve_workload(document, problem, inputs), self.plan_path)
-        self.out = folder / "new.yaml"
-
-    @property
-    def plan(self) -> GroupsPlan:
-        return load_groups_plan(self.plan_path)
-
-    def propose(self, factors: dict[str, tuple[float, float]], turns: int = 80, **options):
-        plan = self.plan
-        journals = {
-            key: journal_of(key, group, plan.rules.policy, factors, turns) for key, group in plan.groups.items()
-        }
-        return propose_replan(self.workload, self.plan_path, self.out, journals, options.pop("ahead_s", {}), **options)
+from ...replanned import Running
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,14 @@ from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.groups.member_task import DONE, FAILED, STOPPED
 from rlplan.executor.groups.moves import move_driver
 from rlplan.executor.groups.moves.group_change import GroupChange
-from rlplan.executor.groups.moves.move_driver import MoveDriver
+from rlplan.executor.groups.moves.move_driver import MoveDriver, bring_job
 from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, write_request
 from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
+from rlplan.traces.groups.group_turns import GROUPS_COPY
 from rlplan.traces.groups.groups_folder import MOVES
-from rlplan.traces.groups.groups_status import moves_of, refusal_of
+from rlplan.traces.groups.moves_status import moves_of, refusal_of
 from rlplan.traces.trace import read_trace
 
 MOVES_OF_B = (JobMove("old", "g1", None), JobMove("mover", "g2", "g1"), JobMove("new", None, "g1"))
@@ -47,7 +49,7 @@ class Running:
     def __init__(self, folder):
         self.groups = {"g1": Group(folder, "g1", ["old", "stays"]), "g2": Group(folder, "g2", ["mover"])}
         self.place = {"old": "g1", "stays": "g1", "mover": "g2"}
-        self.asked, self.short = [], set()
+        self.asked, self.short, self.out = [], set(), folder
 
     def group_of(self, job):
         return self.place.get(job)
@@ -61,15 +63,13 @@ class Running:
     def give_up(self, job, reason):
         self.asked.append(("give up", job))
 
-    def kill_job(self, job, reason):
-        self.asked.append(("kill", job))
-
     async def start_job(self, planned, job):
         self.asked.append(("start", job))
+        bring_job(self.out, job, planned.key)
         if job in self.short:
             raise InputError("pool 'main' needs 1 node")
         self.place[job] = planned.key
-        self.groups[planned.key].arrivals.setdefault(job, 0)
+        return self.groups[planned.key].arrivals.setdefault(job, 0)
 
     async def settle(self, plan, groups):
         self.asked.append(("settle", ""))
@@ -94,13 +94,13 @@ GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}
 def running(tmp_path, monkeypatch):
     plan = tmp_path / "b.yaml"
     plan.write_text("the plan\n")
-    change = GroupChange(plan, "1" * 64, {}, GROUPS, MOVES_OF_B, {"old": 0.0, "mover": 20.0, "new": 20.0})
+    change = GroupChange(plan, sha256_file(plan), {}, GROUPS, MOVES_OF_B, {"old": 0.0, "mover": 20.0, "new": 20.0})
     monkeypatch.setattr(move_driver, "planned_change", lambda out, path, ended: change)
     return Running(tmp_path)
 
 
-def request(folder: Path, sha256: str = "1" * 64) -> str:
-    write_request(folder, Request("r1", str(folder / "b.yaml"), sha256))
+def request(folder: Path, sha256: str = "") -> str:
+    write_request(folder, Request("r1", str(folder / "b.yaml"), sha256 or sha256_file(folder / "b.yaml")))
     return "r1"
 
 
@@ -218,10 +218,56 @@ def test_a_plan_that_changed_since_or_comes_while_moves_are_under_way_is_refused
         request(tmp_path, "2" * 64)
         await driver.look()
         assert running.asked == [] and "changed after it was applied" in refusal_of(tmp_path, "r1")
-        write_request(tmp_path, Request("r2", str(tmp_path / "b.yaml"), "1" * 64))
+        sha256 = sha256_file(tmp_path / "b.yaml")
+        write_request(tmp_path, Request("r2", str(tmp_path / "b.yaml"), sha256))
         await driver.look()
-        write_request(tmp_path, Request("r3", str(tmp_path / "b.yaml"), "1" * 64))
+        write_request(tmp_path, Request("r3", str(tmp_path / "b.yaml"), sha256))
         await driver.look()
         assert "r2 are under way" in refusal_of(tmp_path, "r3")
 
     asyncio.run(drive())
+
+
+def test_a_plan_that_the_driver_had_not_taken_over_when_it_was_killed_is_void(running, tmp_path):
+    (tmp_path / GROUPS_COPY).write_text("the plan before\n")
+    journal = MoveJournal(tmp_path)
+    rows = [{"job": "new", "from_group": None, "to_group": "g1", "price_s": 20.0}]
+    journal.write("wanted", id="r0", plan="b.yaml", sha256=sha256_file(tmp_path / "b.yaml"), moves=rows)
+    journal.close()
+    driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
+    assert driver.pending() == set() and moves_of(tmp_path) is None
+    assert "before it had taken the plan over" in refusal_of(tmp_path, "r0")
+
+
+def test_a_disk_that_refuses_the_plan_ends_no_job(running, tmp_path, monkeypatch):
+    def full(path, text):
+        raise InputError("No space left on device", str(path))
+
+    monkeypatch.setattr(move_driver, "atomic_write", full)
+
+    async def drive():
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
+        request(tmp_path)
+        await driver.look()
+        assert not driver.under_way and running.asked == []
+        assert "No space left" in refusal_of(tmp_path, "r1")
+
+    asyncio.run(drive())
+
+
+def test_a_job_that_leaves_and_was_killed_with_its_driver_has_left(running, tmp_path):
+    async def first():
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
+        request(tmp_path)
+        await driver.look()
+
+    asyncio.run(first())
+    again = Running(tmp_path)
+    again.place = {"stays": "g1"}
+
+    async def second():
+        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), again, 600.0)
+        await driver.go_on(GROUPS)
+        assert {move["job"]: move["state"] for move in moves_of(tmp_path)["moves"]}["old"] == "made"
+
+    asyncio.run(second())

@@ -13,41 +13,26 @@ from typing import NamedTuple
 import ray
 
 from ...plans.phrases.numbers import bytes_text
-from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError
 from ..actors import track, within
-from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
-from .live_group import LiveGroup
-from .prepare_group import PreparedGroup
+from .live_nodes import PROBE_S, LeasedNode, on_node
 
 MEMORY, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 class Sleeping(NamedTuple):
-    """What sleeps on a node: the node's pool, and bytes of all states there."""
+    """What is to sleep on a node: the node's pool, and bytes of the states that come there."""
 
     pool: str
     node: LeasedNode
     resident_bytes: float
 
 
-async def check_host_memory(groups: Iterable[tuple[PreparedGroup, LiveGroup]]) -> None:
-    """Raises InputError unless each node has free what the plan has asleep there; jobs have seats, none runs yet."""
-    asleep = [each for planned, live in groups for each in sleeping(planned, live)]
-    if (lack := lacking(asleep, await _free_bytes({each.node.node_id for each in asleep}))) is not None:
+async def check_host_memory(asleep: Iterable[Sleeping]) -> None:
+    """Raises InputError unless each node has free what is to sleep there; jobs have seats, and do not run yet."""
+    asked = [each for each in asleep if each.resident_bytes > 0]
+    if (lack := lacking(asked, await _free_bytes({each.node.node_id for each in asked}))) is not None:
         raise InputError(lack)
-
-
-def sleeping(planned: PreparedGroup, live: LiveGroup) -> list[Sleeping]:
-    """What sleeps on each node of a group on which a job has its seat."""
-    nodes = load_groups_plan(planned.plan_path).groups[planned.key].nodes
-    held = {
-        number: node
-        for job in planned.jobs
-        if job.name in live.seats
-        for number, node in zip(job.nodes, live.nodes_of(planned, job.name), strict=True)
-    }
-    return [Sleeping(nodes[number].pool, node, nodes[number].resident_bytes) for number, node in sorted(held.items())]
 
 
 def lacking(asleep: Iterable[Sleeping], free_bytes: Mapping[str, int | None]) -> str | None:

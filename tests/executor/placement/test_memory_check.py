@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.groups.memory_check import Sleeping, free_host_bytes, lacking
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
+from rlplan.executor.placement.memory_check import Sleeping, free_host_bytes, lacking
 
 
 def node(node_id, address="10.0.0.1"):

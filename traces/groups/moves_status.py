@@ -1,0 +1,94 @@
+"""What the journal of moves says: the plan that was applied last with its moves, alarms, and the re-plan that waits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...plans.yaml.errors import InputError
+from ..trace import TraceError, read_trace
+from .groups_folder import MOVES
+
+
+def moves_of(out: Path) -> dict[str, Any] | None:
+    """The plan that was applied last to the groups in a folder; None if none was.
+
+    It has `id`, `plan`, `sha256`, `state` (`under way`, `stopped`, `applied`), once it is applied the `seconds` that it
+    took, and its `moves` in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks
+    nodes`, `made`, `ended`, `failed`) and the seconds that it took: `drain_s`, `start_s`, `outage_s`. Raises InputError
+    if the journal is damaged.
+    """
+    told: dict[str, Any] | None = None
+    with _events(out) as events:
+        for event in events:
+            if event["event"] == "wanted":
+                moves = [{**move, "state": "to do"} for move in event["moves"]]
+                told = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
+            elif told is None or event.get("id") != told["id"]:
+                continue
+            elif event["event"] == "refused":  # its driver ended before it had taken the plan over
+                told = None
+            else:
+                _add(told, event)
+    return told
+
+
+_STATES = {
+    "drain": "stops", "out": "still", "enter": "starts", "short": "lacks nodes", "in": "made", "ended": "ended",
+    "failed": "failed",
+}  # fmt: skip
+
+
+def _add(told: dict[str, Any], event: dict[str, Any]) -> None:
+    """Take an event of a plan's moves."""
+    what = event["event"]
+    if what in ("applied", "stopped", "resumed"):
+        told["state"] = {"applied": "applied", "stopped": "stopped", "resumed": "under way"}[what]
+        if what == "applied":
+            told["seconds"] = event["seconds"]
+        return
+    for move in told["moves"]:
+        if move["job"] == event["job"]:
+            move["state"] = "made" if what == "out" and move["to_group"] is None else _STATES[what]
+            move |= {key: event[key] for key in ("drain_s", "start_s", "outage_s", "reason") if key in event}
+
+
+def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """By job what was told of its bound last (`alarm`, `broken`; absent if it is kept), and the re-plan that was
+    proposed last (`plan`, `moves`, `price_s`, `applies`, `reason`), None if none was since a plan was applied.
+
+    Raises InputError if the journal is damaged.
+    """
+    bounds: dict[str, str] = {}
+    proposed: dict[str, Any] | None = None
+    with _events(out) as events:
+        for event in events:
+            if event["event"] == "bound":
+                bounds[event["job"]] = event["state"]
+            elif event["event"] == "proposed":
+                proposed = {key: event[key] for key in ("plan", "moves", "price_s", "applies", "reason")}
+            elif event["event"] == "applied":
+                bounds, proposed = {}, None
+    return {job: state for job, state in bounds.items() if state != "cleared"}, proposed
+
+
+def refusal_of(out: Path, request_id: str) -> str | None:
+    """Why the driver refused a request; None: it did not. Raises InputError if the journal is damaged."""
+    with _events(out) as events:
+        reasons = [event["reason"] for event in events if event["event"] == "refused" and event["id"] == request_id]
+    return reasons[0] if reasons else None
+
+
+@contextlib.contextmanager
+def _events(out: Path) -> Iterator[list[dict[str, Any]]]:
+    """The journal's events. An event that turns out within the block to lack something is told as damage."""
+    path = out / MOVES
+    try:
+        yield list(read_trace(path)) if path.is_file() else []
+    except TraceError as error:
+        raise InputError(str(error)) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        text = f"an event lacks {error}; the journal is damaged or of another version"
+        raise InputError(text, str(path)) from None
