@@ -81,7 +81,7 @@ def test_a_job_on_its_way_out_and_a_damaged_event_are_told(runs):
         shown = rlplan(*command)
         assert shown.returncode == 0 and "stops" in shown.stdout, shown.stderr
     write(runs / MOVES, [begun, wanted, {"event": "bound", "t_s": 1.0}])
-    refused(rlplan("status", runs), "moves.jsonl: an event lacks 'job'")
+    refused(rlplan("status", runs), "moves.jsonl: an event lacks 'state'")
     (runs / "g1" / TURNS).write_text(json.dumps({"event": "group", "t_s": 0.0, "group": "g1", "rule": "x",
                                                  "began_s": "abc", "seats": []}) + "\n")  # fmt: skip
     refused(rlplan("status", runs), "its turns cannot be read")
