@@ -34,7 +34,7 @@ MEMBER = """\
       rollout: {{pool: main, nodes: 2, warm_s: 0.1, resident_bytes: 1000000000}}
       train: {{pool: learn, warm_s: 0.1, resident_bytes: 1000000000}}
     tail_share: 0.5
-    tail_finished: 0.5
+    tail_finished: 0.25
     cold_s: 30.0
 """
 
