@@ -12,7 +12,8 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
 - `slowdowns`: by job, mean seconds between two ends of steps within these, over those alone; `bounds_kept`: whether all
   are within the workload's bounds;
 - `prediction_error`: largest relative error of a job's slowdown as predicted against the measured one; predicted by the
-  permit simulator, for the seconds that each step took alone; `planned` is the long run's, as the plan has it;
+  permit simulator, for the seconds that each step took alone and for cores that slow each other by `interference`, as
+  the demo's model shows without the executor (interference.py); `planned` is the long run's, as the plan has it;
 - `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.

@@ -18,6 +18,7 @@ from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
 from ..ray_nodes import RayNodes
+from .interference import measure_interference
 from .jobs import LOADS, MOVING, names, write_jobs, write_workload
 from .kills import under_kills
 from .measured_group import compare
@@ -48,10 +49,10 @@ def run_alone(folder: Path, plans: Mapping[str, Path], steps: int) -> dict[str, 
     return runs
 
 
-def group_of(folder: Path, count: int, runs: Mapping[str, Path]) -> Path:
+def group_of(folder: Path, count: int, runs: Mapping[str, Path], interference: float) -> Path:
     """Solve the workload of a group of so many jobs; returns the plan of groups."""
     loads = LOADS[count]
-    workload = write_workload(folder, loads, runs)
+    workload = write_workload(folder, loads, runs, interference)
     named = workload.rename(folder / f"workload-{count}.yaml")
     groups = folder / f"groups-{count}.yaml"
     call(folder / "solve.log", "solve", named, "-o", groups)
@@ -75,19 +76,21 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
     with on_nodes([1, 1], pinned=True):
+        interference = measure_interference(next(iter(plans.values())).parent / "model")
+        click.echo(f"cores that both compute slow each other by {interference:.1%}", err=True)
         runs = run_alone(folder, plans, steps)
         for count in counts:
-            plan = group_of(folder, count, runs)
+            plan = group_of(folder, count, runs, interference)
             click.echo(f"{count} jobs as one, {steps} steps each", err=True)
             together = folder / f"together-{count}"
             call(folder / f"together-{count}.log", "execute", plan, "--steps", steps, "--out", together)
             groups[count] = compare(plan, {name: runs[name] for name in LOADS[count]}, together / "g1")
         if moves:
             click.echo("jobs join and leave", err=True)
-            moved = measure_moves(folder / "moved", MOVING, runs, steps)
+            moved = measure_moves(folder / "moved", MOVING, runs, steps, interference)
             kills = max(0, kills - len(moved["kills"]))
         if kills:
-            plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs)
+            plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs, interference)
             click.echo(f"2 jobs as one, {kills} kills", err=True)
             result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
     if moves:
@@ -100,6 +103,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
         "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
         "same_samples": min(figures["same_samples"] for figures in groups.values()),
+        "interference": round(interference, 4),
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }

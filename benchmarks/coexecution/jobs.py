@@ -92,14 +92,16 @@ def _write(folder: Path, name: str, load: Load) -> Path:
     return folder / "plan.yaml"
 
 
-def write_workload(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path]) -> Path:
-    """Write the workload of jobs whose runs alone are `runs`, below `folder`; returns its path."""
+def write_workload(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path], interference: float) -> Path:
+    """Write the workload of jobs whose runs alone are `runs`, below `folder`, on cores that slow each other by
+    `interference`; returns its path."""
     first = next(iter(loads))
     dump(load_cluster(folder / first / "cluster.yaml"), folder / "cluster.yaml")
     phase = {"nodes": 1, "resident_bytes": STATE_BYTES, "warm_s": WARM_S}
     workload = {
         "rlplan_workload": 1,
         "cluster": "cluster.yaml",
+        "rules": {"interference": round(interference, 3)},
         "jobs": {
             name: {
                 "slo": load.slo,

@@ -29,9 +29,10 @@ def compare(groups: Path, alone: Mapping[str, Path], out: Path) -> dict[str, Any
     begin_s, end_s = max(each[WARM - 1] for each in ends.values()), min(each[-1] for each in ends.values())
     within = {name: [n for n, t in enumerate(each) if begin_s <= t <= end_s] for name, each in ends.items()}
     spans = {name: _span_s(each, within[name]) for name, each in ends.items()}
-    replayed = _replayed_ends_s(out / TURNS, alone_logs)
+    plan = load_groups_plan(groups)
+    replayed = _replayed_ends_s(out / TURNS, alone_logs, plan.rules.interference)
     predicted = {name: _span_s(each, within[name]) / alone_s[name] for name, each in replayed.items()}
-    [planned] = load_groups_plan(groups).groups.values()
+    [planned] = plan.groups.values()
     slowdowns = {name: spans[name] / alone_s[name] for name in spans}
     return {
         # Of each job as many steps as fit into the time, in parts too.
@@ -61,8 +62,9 @@ def _span_s(ends_s: Sequence[float], steps: Sequence[int]) -> float:
     return (ends_s[steps[-1]] - ends_s[steps[0]]) / (len(steps) - 1)
 
 
-def _replayed_ends_s(journal: Path, alone: Mapping[str, RunLog]) -> dict[str, list[float]]:
-    """By job, when its steps would end if each took the seconds that it took alone, by the permit simulator."""
+def _replayed_ends_s(journal: Path, alone: Mapping[str, RunLog], interference: float) -> dict[str, list[float]]:
+    """By job, when its steps would end if each took the seconds that it took alone, by the permit simulator, on nodes
+    that slow each other by `interference`."""
     header = next(iter(read_trace(journal)))
     seats = [Seat(**{key: _tuples(value) for key, value in seat.items()}) for seat in header["seats"]]
     truths = []
@@ -70,7 +72,7 @@ def _replayed_ends_s(journal: Path, alone: Mapping[str, RunLog]) -> dict[str, li
         seconds = [(s["rollout_s"] + s["reward_exposed_s"], s["total_s"]) for s in alone[seat.job].steps]
         truths.append(TrueTurns(tuple((rollout_s, total_s - rollout_s) for rollout_s, total_s in seconds)))
     ends: dict[str, list[float]] = {seat.job: [] for seat in seats}
-    for span in simulate_turns(PermitMachine(header["rule"]), seats, truths):
+    for span in simulate_turns(PermitMachine(header["rule"]), seats, truths, interference):
         if span.phase == "train" and span.ends_phase:
             ends[span.job].append(span.end_s)
         if all(len(each) >= len(alone[job].steps) for job, each in ends.items()):

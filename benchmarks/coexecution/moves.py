@@ -34,7 +34,9 @@ ENDLESS = 1000
 RLPLAN = (sys.executable, "-m", "rlplan.cli.main")
 
 
-def measure_moves(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path], steps: int) -> dict[str, Any]:
+def measure_moves(
+    folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path], steps: int, interference: float
+) -> dict[str, Any]:
     """The figures; `runs`: of each job alone, `steps` steps. Raises RunFailed if something does not end.
 
     `moves`: of each job that joined, the seconds of its outage beside the predicted ones (`price_s`), and of each that
@@ -43,19 +45,19 @@ def measure_moves(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Pa
     that are missing in the jobs that were there at both ends.
     """
     folder.mkdir(parents=True)
-    first = _solve(folder, loads, runs, ("short", "middle"), None)
+    first = _solve(folder, loads, runs, interference, ("short", "middle"), None)
     out = folder / "runs"
     with _driver(folder, first, out) as driver:
         for name in ("short", "middle"):
             _wait(f"{name} has no second step", driver, lambda name=name: _steps(out / "g1" / name) >= 2)
-        plan = _solve(folder, loads, runs, ("short", "brief"), out / GROUPS_COPY)
+        plan = _solve(folder, loads, runs, interference, ("short", "brief"), out / GROUPS_COPY)
         apply = subprocess.Popen([*RLPLAN, "apply", str(plan), "--out", str(out)], stderr=subprocess.DEVNULL)
         _wait("no job was started by apply", driver, lambda: "enter" in _move_events(out))
         apply.kill()  # in mid-move
         apply.wait()
         undisturbed = _applied(plan, out)
         _wait("brief makes no step", driver, lambda: _steps(out / "g1" / "brief") >= 2)
-        back = _solve(folder, loads, runs, ("short", "middle"), out / GROUPS_COPY)
+        back = _solve(folder, loads, runs, interference, ("short", "middle"), out / GROUPS_COPY)
         apply = subprocess.Popen([*RLPLAN, "apply", str(back), "--out", str(out)], stderr=subprocess.DEVNULL)
         _wait("middle was not started by apply", driver, lambda: _move_events(out).count("enter") >= 2)
         driver.kill()  # in mid-move
@@ -78,11 +80,16 @@ def measure_moves(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Pa
 
 
 def _solve(
-    folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path], names: Sequence[str], previous: Path | None
+    folder: Path,
+    loads: Mapping[str, Load],
+    runs: Mapping[str, Path],
+    interference: float,
+    names: Sequence[str],
+    previous: Path | None,
 ) -> Path:
     """Solve the workload of these jobs, from the plan that runs if there is one; returns the plan."""
     count = len(list(folder.glob("plan-*.yaml")))
-    workload = write_workload(folder.parent, {name: loads[name] for name in names}, runs)
+    workload = write_workload(folder.parent, {name: loads[name] for name in names}, runs, interference)
     named = workload.rename(folder.parent / f"moves-{count}.yaml")
     plan = folder / f"plan-{count}.yaml"
     command = [*RLPLAN, "solve", str(named), "-o", str(plan), *(("--from", str(previous)) if previous else ())]
