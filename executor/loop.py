@@ -78,8 +78,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))
-    rolled_out = time.perf_counter()
-    apart_s = await end_turn(run)  # seconds of the group: they are in no phase, and told by themselves
+    paused_s = 0.0 if units is None else units.paused_s
+    rolled_out = time.perf_counter() - paused_s
+    apart_s = paused_s + await end_turn(run)  # seconds of the group: they are in no phase, and told by themselves
     for prompt, reason in sorted(outcome.failures.items()):
         run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
     for name, failed in sorted(unscored(result.samples.values()).items()):

@@ -2,7 +2,8 @@
 
 It does what the executor's own processes do (MemberPermits), and takes as long as the simulator's clocks would: a
 switch where another job had a unit last, a rollout on a part of its units at that part of its pace, a tail that moves
-together as fast as before. It speaks at the very second in which its phase ends (virtual_time.py).
+together as fast as before, seconds lost by a pause. It speaks at the very second in which its phase ends
+(virtual_time.py).
 """
 
 from __future__ import annotations
@@ -47,15 +48,18 @@ class FakeTurn:
     """A turn that runs: when it ends, and when its tail begins, as the simulator reckons it."""
 
     def __init__(self, seat: Seat, seconds: float, tail_share: float, held: Held) -> None:
-        self.held = held
+        self.held, self._seat, self._tail_share_s = held, seat, seconds * tail_share
         self._units = len(seat.units[held.turn % 2])
+        self._left_s = seconds
+        self._begin(held, held.begun_s, held.resident)
+
+    def _begin(self, held: Held, at_s: float, resident: bool) -> None:
+        self._left_s += 0.0 if resident else self._seat.switch_s[held.turn % 2]
         self._rate = len(held.units) / self._units
-        left_s = seconds + (0.0 if held.resident else seat.switch_s[held.turn % 2])
-        self.ends_s = held.begun_s + left_s / self._rate
+        self.ends_s = at_s + self._left_s / self._rate
         self.tail_s = math.inf
-        tail_s = seconds * tail_share
-        if held.phase == "rollout" and seat.keep > 0 and 0 < tail_s < left_s:
-            self.tail_s = held.begun_s + (left_s - tail_s) / self._rate
+        if held.phase == "rollout" and self._seat.keep > 0 and 0 < self._tail_share_s < self._left_s:
+            self.tail_s = at_s + (self._left_s - self._tail_share_s) / self._rate
 
     @property
     def due_s(self) -> float:
@@ -66,7 +70,12 @@ class FakeTurn:
         """It has other units; returns whether it left some. Only those that are added change its pace."""
         left = len(held.units) < len(self.held.units)
         rate, now_s = len(held.units) / self._units, held.since_s
-        if not left and rate != self._rate:
+        if not held.units:
+            self._left_s = (self.ends_s - now_s) * self._rate + (self._seat.resume_s[held.turn % 2] or 0.0)
+            self.ends_s = self.tail_s = math.inf
+        elif not self.held.units:
+            self._begin(held, now_s, resident=False)
+        elif not left and rate != self._rate:
             self.ends_s = now_s + (self.ends_s - now_s) * self._rate / rate
             self.tail_s = now_s + (self.tail_s - now_s) * self._rate / rate
             self._rate = rate
@@ -144,7 +153,7 @@ class FakeJob:
         while (held := await self._permits.holding(turn.held.since_s)) is not None:
             if held.since_s > turn.held.since_s:
                 if turn.move(held):
-                    await self._permits.cleared()
+                    await self._permits.cleared(held.since_s)
                 self._tell(turn)
 
     async def _is_due(self, turn: FakeTurn) -> bool:

@@ -32,7 +32,7 @@ from rlplan.planner.groups.simulate.permit_seats import machine_seats
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
-from rlplan.rounds.permits.permit_events import Action, Consolidate, Event, Grow, Seat, Start
+from rlplan.rounds.permits.permit_events import Action, Consolidate, Event, Grow, Pause, Seat, Start
 from rlplan.rounds.permits.permit_machine import PermitMachine
 from rlplan.traces.groups.group_turns import TURNS
 from rlplan.traces.trace import read_trace
@@ -48,8 +48,8 @@ END_S = 300.0
 
 
 class Decided(NamedTuple):
-    """What was decided on one event: when, the units that turns have from then on where these changed, and the turns
-    that began, as (job, phase, units, resident)."""
+    """What was decided on one event: when, the units that turns have from then on where these changed (none: it was
+    paused), and the turns that began, as (job, phase, units, resident)."""
 
     at_s: float
     moved: dict[str, tuple[int, ...]]
@@ -67,6 +67,7 @@ class RecordedMachine(PermitMachine):
     def __init__(self, permit_rule: str) -> None:
         super().__init__(permit_rule)
         self.decided: list[Decided] = []
+        self._paused: set[str] = set()
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """As the machine does."""
@@ -74,10 +75,14 @@ class RecordedMachine(PermitMachine):
         moved, begun = {}, []
         for action in actions:
             match action:
-                case Start(job, phase, units, resident):
+                case Start(job, phase, units, resident) if job not in self._paused:
                     begun.append((job, phase, units, resident))
-                case Consolidate(job, units) | Grow(job, units):
+                case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):
                     moved[job] = units
+                    self._paused.discard(job)
+                case Pause(job):
+                    moved[job] = ()
+                    self._paused.add(job)
         if moved or begun:
             self.decided.append(Decided(now_s, moved, tuple(begun)))
         return actions

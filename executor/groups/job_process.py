@@ -157,6 +157,7 @@ class JobProcess:
             self._units,
             self.job.planned.tail_units or 0,
             self.job.planned.tail_finished,
+            self.job.planned.rollout.resume_s is not None,
         )
         task_file = self._folder / ".task.json"
         task.write(task_file)

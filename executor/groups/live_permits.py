@@ -7,7 +7,9 @@ Invariants:
   arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
 - a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
 - jobs take seats and give them up while the others go on (`take_seat`, `give_up`);
-- a turn on units that a tail is to leave runs once the tail has left them (`cleared`);
+- a rollout that is paused for a more urgent turn stays the job's turn, of the same number, and holds no units until
+  the machine resumes it; if it ends meanwhile, it has ended;
+- a turn on units that a tail, or a paused rollout, is to leave runs once these have left them (`cleared`);
 - time never goes back, whatever the clock does between two processes.
 """
 
@@ -27,6 +29,7 @@ from ...rounds.permits.permit_events import (
     Event,
     Grow,
     Leave,
+    Pause,
     Reseat,
     Seat,
     Start,
@@ -35,7 +38,7 @@ from ...rounds.permits.permit_events import (
     WakeAt,
 )
 from ...rounds.permits.permit_machine import PermitMachine
-from .member_state import Held, MemberState, never_paused
+from .member_state import Held, MemberState, executable
 from .turn_journal import TurnJournal, journal_header, read_seat
 
 
@@ -50,8 +53,8 @@ class LivePermits:
         journal: its file; if there is one, it is gone on with.
         clock: seconds, the same for all processes of a host.
 
-    Raises RunFailed if the journal is of another group or damaged, or if a seat's turns could be paused, which no job
-    that is executed can.
+    Raises RunFailed if the journal is of another group or damaged, or if a seat's training could be paused, which no
+    job that is executed can.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class LivePermits:
         self.held: dict[str, Held] = {}
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
-        self._members = {seat.job: MemberState(never_paused(seat)) for seat in seats}
+        self._members = {seat.job: MemberState(executable(seat)) for seat in seats}
         self._past: dict[str, MemberState] = {}  # that gave their seats up
         self._opened = False
         self._clock = clock
@@ -92,18 +95,23 @@ class LivePermits:
     def tail(self, job: str, arrival: int, turn: int) -> None:
         """A job's rollout has the planned share of its responses: the rest would fit on the units that it keeps."""
         member = self._runs(job, arrival, turn)
-        if member is not None and turn % 2 == 0 and member.seat.keep and not member.in_tail:
+        if member is not None and turn % 2 == 0 and member.seat.keep and not member.in_tail and self.held[job].units:
             self._take("tail", job)
 
-    def cleared(self, job: str, arrival: int, turn: int) -> None:
-        """A tail has left the units that were taken from it: whoever was given them may begin."""
+    def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
+        """A job has left the units that were taken from its turn until `since_s` (`Held.since_s`): whoever was given
+        them may begin."""
         member = self._runs(job, arrival, turn)
-        if member is not None and member.to_clear:
+        if member is not None and member.to_clear and since_s >= member.taken_s:
             self._take("cleared", job)
 
     def holding(self, job: str, arrival: int, turn: int) -> Held | None:
         """A job's turn with the units that it has now; None: it does not run. Raises RunFailed as `given` does."""
-        return self.held.get(job) if self.given(job, arrival, turn) and self._runs(job, arrival, turn) else None
+        given, member = self.given(job, arrival, turn), self._runs(job, arrival, turn)
+        if member is None or given or not self.held[job].units:
+            return None if member is None else self.held[job]
+        # It begins, or goes on, once others have left what it was given.
+        return None if member.paused_s is None else self.held[job]._replace(units=(), since_s=member.paused_s)
 
     def leave(self, job: str, process: str) -> None:
         """A process of a job has ended: its turn is void."""
@@ -114,7 +122,7 @@ class LivePermits:
     def take_seat(self, seat: Seat) -> None:
         """A job gets a seat in the group, and is waited for until its process is ready; one that has this seat already
         gets its seconds. Raises RunFailed if a job of this name has other units, which it must give up first."""
-        member = self._members.get(never_paused(seat).job)
+        member = self._members.get(executable(seat).job)
         if member is not None and member.seat.units != seat.units:
             raise RunFailed(f"{seat.job}: it has other units of the group")
         if member is None or member.seat != seat:
@@ -138,7 +146,13 @@ class LivePermits:
             raise RunFailed(f"{job}: another process has taken its place in the group")
         if not member.there or member.given <= turn:
             return False
-        return turn < member.over or self.uncleared.isdisjoint(self.held[job].units)
+        units = () if turn < member.over else self.held[job].units
+        return turn < member.over or (bool(units) and self.uncleared.isdisjoint(units))
+
+    def is_to_clear(self, job: str, arrival: int, turn: int) -> bool:
+        """Whether units were taken from a turn of a job that it has not said to have left."""
+        member = self._runs(job, arrival, turn)
+        return member is not None and bool(member.to_clear)
 
     @property
     def arrivals(self) -> dict[str, int]:
@@ -165,7 +179,7 @@ class LivePermits:
 
     @property
     def uncleared(self) -> frozenset[int]:
-        """Units that were given away and that tails are still to leave."""
+        """Units that were given away and that tails and paused rollouts are still to leave."""
         return frozenset().union(*(member.to_clear for member in self._members.values()))
 
     def _take(self, event: str, job: str = "", process: str = "", seat: dict[str, Any] | None = None) -> None:
@@ -192,6 +206,8 @@ class LivePermits:
             return
         if event == "cleared":
             member.to_clear = frozenset()
+            if not self.held[job].units:
+                self.held[job] = self.held[job]._replace(clear_s=now_s)
             return
         if event == "tail":
             member.in_tail = True
@@ -244,7 +260,7 @@ class LivePermits:
     def _end(self, member: MemberState) -> None:
         """A turn of a job has ended, if one ran."""
         self.held.pop(member.seat.job, None)
-        member.in_tail, member.to_clear = False, frozenset()
+        member.in_tail, member.to_clear, member.taken_s, member.paused_s = False, frozenset(), 0.0, None
 
     def _void(self, member: MemberState, now_s: float) -> None:
         self._end(member)
@@ -260,23 +276,24 @@ class LivePermits:
         moved: dict[str, tuple[int, ...]] = {}
         for action in actions:
             match action:
-                case Start(job, phase, units, resident):
+                case Start(job, phase, units, resident) if job not in self.held:
                     member = self._members[job]
                     self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s)
                     begun.append(self.held[job].begun())
                     member.given += 1
-                case Consolidate(job, units) | Grow(job, units):
-                    held = self.held[job]
-                    self._members[job].to_clear |= frozenset(held.units) - frozenset(units)
-                    self.held[job] = held._replace(units=units, since_s=now_s)
-                    moved[job] = units
+                case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):
+                    moved[job] = self._move(job, units, now_s)
+                case Pause(job):
+                    moved[job] = self._move(job, (), now_s)
                 case WakeAt(at_s):
                     self.wake_s = at_s
-                case _:
-                    raise AssertionError("turns of jobs that are executed are not paused")
         if begun or moved:
             decided = {"begun": begun, "waits_for": self.machine.waits_for}
             self._journal.turns(now_s, decided | ({"moved": moved} if moved else {}))
+
+    def _move(self, job: str, units: tuple[int, ...], now_s: float) -> tuple[int, ...]:
+        self.held[job] = self._members[job].moved(self.held[job], units, now_s)
+        return units
 
     def close(self) -> None:
         """Close the journal."""

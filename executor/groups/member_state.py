@@ -10,8 +10,12 @@ from ...rounds.permits.permit_events import Seat
 
 
 class Held(NamedTuple):
-    """A turn that runs: its job, number and phase, the second in which it began, its units now, whether the job had all
-    that it began with last, and since which second it has those of now."""
+    """A turn that runs, or is paused: its job, number and phase, the second in which it began, its units now (none
+    while it is paused), whether the job had all that it began with last, and since which second it has those of now.
+
+    `aside_s`: seconds of earlier pauses in which nothing of it was on its units. `clear_s`: since when that is so in
+    the pause of now; None: it runs, or is still to leave them.
+    """
 
     job: str
     turn: int
@@ -20,10 +24,24 @@ class Held(NamedTuple):
     units: tuple[int, ...]
     resident: bool
     since_s: float
+    aside_s: float = 0.0
+    clear_s: float | None = None
 
     def begun(self) -> dict[str, Any]:
         """What the journal says of it when it begins."""
-        return {key: value for key, value in self._asdict().items() if key != "since_s"}
+        return {key: getattr(self, key) for key in ("job", "turn", "phase", "begun_s", "units", "resident")}
+
+    def on(self, units: tuple[int, ...], now_s: float) -> Held:
+        """The turn on these units from now on; on none it is paused."""
+        aside_s = self.aside_s + self._clear_for_s(now_s)
+        return self._replace(units=units, since_s=now_s, aside_s=aside_s, clear_s=None)
+
+    def ran_s(self, now_s: float) -> float:
+        """Seconds since it began, without those in which it was paused and nothing of it was on its units."""
+        return now_s - self.begun_s - self.aside_s - self._clear_for_s(now_s)
+
+    def _clear_for_s(self, now_s: float) -> float:
+        return 0.0 if self.clear_s is None else now_s - self.clear_s
 
 
 @dataclass(slots=True)
@@ -37,15 +55,31 @@ class MemberState:
     in_tail: bool = False
     """Whether the turn that runs is a rollout in its tail."""
     to_clear: frozenset[int] = frozenset()
-    """Units that others were given, and that the tail must leave first."""
+    """Units that others were given, and that the tail, or the rollout that is paused, must leave first."""
+    taken_s: float = 0.0
+    """When units were last taken from the turn."""
+    paused_s: float | None = None
+    """When the turn was last paused; None: it never was."""
     there: bool = False
     gone: bool = False
     ended: set[str] = field(default_factory=set)
     """Names of its processes that have ended."""
 
+    def moved(self, held: Held, units: tuple[int, ...], now_s: float) -> Held:
+        """Its turn on other units from now on, none if it is paused; what it loses it is to clear, unless it gets it
+        back before."""
+        taken = frozenset(held.units) - frozenset(units)
+        self.to_clear = (self.to_clear | taken) - frozenset(units)
+        self.taken_s = now_s if taken else self.taken_s
+        self.paused_s = self.paused_s if units else now_s
+        return held.on(units, now_s)
 
-def never_paused(seat: Seat) -> Seat:
-    """The seat. Raises RunFailed if its turns could be put aside for more urgent ones."""
-    if seat.resume_s != (None, None):
-        raise RunFailed(f"{seat.job}: the executor pauses no turn; remove resume_s from the workload, and solve again")
+
+def executable(seat: Seat) -> Seat:
+    """The seat. Raises RunFailed if its training could be put aside for more urgent turns."""
+    if seat.resume_s[1] is not None:
+        raise RunFailed(
+            f"{seat.job}: the executor pauses no training; remove resume_s of its phase train from the workload, and "
+            "solve again"
+        )
     return seat

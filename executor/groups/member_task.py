@@ -33,6 +33,7 @@ class MemberTask:
         units: of each node, those of the group's units that the job's rollout holds there; none where it only trains.
         tail_units: units on which the tail of a rollout goes on; 0: on all.
         tail_finished: share of a round's samples after whose end the tail is reached; None: never.
+        pauses: whether the rollout may be paused.
     """
 
     job: str
@@ -46,6 +47,7 @@ class MemberTask:
     units: list[list[int]]
     tail_units: int = 0
     tail_finished: float | None = None
+    pauses: bool = False
 
     def write(self, path: Path) -> None:
         """Write it to a file."""
@@ -67,17 +69,19 @@ class Member:
     units: tuple[frozenset[int], ...]
     tail_units: int
     tail_finished: float | None
+    pauses: bool
 
     @classmethod
     def of(cls, task: MemberTask) -> Member:
         """The place that a task has."""
         permits, nodes = MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes))
-        return cls(permits, nodes, tuple(map(frozenset, task.units)), task.tail_units, task.tail_finished)
+        units = tuple(map(frozenset, task.units))
+        return cls(permits, nodes, units, task.tail_units, task.tail_finished, task.pauses)
 
     def engine_units(self, placement: Placement) -> EngineUnits | None:
         """Where the engines of a placement are in the group; None if its rollout is on one node, which it has in every
-        turn."""
-        if sum(map(bool, self.units)) < 2:
+        turn to its end."""
+        if sum(map(bool, self.units)) < 2 and not self.pauses:
             return None
         of_node = dict(zip(placement.nodes_in_use(), self.units, strict=True))
         engines = {name for names in placement.engine_sets.values() for name in names}
@@ -85,6 +89,7 @@ class Member:
             {name: of_node[placement.engines[name].node] for name in sorted(engines)},
             self.tail_units,
             self.tail_finished,
+            self.pauses,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ...rounds.permits.permit_events import PhaseName
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_turns import DeviceTurns
-from ..rollout.changes.round_units import EngineUnits, RoundUnits, round_units
+from ..rollout.changes.round_units import EngineUnits, RoundUnits, round_units, units_held
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from ..weights.sync import WeightSync
 from .permit_actor import MemberPermits
@@ -52,11 +52,9 @@ class GroupTurns:
         """Start what needs room on devices: engines in a turn for rollout, then trainers in one for training. Raises
         RunFailed, InputError."""
         await self._permits.begin("rollout")
-        since_s = -1.0
-        while self._units is not None and (held := await self._permits.holding(since_s)) is not None:
-            if self._units.all_units <= frozenset(held.units):  # else another's tail is still on a part of them
-                break
-            since_s = held.since_s
+        if self._units is not None:
+            wanted = self._units.all_units  # another's tail may still be on a part of them
+            await units_held(self._permits, lambda held: wanted <= frozenset(held.units))
         await self._devices.start(runs=())
         await self._permits.begin("train")
         await self._devices.start(engines=())

@@ -38,8 +38,8 @@ PAUSE_S = 0.2
 
 
 class GroupState(NamedTuple):
-    """A group as it is now: seconds since it began; by job the turns that run, and how often each arrived (negative: it
-    has ended); when `wake` is due (None: not before another event)."""
+    """A group as it is now: seconds since it began; by job the turns that run or are paused, and how often each arrived
+    (negative: it has ended); when `wake` is due (None: not before another event)."""
 
     now_s: float
     held: dict[str, dict[str, Any]]
@@ -72,11 +72,11 @@ class PermitActor:
             return self._permits.ready(job, process)
 
     async def turn(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether a turn may run; waits up to ASK_S for it."""
+        """Whether a turn may run; waits up to ASK_S for it, unless it was paused and its job is to say `cleared`."""
         self._set_alarm()  # of an actor that was started again, nobody else may have said anything yet
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
-                while not self._permits.given(job, arrival, turn):
+                while not (self._permits.given(job, arrival, turn) or self._permits.is_to_clear(job, arrival, turn)):
                     await self._changed.wait()
         return self._permits.given(job, arrival, turn)
 
@@ -90,10 +90,10 @@ class PermitActor:
         with self._change():
             self._permits.tail(job, arrival, turn)
 
-    async def cleared(self, job: str, arrival: int, turn: int) -> None:
-        """A tail has left the units that were taken from it."""
+    async def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
+        """A job has left the units that were taken from its turn until `since_s`."""
         with self._change():
-            self._permits.cleared(job, arrival, turn)
+            self._permits.cleared(job, arrival, turn, since_s)
 
     async def holding(self, job: str, arrival: int, turn: int, since_s: float) -> Held | None:
         """A turn with its units now; None: it does not run. Waits up to ASK_S for other units than since `since_s`."""
@@ -219,6 +219,9 @@ class MemberPermits:
                 await self.end()
             while not self._held:
                 self._held = await self._ask("turn", self._arrival, self._turn)
+                held = None if self._held else await self.holding()
+                if held is not None and not held.units:  # it was given and paused before this process heard of it
+                    await self.cleared(held.since_s)
         self.waited_s = time.perf_counter() - began
 
     async def end(self) -> None:
@@ -238,10 +241,10 @@ class MemberPermits:
         after a few seconds as they are. None: none runs. Raises RunFailed."""
         return Held(*held) if (held := await self._ask("holding", self._arrival, self._turn, since_s)) else None
 
-    async def cleared(self) -> None:
-        """What was taken from the rollout in its tail is free now: nothing of the job computes there. Raises
-        RunFailed."""
-        await self._ask("cleared", self._arrival, self._turn)
+    async def cleared(self, since_s: float) -> None:
+        """What was taken from the rollout until `since_s` (`Held.since_s`) is free now: nothing of the job computes
+        there. Raises RunFailed."""
+        await self._ask("cleared", self._arrival, self._turn, since_s)
 
     @property
     def phase(self) -> PhaseName | None:

@@ -189,6 +189,13 @@ def _job(
             str(own),
         )
     nodes = _nodes(group, planned, execution, own)
+    long = execution.plan.job.rounds.long
+    if planned.rollout.resume_s is not None and long is not None and long.tail is not None:
+        raise InputError(
+            f"job {name}: its long rounds have a tail on engines of a higher TP size, and its rollout may be put aside "
+            "for more urgent jobs (resume_s); remove one of the two",
+            str(own),
+        )
     if any(member.tail_units for member in group.jobs.values()):
         _must_follow_tails(group, planned, execution, own)
     return GroupJob(name, execution, seat_of(name, planned), nodes, planned)
@@ -222,6 +229,7 @@ def seat_of(name: str, planned: GroupMember) -> Seat:
         (planned.rollout.switch_s, planned.train.switch_s),
         planned.pace_s,
         planned.tail_units or 0,
+        (planned.rollout.resume_s, None),
     )
 
 

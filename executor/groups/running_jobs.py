@@ -13,6 +13,7 @@ from ...plans.yaml.errors import RunFailed
 from ..prepare import Options
 from .job_process import GroupWatcher, JobEnd, JobProcess
 from .live_group import LiveGroup
+from .member_state import Held
 from .member_task import FAILED
 from .permit_actor import GroupState
 from .prepare_group import PreparedGroup
@@ -110,7 +111,7 @@ class RunningJobs:
             if (held := state.held.get(job)) is not None:
                 expected_s = group.seats[job].expected_s[held["turn"] % 2]
                 most_s = max(LEAST_TURN_S, TURN_FACTOR * expected_s)
-                if state.now_s - held["begun_s"] > most_s:
+                if Held(**held).ran_s(state.now_s) > most_s:
                     took = f"its {held['phase']} took more than {most_s:.0f} s, expected were {expected_s:.0f} s"
                     running.process.kill(took)
             self._look_at_start(running, state.arrivals.get(job, 0))

@@ -57,10 +57,24 @@ class SampleLedger:
         self._waiting: dict[SampleKey, None] = {}  # not on an engine yet, or released by one and on no other
         self._issues: dict[SampleKey, Issue] = {}
         self._began = time.perf_counter()
+        self._stands_at: float | None = None
 
     def now_s(self) -> float:
-        """Seconds since the round began."""
-        return time.perf_counter() - self._began
+        """Seconds since the round began, without those in which it stood (`stand`)."""
+        return (time.perf_counter() if self._stands_at is None else self._stands_at) - self._began
+
+    def stand(self) -> None:
+        """The round is paused, and nothing of it decodes: its seconds stand until it goes on."""
+        if self._stands_at is None:
+            self._stands_at = time.perf_counter()
+
+    def go_on(self) -> float:
+        """The round goes on; returns the seconds for which it stood, 0 if it did not."""
+        if self._stands_at is None:
+            return 0.0
+        stood_s, self._stands_at = time.perf_counter() - self._stands_at, None
+        self._began += stood_s
+        return stood_s
 
     def request_id(self, key: SampleKey) -> str:
         """The id of the sample's latest attempt."""

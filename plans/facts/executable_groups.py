@@ -24,11 +24,11 @@ def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
                 )
             for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
                 where: Loc = (*job, phase)
-                if pinned.resume_s is not None:
+                if phase == "train" and pinned.resume_s is not None:
                     yield (
                         (*where, "resume_s"),
-                        "the executor pauses no turn",
-                        "remove resume_s from the workload, and solve again",
+                        "the executor pauses rollouts, and no training",
+                        "remove resume_s of the phase train from the workload, and solve again",
                     )
                 if pinned.way:
                     yield (

@@ -43,7 +43,7 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The turn of a job ended: its phase is complete."""
+    """The turn of a job ended: its phase is complete, be it while it was paused."""
 
     job: str
 

@@ -84,7 +84,8 @@ class PermitMachine:
                 for seat in seats:
                     self._arrive(seat, now_s)
             case Done(job):
-                self._done(self._running(job), now_s)
+                turn = self._turn(job)
+                self._done(turn if turn.paused else self._running(job), now_s)
             case Tail(job):
                 turn = self._running(job)
                 if turn.phase != 0:
@@ -131,6 +132,7 @@ class PermitMachine:
         turn.deadline_s = min(turn.deadline_s, now_s + (1 + CREDIT) * turn.pace_s)
 
     def _done(self, turn: Turn, now_s: float) -> None:
+        turn.begun += turn.paused
         self._stop(turn)
         turn.overtaken = 0
         turn.phase = 1 - turn.phase
@@ -140,7 +142,8 @@ class PermitMachine:
             turn.deadline_s = max(min(turn.deadline_s, now_s + credit_s), now_s - credit_s) + turn.pace_s
 
     def _stop(self, turn: Turn) -> None:
-        turn.running, turn.tail, turn.held, turn.ready_place = False, False, frozenset(), self._next_place()
+        turn.running, turn.paused, turn.tail, turn.held = False, False, False, frozenset()
+        turn.ready_place = self._next_place()
 
     def _next_place(self) -> int:
         self._places += 1
@@ -236,6 +239,7 @@ class PermitMachine:
         turn.rest_s = max(0.0, turn.due_s - now_s) + (turn.seat.resume_s[turn.phase] or 0.0)
         turn.begun -= 1
         self._stop(turn)
+        turn.paused = True
 
     def _start(self, turn: Turn, units: frozenset[int], now_s: float) -> list[Action]:
         actions: list[Action] = []
@@ -247,7 +251,7 @@ class PermitMachine:
         resident = self._resident(turn, units)
         turn.due_s = self.expected_end_s(turn, units, now_s)
         self._last_holder |= dict.fromkeys(units, job)
-        turn.running, turn.held = True, units
+        turn.running, turn.paused, turn.held = True, False, units
         turn.begun += 1
         for other in self.turns:
             if not other.running and not other.stranded and other.units & units:

@@ -22,6 +22,8 @@ class Turn:
     """Second by which the present iteration should end."""
     phase: int = 0
     running: bool = False
+    paused: bool = False
+    """Whether it was put aside in mid-phase, and waits to go on."""
     stranded: bool = False
     """Its units are lost: it takes no turns until it leaves and arrives anew."""
     rest_s: float = 0.0

@@ -90,7 +90,7 @@ def test_the_page_names_every_event_and_every_key_of_a_groups_journal(tmp_path):
     live.take_seat(Seat("small", ((0, 1), (2,)), (5.0, 5.0), pace_s=30.0))
     live.ready("small", "p2")
     live.tail("wide", arrival, 0)
-    live.cleared("wide", arrival, 0)
+    live.cleared("wide", arrival, 0, live.now_s())
     live.done("wide", arrival, 0)
     live.leave("small", "p2")
     live.give_up("small")

@@ -21,7 +21,7 @@ GROUPS_COPY = "groups.yaml"
 @dataclass(frozen=True, slots=True)
 class TurnTaken:
     """A turn, or the part of one on the same units: seconds since the group began. `ended`: whether its phase is
-    complete with it; else it is void, or goes on on other units."""
+    complete with it; else it is void, or goes on on other units, at once or after a pause."""
 
     job: str
     phase: str
@@ -29,6 +29,7 @@ class TurnTaken:
     end_s: float
     units: tuple[int, ...]
     switched: bool
+    """Whether it began with a switch."""
     ended: bool
     waited_s: float
     """Seconds from the end of the job's turn before, or its arrival, until this one began."""
@@ -52,7 +53,8 @@ class GroupTurns:
         began_s: when the group began, in seconds since 1970.
         seated: jobs that have a seat.
         absent: those of them of which no process is ready: they start, or have ended.
-        running: the turns that ran when the journal was read, by job, as the journal has them.
+        running: the turns that ran when the journal was read, by job, as the journal has them; one that was paused has
+            no units.
         waits_for: jobs for whom each waiting job waited last although its own nodes were free.
         changes: (seconds, job, whether it got a seat) of seats that were given and given up while the group ran.
     """
@@ -103,13 +105,14 @@ def read_turns(path: Path) -> GroupTurns:
 
         def end(job: str, now_s: float, ended: bool) -> None:
             turn = running.pop(job, None)
-            if turn is not None:
+            if turn is not None and (turn["units"] or ended):
                 first, begun_s = "since_s" not in turn, turn.get("since_s", turn["begun_s"])
+                begun_s = begun_s if turn["units"] else now_s  # its last sample was scored while it was paused
                 waited_s = begun_s - since_s[job] if first else 0.0
                 read.turns.append(
                     TurnTaken(
                         job, turn["phase"], begun_s, now_s, tuple(turn["units"]),
-                        first and not turn["resident"], ended, waited_s, read.arrivals[job], first,
+                        not turn["resident"], ended, waited_s, read.arrivals[job], first,
                     )
                 )  # fmt: skip
             since_s[job] = now_s
@@ -133,12 +136,13 @@ def read_turns(path: Path) -> GroupTurns:
                     end(event["job"], now_s, True)
                 case "turns":
                     read.waits_for = event["waits_for"]
+                    for turn in event["begun"]:
+                        running[turn["job"]] = turn
                     for job, units in event.get("moved", {}).items():
                         turn = running[job]
                         end(job, now_s, False)
-                        running[job] = turn | {"units": units, "since_s": now_s}
-                    for turn in event["begun"]:
-                        running[turn["job"]] = turn
+                        # Who goes on after a pause finds the state of another job on its units.
+                        running[job] = turn | {"units": units, "since_s": now_s, "resident": bool(turn["units"])}
         read.running = dict(running)
         for job in list(running):
             end(job, read.end_s, False)

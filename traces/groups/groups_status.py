@@ -25,11 +25,12 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     """The state of the groups in a folder; `now_s`: seconds since 1970, None: now.
 
     `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
-    and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `starts`,
-    `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it lets go first
-    although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py);
-    `bound`, what the driver told of it last (`alarm`, `broken`; None: nothing). `moves`: of the plan that was applied
-    last (`moves_of`), None if none was. `proposed`: the re-plan that waits to be applied, None if none does.
+    and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `paused`,
+    `starts`, `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it
+    lets go first although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report
+    (group_report.py); `bound`, what the driver told of it last (`alarm`, `broken`; None: nothing). `moves`: of the plan
+    that was applied last (`moves_of`), None if none was. `proposed`: the re-plan that waits to be applied, None if none
+    does.
 
     Raises InputError if the folder holds no groups, or is damaged.
     """
@@ -91,6 +92,7 @@ def _held(turns: GroupTurns, now_s: float) -> list[dict[str, Any]]:
             "for_s": round(max(0.0, since_s - turn["begun_s"]), 3),
         }
         for job, turn in turns.running.items()
+        if turn["units"]
     ]
 
 
@@ -101,6 +103,8 @@ def _state(turns: GroupTurns, name: str, phases: dict[str, str], running: bool) 
         return "ended"
     if not running:
         return "still"
+    if name in turns.running:
+        return "paused"
     return "starts" if name in turns.absent else "waits"
 
 

@@ -92,6 +92,13 @@ def test_a_journal_with_a_torn_line_is_gone_on_with_and_one_of_another_group_is_
         permits(tmp_path, clock, rule="first_come")
 
 
+PAUSES = (
+    Seat("a", ((0, 1), (2,)), (100.0, 5.0), (1.0, 0.5), pace_s=1000.0, resume_s=(2.0, None)),
+    Seat("b", ((0,), (3,)), (4.0, 3.0), (1.0, 0.5), pace_s=10.0),
+    Seat("c", ((1,), (3,)), (2.0, 6.0), (0.5, 0.0), pace_s=12.0),
+)
+"""A long rollout that may be paused, and two short jobs in a hurry."""
+
 TAILS = (
     Seat("a", ((0, 1), (2,)), (10.0, 3.0), (0.5, 0.25), keep=1),
     Seat("b", ((0, 1), (2,)), (8.0, 2.0), (0.5, 0.0)),
@@ -107,14 +114,14 @@ def test_a_tail_moves_together_and_the_next_turn_runs_once_it_has_left_what_was_
     live.tail("a", a, 0)
     assert live.holding("a", a, 0).units == (0,) and live.holding("a", a, 0).since_s == 7.0
     assert not live.given("b", b, 0) and live.holding("b", b, 0) is None
-    live.cleared("b", b, 0)
+    live.cleared("b", b, 0, 7.0)
     assert not live.given("b", b, 0)
-    live.cleared("a", a, 0)
+    live.cleared("a", a, 0, 7.0)
     assert live.given("b", b, 0) and live.holding("b", b, 0).units == (1,)
     clock.now += 3
     live.done("a", a, 0)
     assert live.holding("a", a, 0) is None and live.holding("a", a, 1).phase == "train"
-    assert live.holding("b", b, 0)[4:] == ((0, 1), False, 10.0)
+    assert live.holding("b", b, 0)[4:7] == ((0, 1), False, 10.0)
     told = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
     assert [event["event"] for event in told if event["event"] in ("tail", "cleared")] == ["tail", "cleared"]
     assert [event["moved"] for event in told if "moved" in event] == [{"a": [0]}, {"b": [0, 1]}]
@@ -137,12 +144,12 @@ def test_a_rollout_that_keeps_all_its_units_has_no_tail(tmp_path):
     assert '"tail"' not in (tmp_path / "turns.jsonl").read_text()
 
 
-def test_a_seat_whose_turns_could_be_paused_is_refused(tmp_path):
-    seat = Seat("p", ((0,), (1,)), (3.0, 1.0), resume_s=(1.0, None))
-    with pytest.raises(RunFailed, match="p: the executor pauses no turn"):
+def test_a_seat_whose_training_could_be_paused_is_refused(tmp_path):
+    seat = Seat("p", ((0,), (1,)), (3.0, 1.0), resume_s=(None, 1.0))
+    with pytest.raises(RunFailed, match="p: the executor pauses no training"):
         permits(tmp_path, Clock(), (seat,))
     live = permits(tmp_path, Clock())
-    with pytest.raises(RunFailed, match="p: the executor pauses no turn"):
+    with pytest.raises(RunFailed, match="p: the executor pauses no training"):
         live.take_seat(seat)
 
 
@@ -201,7 +208,7 @@ def test_turns_that_a_full_disk_kept_out_of_the_journal_are_written_before_the_n
 def test_an_actor_that_is_started_again_stands_where_it_stood(data, tmp_path_factory):
     folder, clock = tmp_path_factory.mktemp("journal"), Clock()
     rule = data.draw(st.sampled_from(["multi_rate", "round_robin", "first_come"]))
-    seats = data.draw(st.sampled_from([SEATS, (*TAILS, Seat("c", ((0, 1, 3), (2,)), (4.0, 5.0), keep=2))]))
+    seats = data.draw(st.sampled_from([SEATS, PAUSES, (*TAILS, Seat("c", ((0, 1, 3), (2,)), (4.0, 5.0), keep=2))]))
     live = permits(folder, clock, seats, rule)
     arrivals: dict[str, tuple[int, str]] = {}
     for number in range(data.draw(st.integers(1, 25))):
@@ -215,8 +222,10 @@ def test_an_actor_that_is_started_again_stands_where_it_stood(data, tmp_path_fac
             case "done" if job in arrivals:
                 turn = live.held[job].turn if job in live.held else data.draw(st.integers(0, 3))
                 live.done(job, arrivals[job][0], turn)
-            case "tail" | "cleared" as word if job in arrivals and job in live.held:
-                getattr(live, word)(job, arrivals[job][0], live.held[job].turn)
+            case "tail" if job in arrivals and job in live.held:
+                live.tail(job, arrivals[job][0], live.held[job].turn)
+            case "cleared" if job in arrivals and job in live.held:
+                live.cleared(job, arrivals[job][0], live.held[job].turn, live.held[job].since_s)
             case "leave" if job in arrivals:
                 live.leave(job, arrivals[job][1])
                 if data.draw(st.booleans()):  # else what a dead process said is heard later
@@ -236,7 +245,13 @@ def test_an_actor_that_is_started_again_stands_where_it_stood(data, tmp_path_fac
 @pytest.mark.parametrize("rule", ["multi_rate", "round_robin", "first_come"])
 def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gives(rule, tail_share, tmp_path):
     seats = SEATS if not tail_share else (*TAILS, Seat("c", ((0, 1, 3), (2,)), (4.0, 5.0), keep=2))
-    seconds = {"a": (3.0, 1.0), "b": (2.0, 2.0), "c": (4.0, 5.0)}
+    journal = turns_as_simulated(seats, {"a": (3.0, 1.0), "b": (2.0, 2.0), "c": (4.0, 5.0)}, rule, tail_share, tmp_path)
+    assert tail_share == 0.0 or '"moved"' in journal
+
+
+def turns_as_simulated(seats, seconds, rule, tail_share, tmp_path):
+    """Assert that jobs of so many true seconds get from the permits the turns that the simulator gives; returns the
+    journal."""
     truths = [TrueTurns((seconds[seat.job],), tail_share) for seat in seats]
     spans = simulate_turns(PermitMachine(rule), seats, truths)
     wanted = [(*span[2:5], span[0], span[1], span[6]) for _, span in zip(range(60), map(astuple, spans), strict=False)]
@@ -244,7 +259,7 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
     clock.now = 0.0
     live = permits(tmp_path, clock, seats, rule)
     arrivals = {seat.job: live.ready(seat.job, seat.job) for seat in seats}
-    by_name, got, ends, tails, rates = {seat.job: seat for seat in seats}, [], {}, {}, {}
+    by_name, got, ends, tails, rates, lefts = {seat.job: seat for seat in seats}, [], {}, {}, {}, {}
     known = {}
     while len(got) < len(wanted):
         for job, turn in live.held.items():
@@ -252,11 +267,12 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
                 continue
             phase, old = turn.turn % 2, known.get(job)
             share = len(turn.units) / len(by_name[job].units[phase])
-            if old is None:
-                left = seconds[job][phase] + (0.0 if turn.resident else by_name[job].switch_s[phase])
-                ends[job], tail = turn.begun_s + left / share, seconds[job][phase] * tail_share
+            if old is None or not old.units:  # it begins, or goes on
+                resident, left = old is None and turn.resident, seconds[job][phase] if old is None else lefts[job]
+                left += 0.0 if resident else by_name[job].switch_s[phase]
+                ends[job], tail = turn.since_s + left / share, seconds[job][phase] * tail_share
                 if phase == 0 and by_name[job].keep and 0 < tail < left:
-                    tails[job] = turn.begun_s + (left - tail) / share
+                    tails[job] = turn.since_s + (left - tail) / share
                 rates[job] = share
             else:
                 if turn.since_s > old.since_s:
@@ -267,6 +283,9 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
                     if job in tails:
                         tails[job] = now + (tails[job] - now) * rates[job] / share
                     rates[job] = share
+                if not turn.units:
+                    lefts[job] = (ends.pop(job) - turn.since_s) * rates[job] + by_name[job].resume_s[phase]
+                    tails.pop(job, None)
             known[job] = turn
         first = min(seats, key=lambda seat: min(ends.get(seat.job, inf), tails.get(seat.job, inf))).job
         at = min(ends[first], tails.get(first, inf))
@@ -283,7 +302,9 @@ def test_jobs_that_take_as_long_as_simulated_get_the_turns_that_the_simulator_gi
         got.append((first, turn.phase, turn.units, turn.since_s, at, True))
         live.done(first, arrivals[first], turn.turn)
     assert got[: len(wanted)] == wanted
-    assert tail_share == 0.0 or '"moved"' in (tmp_path / "turns.jsonl").read_text()
+    live.close()
+    permits(tmp_path, clock, seats, rule).close()  # it stands where it stood, or is refused
+    return (tmp_path / "turns.jsonl").read_text()
 
 
 def test_jobs_take_seats_and_give_them_up_while_the_others_go_on(tmp_path):

@@ -38,8 +38,8 @@ class Turns:
     async def tail(self):
         self.live.tail(self.job, self.arrival, self.turn)
 
-    async def cleared(self):
-        self.live.cleared(self.job, self.arrival, self.turn)
+    async def cleared(self, since_s):
+        self.live.cleared(self.job, self.arrival, self.turn, since_s)
 
     def given(self):
         return self.live.given(self.job, self.arrival, self.turn)
@@ -52,16 +52,22 @@ class Turns:
 class Shared(Stage):
     """Two engines on two units of a group, which job b wants as well; `a` has the first turn."""
 
+    pauses, stall_s = False, 20.0
+
     def __init__(self, tmp_path, bounded, prepare=lambda actor: None):
         super().__init__(tmp_path, bounded, prepare)
-        self.journal = tmp_path / "turns.jsonl"
+        self.journal, self.rewards = tmp_path / "turns.jsonl", Rewards()
+        self.begin_group()
+
+    def begin_group(self):
         self.live = LivePermits("g1", "first_come", SEATS, self.journal)
         self.a = Turns(self.live, "a")
         self.b = Turns(self.live, "b")
 
     async def units(self, permits, at_finished=0.25):
         one, other = (engine.name for engine in self.first)
-        where = EngineUnits({one: frozenset({0}), other: frozenset({1})}, 1, at_finished)
+        pauses = permits.job == "a" and self.pauses
+        where = EngineUnits({one: frozenset({0}), other: frozenset({1})}, 1, at_finished, pauses)
         return await round_units(self.run, permits, where, self.first, self.turns, self.give_all)
 
     async def decode(self, permits, version="v", during=None, at_finished=0.25):
@@ -73,7 +79,7 @@ class Shared(Stage):
         await self.turns.to_decoding(self.run, units.here)
         units.samples = len(PROMPTS) * GROUP
         machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, max_tokens=LONGEST)
-        runner = RoundRunner(self.fleet, Rewards(), PROMPTS, str, temperature=1.0, stall_s=20.0)
+        runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0, stall_s=self.stall_s)
         task = asyncio.create_task(runner.run(machine, ROUND, version, self.give, version, max_num_seqs=8, units=units))
         try:
             if during is not None:
@@ -90,9 +96,9 @@ class Shared(Stage):
         return [event["event"] for event in read_trace(self.journal) if event["event"] in ("tail", "cleared")]
 
 
-def share(body, tmp_path, **options):
+def share(body, tmp_path, kind=Shared, bounded=False, **options):
     async def scene():
-        stage = Shared(tmp_path, False, **options)
+        stage = kind(tmp_path, bounded, **options)
         try:
             await stage.turns.start()
             await body(stage)
@@ -129,7 +135,7 @@ def test_a_round_that_begins_without_what_a_tail_keeps_gets_it_when_the_tail_has
     async def body(stage):
         one, other = stage.first
         stage.live.tail("a", stage.a.arrival, 0)
-        stage.live.cleared("a", stage.a.arrival, 0)
+        stage.live.cleared("a", stage.a.arrival, 0, stage.live.now_s())
 
         async def during(task):
             await until(lambda: len(stage.submitted(other)) == len(PROMPTS) * GROUP)

@@ -30,3 +30,12 @@ def test_a_tail_that_keeps_whole_nodes_can_be_moved():
 def test_a_tail_on_a_part_of_a_node_or_of_an_older_plan_is_refused(case, why):
     (found,) = findings(**case)
     assert why in found
+
+
+def test_rollouts_may_be_paused_and_training_may_not():
+    planned = group({"a": member()})
+    for phase in ("rollout", "train"):
+        planned["jobs"]["a"][phase]["resume_s"] = 2.0
+    found = [(where[-2], why) for where, why, _ in unsupported_in_groups(groups_plan({"g1": planned}))]
+    assert [why for phase, why in found if phase == "train"] == ["the executor pauses rollouts, and no training"]
+    assert not [why for phase, why in found if phase == "rollout"]

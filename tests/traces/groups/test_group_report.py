@@ -161,3 +161,40 @@ def test_a_damaged_journal_is_one_line_with_its_folder(run):
     (run / TURNS).write_text("\n".join([lines[0], lines[1].replace('"job"', '"jab"'), *lines[2:]]) + "\n")
     with pytest.raises(InputError, match=r"turns cannot be read.*lacks 'job'"):
         group_report(run)
+
+
+def test_a_paused_turn_holds_nothing_and_goes_on_with_a_switch(tmp_path):
+    clock = [0.0]
+    patient = Seat("a", ((0,), (1,)), (100.0, 5.0), pace_s=1000.0, resume_s=(1.0, None))
+    live = LivePermits("g1", "multi_rate", [patient], tmp_path / TURNS, lambda: clock[0])
+    a = live.ready("a", "p1")
+    live.take_seat(Seat("b", ((0,), (2,)), (5.0, 6.0), pace_s=12.0))
+    clock[0] = 10.0
+    b = live.ready("b", "p2")
+    turns = read_turns(tmp_path / TURNS)
+    assert turns.running["a"]["units"] == [] and turns.running["b"]["units"] == [0]
+    clock[0] = 15.0
+    live.done("b", b, 0)
+    clock[0] = 20.0
+    live.done("a", a, 0)
+    parts = [turn for turn in read_turns(tmp_path / TURNS).turns if turn.job == "a" and turn.phase == "rollout"]
+    assert [(turn.begun_s, turn.end_s, turn.units) for turn in parts] == [(0.0, 10.0, (0,)), (15.0, 20.0, (0,))]
+    assert [(turn.switched, turn.ended, turn.first) for turn in parts] == [(False, False, True), (True, True, False)]
+    live.close()
+
+
+def test_a_rollout_that_ended_while_it_was_paused_is_a_rollout_that_ended(tmp_path):
+    clock = [0.0]
+    patient = Seat("a", ((0,), (1,)), (100.0, 5.0), pace_s=1000.0, resume_s=(1.0, None))
+    live = LivePermits("g1", "multi_rate", [patient], tmp_path / TURNS, lambda: clock[0])
+    a = live.ready("a", "p1")
+    live.take_seat(Seat("b", ((0,), (2,)), (5.0, 6.0), pace_s=12.0))
+    clock[0] = 10.0
+    live.ready("b", "p2")
+    clock[0] = 11.0
+    live.done("a", a, 0)
+    live.close()
+    parts = [turn for turn in read_turns(tmp_path / TURNS).turns if turn.job == "a"]
+    assert [(turn.begun_s, turn.end_s, turn.ended) for turn in parts] == [
+        (0.0, 10.0, False), (11.0, 11.0, True), (11.0, 11.0, False),
+    ]  # fmt: skip

@@ -63,3 +63,12 @@ def test_the_seconds_of_a_simulated_group_are_found_again_whatever_waits_and_swi
     assert len(found["a"]) > 5 and len(found["b"]) > 5
     assert all(pair == (pytest.approx(75.0), pytest.approx(30.0)) for pair in found["a"])
     assert all(pair == (pytest.approx(60.0), pytest.approx(60.0)) for pair in found["b"])
+
+
+def test_the_parts_of_a_turn_are_added_up_and_its_pauses_are_not():
+    made = turns(*iteration(0, 9, 9), *iteration(200, 8, 8))
+    parts = ((400, 404, (0, 1), False, False), (450, 455, (0, 1), True, False), (455, 457, (0, 1), False, True))
+    for number, (begun_s, end_s, units, switched, ended) in enumerate(parts):
+        made.turns.append(TurnTaken("a", "rollout", begun_s, end_s, units, switched, ended, 0.0, 1, number == 0))
+    made.turns.append(TurnTaken("a", "train", 500, 503, (2,), False, True, 0.0, 1))
+    assert turn_seconds(made, {"a": MEMBER})["a"] == [(10, 3)]

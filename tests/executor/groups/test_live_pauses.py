@@ -1,0 +1,158 @@
+"""Rollouts of a group that are paused for more urgent turns: who holds what, what is journaled, what is simulated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.rounds.permits.permit_events import Seat
+
+from .test_live_permits import PAUSES, Clock, permits, turns_as_simulated
+
+
+def paused(folder, clock):
+    """The permits of PAUSES at second 1, in which b has come and a, whose rollout runs, was paused for it."""
+    live = permits(folder, clock, PAUSES[:1])
+    a = live.ready("a", "p1")
+    live.take_seat(PAUSES[1])
+    clock.now += 1
+    b = live.ready("b", "p2")
+    clock.now += 1
+    return live, a, b
+
+
+def test_a_paused_rollout_keeps_its_turn_and_goes_on_when_the_urgent_one_has_ended(tmp_path):
+    clock = Clock()
+    live, a, b = paused(tmp_path, clock)
+    held = live.holding("a", a, 0)
+    assert (held.turn, held.units, held.since_s) == (0, (), 1.0) and not live.given("a", a, 0)
+    assert not live.given("b", b, 0) and live.holding("b", b, 0) is None, "a is still there"
+    live.tail("a", a, 0)
+    live.cleared("a", a, 0, 0.5)  # late, of something that was taken before
+    assert not live.given("b", b, 0) and live.held["a"].ran_s(live.now_s()) == 2.0
+    live.cleared("a", a, 0, held.since_s)
+    live.cleared("a", a, 0, held.since_s)
+    assert live.given("b", b, 0) and live.holding("b", b, 0).units == (0,)
+    clock.now += 4
+    assert live.held["a"].ran_s(live.now_s()) == 2.0
+    live.done("b", b, 0)
+    assert live.holding("a", a, 0)[:6] == ("a", 0, "rollout", 0.0, (0, 1), True) and live.given("a", a, 0)
+    clock.now += 3
+    assert live.held["a"].ran_s(live.now_s()) == 5.0
+    live.done("a", a, 0)
+    assert live.holding("a", a, 1).phase == "train"
+    told = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    assert [event["moved"] for event in told if "moved" in event] == [{"a": []}, {"a": [0, 1]}]
+    assert [event["event"] for event in told].count("cleared") == 1
+    live.close()
+    assert permits(tmp_path, clock, PAUSES[:1]).held == live.held
+
+
+def test_a_rollout_that_ends_while_it_is_paused_has_ended(tmp_path):
+    clock = Clock()
+    live, a, b = paused(tmp_path, clock)
+    live.done("a", a, 0)
+    assert live.given("b", b, 0) and live.given("a", a, 1) and live.held["a"].phase == "train"
+    live.close()
+    assert permits(tmp_path, clock, PAUSES[:1]).held == live.held
+
+
+@pytest.mark.parametrize("word", ["leave", "ready", "give_up"])
+def test_a_paused_job_that_dies_or_starts_anew_or_leaves_gives_its_units_away(word, tmp_path):
+    clock = Clock()
+    live, a, b = paused(tmp_path, clock)
+    live.give_up("a") if word == "give_up" else getattr(live, word)("a", "p1")
+    assert live.given("b", b, 0) and "a" not in live.held
+    clock.now += 4
+    live.done("b", b, 0)
+    live.done("a", a, 0)
+    assert ("a" in live.held) == (word == "ready"), "its new process has its first turn"
+    live.close()
+    assert permits(tmp_path, clock, PAUSES[:1]).held == live.held
+
+
+def test_a_turn_that_is_paused_before_its_process_has_heard_of_it_is_to_be_cleared_too(tmp_path):
+    live, a, b = paused(tmp_path, Clock())
+    assert live.is_to_clear("a", a, 0) and not live.is_to_clear("b", b, 0)
+    live.cleared("a", a, 0, live.holding("a", a, 0).since_s)
+    assert not live.is_to_clear("a", a, 0) and live.given("b", b, 0)
+
+
+def test_a_rollout_that_gets_back_what_it_has_not_left_yet_clears_nothing(tmp_path):
+    clock = Clock()
+    live, a, _ = paused(tmp_path, clock)
+    live.leave("b", "p2")
+    assert live.holding("a", a, 0).units == (0, 1) and live.holding("a", a, 0).since_s == 2.0
+    live.cleared("a", a, 0, 1.0)
+    assert '"cleared"' not in (tmp_path / "turns.jsonl").read_text()
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_no_unit_has_two_jobs_though_turns_are_paused_and_tails_move(data, tmp_path_factory):
+    """A job computes on what it heard that it holds until it says that it has left it."""
+    seats = tuple(replace(seat, keep=data.draw(st.integers(0, len(seat.units[0]) - 1))) for seat in PAUSES)
+    clock, journal = Clock(), tmp_path_factory.mktemp("pauses")
+    live = permits(journal, clock, seats)
+    arrivals, turns, on, heard, left = {}, dict.fromkeys("abc", 0), {}, {}, set()
+    for number in range(data.draw(st.integers(1, 50))):
+        clock.now += data.draw(st.sampled_from([0.1, 1.0, 7.0]))
+        job = data.draw(st.sampled_from("aabc"))
+        word = data.draw(
+            st.sampled_from(["ready", "hear", "hear", "hear", "clear", "clear", "done", "tail", "die", "leave"])
+        )
+        if job not in arrivals or word == "leave":
+            if job in arrivals:
+                live.leave(job, arrivals.pop(job)[1])
+            on.pop(job, None), heard.pop(job, None), left.discard(job)
+            arrivals[job], turns[job] = (live.ready(job, f"p{number}"), f"p{number}"), 0
+        elif word == "die":
+            live.close()
+            live = permits(journal, clock, seats)
+        elif word == "hear" and (held := live.holding(job, arrivals[job][0], turns[job])) is not None:
+            if job in heard or held.units:  # else it has not begun
+                lost = on.get(job, frozenset()) - frozenset(held.units)
+                on[job] = frozenset(held.units) | lost
+                left.discard(job) if not lost else left.add(job)
+            heard[job] = held
+            if not held.units and not on.get(job):
+                live.cleared(job, arrivals[job][0], turns[job], held.since_s)
+        elif word == "clear" and job in left:
+            on[job] = frozenset(heard[job].units)
+            left.discard(job)
+            live.cleared(job, arrivals[job][0], turns[job], heard[job].since_s)
+        elif word == "done" and job in heard:
+            on.pop(job, None), heard.pop(job), left.discard(job)
+            live.done(job, arrivals[job][0], turns[job])
+            turns[job] += 1
+        elif word == "tail" and job in heard:
+            live.tail(job, arrivals[job][0], turns[job])
+        computing = [unit for units in on.values() for unit in units]
+        assert len(computing) == len(set(computing)), (on, live.held)
+    live.close()
+
+
+@pytest.mark.parametrize("tail_share", [0.0, 0.3])
+def test_jobs_of_which_one_is_paused_get_the_turns_that_the_simulator_gives(tail_share, tmp_path):
+    journal = turns_as_simulated(
+        PAUSES, {"a": (90.0, 5.0), "b": (4.0, 3.0), "c": (2.5, 6.0)}, "multi_rate", tail_share, tmp_path
+    )
+    assert '"moved":{"a":[]}' in journal and '"moved":{"a":[0,1]}' in journal
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_random_jobs_whose_rollouts_may_be_paused_get_the_turns_that_the_simulator_gives(data, tmp_path_factory):
+    folder, seconds, seats = tmp_path_factory.mktemp("random"), {}, []
+    for job in "abcd"[: data.draw(st.integers(2, 4))]:
+        seconds[job] = data.draw(st.sampled_from([2.0, 7.0, 31.0, 90.0])), data.draw(st.sampled_from([1.0, 5.0]))
+        units = data.draw(st.sampled_from([(0,), (1,), (0, 1)]))
+        pace_s = sum(seconds[job]) * data.draw(st.sampled_from([1.2, 2.0, 8.0]))
+        resume_s, keep = data.draw(st.sampled_from([None, 0.0, 1.5])), data.draw(st.integers(0, len(units) - 1))
+        switch_s = data.draw(st.sampled_from([(0.0, 0.0), (0.3, 0.7)]))
+        seats.append(Seat(job, (units, (2,)), seconds[job], switch_s, pace_s, keep, (resume_s, None)))
+    turns_as_simulated(seats, seconds, "multi_rate", data.draw(st.sampled_from([0.0, 0.3])), folder)
