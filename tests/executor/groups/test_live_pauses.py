@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("ray")
+
+from benchmarks.coexecution.fake_job import FakeTurn
+from benchmarks.coexecution.replay import RecordedMachine, journalled
+from rlplan.executor.groups.permit_actor import MemberPermits
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
 from rlplan.rounds.permits.permit_events import Seat
 
 from .test_live_permits import PAUSES, Clock, permits, turns_as_simulated
@@ -156,3 +164,88 @@ def test_random_jobs_whose_rollouts_may_be_paused_get_the_turns_that_the_simulat
         switch_s = data.draw(st.sampled_from([(0.0, 0.0), (0.3, 0.7)]))
         seats.append(Seat(job, (units, (2,)), seconds[job], switch_s, pace_s, keep, (resume_s, None)))
     turns_as_simulated(seats, seconds, "multi_rate", data.draw(st.sampled_from([0.0, 0.3])), folder)
+
+
+class InProcess(MemberPermits):
+    """A job's side of permits in this process."""
+
+    def __init__(self, live, job):
+        super().__init__("", job, f"of {job}")
+        self.live = live
+
+    async def _ask(self, method, *arguments):
+        if method == "turn":
+            await asyncio.sleep(0.001)
+            return self.live.given(self._job, *arguments)
+        return getattr(self.live, method)(self._job, *(arguments[:2] if method == "holding" else arguments))
+
+
+def test_a_job_that_asks_for_a_turn_which_was_paused_meanwhile_lets_the_urgent_one_begin(tmp_path):
+    async def scene():
+        clock = Clock()
+        live = permits(tmp_path, clock, PAUSES[:1])
+        a, b = InProcess(live, "a"), InProcess(live, "b")
+        await a.ready()
+        live.take_seat(PAUSES[1])
+        clock.now += 1
+        await b.ready()
+        begins = asyncio.create_task(a.begin("rollout"))
+        await b.begin("rollout")
+        assert not begins.done()
+        clock.now += 4
+        await b.end()
+        await begins
+        assert a.phase == "rollout" and live.held["a"].units == (0, 1)
+        clock.now += 1
+        await b.begin("train")
+        await b.end()
+        assert not live.held["a"].units, "b is in a hurry again"
+        await a.begin("train")
+        assert a.phase == "train", "its rollout ended while it was paused"
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+
+
+@pytest.mark.parametrize("tail_share", [0.0, 0.3])
+def test_the_devices_of_a_replay_take_as_long_as_simulated_though_turns_are_paused(tail_share, tmp_path):
+    """FakeTurn is what a replay on Ray has for devices (benchmarks/coexecution); here all is in this process."""
+    seats = [replace(seat, keep=len(seat.units[0]) - 1) for seat in PAUSES]
+    truths = {
+        seat.job: TrueTurns((seat.expected_s, (seat.expected_s[0] * 0.8, seat.expected_s[1])), tail_share)
+        for seat in seats
+    }
+    machine = RecordedMachine("multi_rate")
+    spans = simulate_turns(machine, seats, list(truths.values()))
+    while len(machine.decided) < 80:
+        next(spans)
+    clock = Clock()
+    clock.now = 0.0
+    live = permits(tmp_path, clock, seats)
+    arrivals = {seat.job: live.ready(seat.job, seat.job) for seat in seats}
+    turns: dict[str, FakeTurn] = {}
+    until_s = machine.decided[-1].at_s
+    while clock.now < until_s:
+        for seat in seats:
+            held = live.held.get(seat.job)
+            known = turns.get(seat.job)
+            if held is not None and (known is None or known.held.turn != held.turn):
+                draws = truths[seat.job].draws_s
+                seconds = draws[held.turn // 2 % len(draws)][held.turn % 2]
+                turns[seat.job] = FakeTurn(seat, seconds, tail_share, held)
+            elif held is not None and known.held != held:
+                known.move(held)
+        job = min(turns, key=lambda name: turns[name].due_s)
+        turn, at_s = turns[job], turns[job].due_s
+        if live.wake_s is not None and live.wake_s < at_s:
+            clock.now = live.wake_s
+            live.wake()
+            continue
+        clock.now = at_s
+        if turn.tail_s <= turn.ends_s:
+            turn.tail_s = inf
+            live.tail(job, arrivals[job], turn.held.turn)
+        else:
+            live.done(job, arrivals[job], turns.pop(job).held.turn)
+    live.close()
+    assert any(() in decided.moved.values() for decided in machine.decided)
+    assert journalled(tmp_path / "turns.jsonl", until_s) == [each for each in machine.decided if each.at_s < until_s]
