@@ -146,8 +146,8 @@ class LivePermits:
             raise RunFailed(f"{job}: another process has taken its place in the group")
         if not member.there or member.given <= turn:
             return False
-        units = () if turn < member.over else self.held[job].units
-        return turn < member.over or (bool(units) and self.uncleared.isdisjoint(units))
+        held = self.held.get(job)
+        return turn < member.over or (held is not None and held.units != () and self.uncleared.isdisjoint(held.units))
 
     def is_to_clear(self, job: str, arrival: int, turn: int) -> bool:
         """Whether units were taken from a turn of a job that it has not said to have left."""
@@ -184,48 +184,41 @@ class LivePermits:
 
     def _take(self, event: str, job: str = "", process: str = "", seat: dict[str, Any] | None = None) -> None:
         now_s = self.now_s()
-        told = {"job": job, "process": process, "seat": seat}
-        fields = {key: value for key, value in told.items() if value}
+        fields = {key: value for key, value in (("job", job), ("process", process), ("seat", seat)) if value}
         self._journal.event(event, now_s, fields)
         self._apply(event, now_s, fields)
 
     def _apply(self, event: str, now_s: float, fields: dict[str, Any]) -> None:
         self._last_s = now_s
-        if event == "wake":
-            self._handle(Wake(), now_s)
-            return
-        job, process = fields["job"], fields.get("process", "")
-        if event == "seat":
-            self._seat(read_seat(fields["seat"]), now_s)
-            return
-        member = self._members[job]
-        if event == "unseat":
-            self._void(member, now_s)
-            self._past[job] = self._members.pop(job)
-            self._open(now_s)
-            return
-        if event == "cleared":
-            member.to_clear = frozenset()
-            if not self.held[job].units:
-                self.held[job] = self.held[job]._replace(clear_s=now_s)
-            return
-        if event == "tail":
-            member.in_tail = True
-            self._handle(Tail(job), now_s)
-            return
-        if event == "done":
-            member.over += 1
-            self._end(member)
-            self._handle(Done(job), now_s)
-            return
-        assert event in ("ready", "leave"), event
-        self._void(member, now_s)
-        if event == "ready":
-            member.arrival, member.gone = member.arrival + 1, False
-        else:
-            member.gone = True
-            member.ended.add(process)
-        self._arrive(member, now_s)
+        job, process = fields.get("job", ""), fields.get("process", "")
+        match event:
+            case "wake":
+                self._handle(Wake(), now_s)
+            case "seat":
+                self._seat(read_seat(fields["seat"]), now_s)
+            case "unseat":
+                self._void(self._members[job], now_s)
+                self._past[job] = self._members.pop(job)
+                self._open(now_s)
+            case "cleared":
+                self._clear(self._members[job], now_s)
+            case "tail":
+                self._members[job].in_tail = True
+                self._handle(Tail(job), now_s)
+            case "done":
+                self._members[job].over += 1
+                self._end(self._members[job], now_s)
+                self._handle(Done(job), now_s)
+            case _:
+                assert event in ("ready", "leave"), event
+                member = self._members[job]
+                self._void(member, now_s)
+                if event == "ready":
+                    member.arrival, member.gone = member.arrival + 1, False
+                else:
+                    member.gone = True
+                    member.ended.add(process)
+                self._arrive(member, now_s)
 
     def _seat(self, seat: Seat, now_s: float) -> None:
         if seat.job not in self._members:  # its arrivals are numbered on, so that late words of it mean nothing
@@ -257,13 +250,20 @@ class LivePermits:
             each.there, each.given, each.over = True, 0, 0
         self._handle(Arrive(tuple(each.seat for each in ready)), now_s)
 
-    def _end(self, member: MemberState) -> None:
+    def _clear(self, member: MemberState, now_s: float) -> None:
+        """A job has left what was taken from its turn: whoever was given that begins now."""
+        for job, held in self.held.items():
+            self.held[job] = held.cleared(member.seat.job, member.to_clear, now_s)
+        member.to_clear = frozenset()
+
+    def _end(self, member: MemberState, now_s: float) -> None:
         """A turn of a job has ended, if one ran."""
         self.held.pop(member.seat.job, None)
-        member.in_tail, member.to_clear, member.taken_s, member.paused_s = False, frozenset(), 0.0, None
+        self._clear(member, now_s)
+        member.in_tail, member.taken_s, member.paused_s = False, 0.0, None
 
     def _void(self, member: MemberState, now_s: float) -> None:
-        self._end(member)
+        self._end(member, now_s)
         if member.there:
             member.there = False
             self._handle(Leave(member.seat.job), now_s)
@@ -278,7 +278,7 @@ class LivePermits:
             match action:
                 case Start(job, phase, units, resident) if job not in self.held:
                     member = self._members[job]
-                    self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s)
+                    self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s, now_s)
                     begun.append(self.held[job].begun())
                     member.given += 1
                 case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):

@@ -13,8 +13,8 @@ class Held(NamedTuple):
     """A turn that runs, or is paused: its job, number and phase, the second in which it began, its units now (none
     while it is paused), whether the job had all that it began with last, and since which second it has those of now.
 
-    `aside_s`: seconds of earlier pauses in which nothing of it was on its units. `clear_s`: since when that is so in
-    the pause of now; None: it runs, or is still to leave them.
+    `from_s`: since when something of it has been on its units, or they have been kept for it; None: it is paused, and
+    nothing is. `before_s`: seconds for which that was so before.
     """
 
     job: str
@@ -24,8 +24,8 @@ class Held(NamedTuple):
     units: tuple[int, ...]
     resident: bool
     since_s: float
-    aside_s: float = 0.0
-    clear_s: float | None = None
+    from_s: float | None
+    before_s: float = 0.0
 
     def begun(self) -> dict[str, Any]:
         """What the journal says of it when it begins."""
@@ -33,15 +33,18 @@ class Held(NamedTuple):
 
     def on(self, units: tuple[int, ...], now_s: float) -> Held:
         """The turn on these units from now on; on none it is paused."""
-        aside_s = self.aside_s + self._clear_for_s(now_s)
-        return self._replace(units=units, since_s=now_s, aside_s=aside_s, clear_s=None)
+        return self._replace(units=units, since_s=now_s, from_s=now_s if self.from_s is None else self.from_s)
+
+    def cleared(self, job: str, units: frozenset[int], now_s: float) -> Held:
+        """The turn once a job has left units that were taken from its own turn: what was given them begins."""
+        if self.job == job:
+            return self if self.units else self._replace(from_s=None, before_s=self.ran_s(now_s))
+        return self if units.isdisjoint(self.units) else self._replace(from_s=now_s)
 
     def ran_s(self, now_s: float) -> float:
-        """Seconds since it began, without those in which it was paused and nothing of it was on its units."""
-        return now_s - self.begun_s - self.aside_s - self._clear_for_s(now_s)
-
-    def _clear_for_s(self, now_s: float) -> float:
-        return 0.0 if self.clear_s is None else now_s - self.clear_s
+        """Seconds that it has run: without those in which it was paused and nothing of it was on its units, or in which
+        it waited for others to leave them."""
+        return self.before_s + (0.0 if self.from_s is None else now_s - self.from_s)
 
 
 @dataclass(slots=True)

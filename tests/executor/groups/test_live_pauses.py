@@ -46,7 +46,7 @@ def test_a_paused_rollout_keeps_its_turn_and_goes_on_when_the_urgent_one_has_end
     live.cleared("a", a, 0, held.since_s)
     assert live.given("b", b, 0) and live.holding("b", b, 0).units == (0,)
     clock.now += 4
-    assert live.held["a"].ran_s(live.now_s()) == 2.0
+    assert live.held["a"].ran_s(live.now_s()) == 2.0 and live.held["b"].ran_s(live.now_s()) == 4.0
     live.done("b", b, 0)
     assert live.holding("a", a, 0)[:6] == ("a", 0, "rollout", 0.0, (0, 1), True) and live.given("a", a, 0)
     clock.now += 3
