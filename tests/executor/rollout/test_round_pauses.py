@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -25,10 +26,10 @@ URGENT = Seat("b", ((0,), (3,)), (5.0, 1.0), pace_s=7.0)
 class Urgent(Shared):
     """Two engines on two units, of which job b, which is in a hurry, wants one once it has come: `a` is paused then."""
 
-    pauses = True
+    pauses, patient = True, PATIENT
 
     def begin_group(self):
-        self.live = LivePermits("g1", "multi_rate", [PATIENT], self.journal)
+        self.live = LivePermits("g1", "multi_rate", [self.patient], self.journal)
         self.a = Turns(self.live, "a")
         self.live.take_seat(URGENT)
 
@@ -218,3 +219,29 @@ def test_a_rollout_that_is_paused_before_its_round_begins_says_that_nothing_of_i
         assert [engine.name for engine in units.here] == [engine.name for engine in stage.first]
 
     share(body, tmp_path, Urgent)
+
+
+def test_a_tail_that_is_said_while_the_group_pauses_the_round_is_said_again_when_it_goes_on(tmp_path):
+    class WithTail(Urgent):
+        patient = replace(PATIENT, keep=1)
+
+    async def body(stage):
+        said, heard = [], stage.a.tail
+
+        async def tail():
+            said.append(stage.live.now_s())
+            if len(said) == 1:
+                stage.come()
+            await heard()
+
+        stage.a.tail = tail
+
+        async def during(task):
+            await until(lambda: said and stage.b.given())
+            assert "tail" not in stage.words(), "who is paused has no tail"
+            stage.b.end()
+
+        check(await stage.decode(stage.a, during=during))
+        assert len(said) == 2 and stage.words() == ["cleared", "tail"]
+
+    share(body, tmp_path, WithTail)

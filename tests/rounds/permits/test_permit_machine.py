@@ -128,6 +128,20 @@ def test_a_resumed_turn_has_what_was_left_and_what_the_pause_cost() -> None:
     assert machine.turns[0].due_s == 187.0 + (559 - 10) + 2.0
 
 
+def test_a_phase_that_ends_while_its_turn_is_paused_is_complete() -> None:
+    machine = PermitMachine("multi_rate")
+    lax = seat("lax", 0, 559, 100, slo=2.0, resume_s=(2.0, None))
+    machine.handle(Arrive((lax,)), 0.0)
+    tight = Seat("tight", ((0,), (8,)), (77.0, 10.0), pace_s=100.0)
+    assert machine.handle(Arrive((tight,)), 10.0) == [Pause("lax"), Start("tight", "rollout", (0,), False)]
+    assert machine.handle(Done("lax"), 12.0) == [Start("lax", "train", (9,), True)]
+    machine.check_invariants()
+    assert [turn.begun for turn in machine.turns] == [2, 1]
+    assert machine.handle(Done("lax"), 13.0) == [], "its next rollout waits for the other"
+    with pytest.raises(ValueError, match="has no turn that could end"):
+        machine.handle(Done("lax"), 14.0)
+
+
 @ALL
 def test_in_the_tail_the_next_rollout_starts_on_what_is_freed_and_gets_the_rest_later(policy: str) -> None:
     machine = PermitMachine(policy)
