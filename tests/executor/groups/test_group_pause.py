@@ -95,9 +95,10 @@ def test_rollouts_are_paused_for_urgent_ones_and_go_on_and_no_sample_changes(gro
         log = read_run(out / name / TRACE)
         assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
         assert sum(step["on_policy_violations"] for step in log.steps) == 0
-        assert {step["trained_samples"] for step in log.steps} == {PROMPTS[name] * SAMPLES[name]}
         assert not any(step["conservation_violations"] or step["restarts"] for step in log.steps)
-    told = [event for event in read_run(out / PATIENT / TRACE).events if event["event"] == "units"]
+    log = read_run(out / PATIENT / TRACE)
+    assert {step["trained_samples"] for step in log.steps} == {PROMPTS[PATIENT] * SAMPLES[PATIENT]}
+    told = [event for event in log.events if event["event"] == "units"]
     paused = [event for event in told if any(not names for _, names in event["changes"])]
     assert max(event["paused_s"] for event in paused) > 0 and sum(event["moved"] for event in paused) > 0
     together, alone = first_samples(out / PATIENT), first_samples_alone(tmp_path, groups.parent)
