@@ -44,9 +44,9 @@ jobs:
 
 
 def own_plan(folder, name):
-    """A job's own plan, with its trainer on a pool of its own."""
+    """A job's own plan."""
     plan = plan_document(folder).model_dump(mode="json")
-    plan["job"] |= {"name": name, "placement": {"train_pool": "learn", "streams": False}}
+    plan["job"]["name"] = name
     prompts, samples, rounds = PROMPTS[name], SAMPLES[name], plan["job"]["rounds"]
     plan["job"]["issue"] = {"prompts_per_step": prompts, "samples_per_prompt": samples}
     rounds["short"] |= {
@@ -58,7 +58,6 @@ def own_plan(folder, name):
         rounds[kind]["rollout"]["max_num_seqs"] = AT_ONCE
         rounds[kind]["train"]["micro_batch_tokens"] = 512
     plan["job"]["loss"] = {"samples": prompts * samples, "tokens": prompts * samples * CUTOFF // 2}
-    plan["predicted"] |= {"nodes": 2, "train_nodes": 1}
     plan["predicted"]["rounds"] = dict.fromkeys(("short", "long"), expected_round(0.5, *EXPECTED_S[name]))
     return plan
 
@@ -77,7 +76,10 @@ def groups(tiny_model, tmp_path_factory):
         job = job.replace("micro_batch_tokens: [64, 256]", "micro_batch_tokens: [64, 512]")
         job = job.replace("max_response_tokens: 48}", f"max_response_tokens: {LONGEST[name]}, seed_per_sample: true}}")
         write_files(folder / name, tiny_model, job, APART)
-        dump(Plan.model_validate(own_plan(folder / name, name)), folder / name / "plan.yaml")
+        plan = own_plan(folder / name, name)
+        plan["job"]["placement"] = {"train_pool": "learn", "streams": False}
+        plan["predicted"] |= {"nodes": 2, "train_nodes": 1}
+        dump(Plan.model_validate(plan), folder / name / "plan.yaml")
     (folder / "cluster.yaml").write_text(APART)
     (folder / "workload.yaml").write_text(WORKLOAD)
     done = rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
@@ -129,7 +131,11 @@ def first_samples(folder):
 
 
 def first_samples_alone(folder, planned):
-    """The same of the job alone."""
-    done = rlplan("execute", planned / PATIENT / "plan.yaml", "--steps", 1, "--out", folder / "alone", "--json")
+    """The same of the job alone, where its trainer takes turns with its engine."""
+    home = folder / "alone"
+    home.mkdir()
+    write_files(home, planned / PATIENT / "model", (planned / PATIENT / "job.yaml").read_text())
+    dump(Plan.model_validate(own_plan(home, PATIENT)), home / "plan.yaml")
+    done = rlplan("execute", home / "plan.yaml", "--steps", 1, "--out", home / "run", "--json")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return first_samples(folder / "alone")
+    return first_samples(home / "run")
