@@ -193,7 +193,7 @@ def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does
     class Run(TrainingRun):
         def __init__(self, trainer):
             self.name, self.step_number, self.events = "run", 0, []
-            self.trainer, self.trainer_restarts, self.turns = trainer, 0, no_turns()
+            self.trainer, self.trainer_restarts, self.turns, self.permits = trainer, 0, no_turns(), None
             fleet: Any = SimpleNamespace(supervisor=trainer.supervisor)
             self.weights = WeightSync(trainer, fleet, Path("unused"))
             self.checkpoints = RunCheckpoints(Path(), trainer, self.event)
