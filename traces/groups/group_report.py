@@ -15,7 +15,7 @@ from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdo
 from ..trace import TraceError
 from .group_switches import switches
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
-from .groups_folder import plan_was_applied
+from .moves_status import was_asked_to_change
 
 
 def is_group_run(folder: Path) -> bool:
@@ -41,7 +41,7 @@ def group_report(folder: Path) -> dict[str, Any]:
     planned = load_groups_plan(folder / GROUPS_COPY).groups.get(turns.group)
     members = {} if planned is None else planned.jobs
     gone = turns.arrivals.keys() - members.keys()
-    if not turns.changes and turns.arrivals.keys() != members.keys() and not plan_was_applied(folder):
+    if not turns.changes and turns.arrivals.keys() != members.keys() and not was_asked_to_change(folder):
         raise InputError(f"{TURNS} and {GROUPS_COPY} are not of the same group", str(folder))
     begin_s, end_s = _together(turns, members)
     jobs: dict[str, Any] = {}

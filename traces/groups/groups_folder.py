@@ -63,11 +63,3 @@ def _group_of(folder: Path) -> str | None:
     except TraceError:
         return folder.name
     return folder.name if first is None else str(first.get("group", folder.name))
-
-
-def plan_was_applied(group: Path) -> bool:
-    """Whether another plan was applied to a group since it began; `group`: its folder."""
-    for journal in (group / MOVES, group.parent / MOVES):
-        if journal.is_file() and b'"event":"wanted"' in journal.read_bytes().replace(b'": "', b'":"'):
-            return True
-    return False

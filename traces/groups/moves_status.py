@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,28 @@ def moves_of(out: Path) -> dict[str, Any] | None:
     nodes`, `made`, `ended`, `failed`) and the seconds that it took: `drain_s`, `start_s`, `outage_s`. Raises InputError
     if the journal is damaged.
     """
+    with move_events(out) as events:
+        return last_moves(events)
+
+
+def last_moves(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """What `moves_of` tells, from the events of the journal."""
     told: dict[str, Any] | None = None
-    with _events(out) as events:
-        for event in events:
-            if event["event"] == "wanted":
-                moves = [{**move, "state": "to do"} for move in event["moves"]]
-                told = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
-            elif told is None or event.get("id") != told["id"]:
-                continue
-            elif event["event"] == "refused":  # its driver ended before it had taken the plan over
-                told = None
-            else:
-                _add(told, event)
+    for event in events:
+        if event["event"] == "wanted":
+            moves = [{**move, "state": "to do"} for move in event["moves"]]
+            told = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
+        elif told is None or event.get("id") != told["id"]:
+            continue
+        elif event["event"] == "refused":  # its driver ended before it had taken the plan over
+            told = None
+        else:
+            _add(told, event)
     return told
 
+
+SETTLED = ("made", "ended", "failed")
+"""States of a move in which nothing is left to do for it."""
 
 _STATES = {
     "drain": "stops", "out": "still", "enter": "starts", "short": "lacks nodes", "in": "made", "ended": "ended",
@@ -63,7 +71,7 @@ def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
     """
     bounds: dict[str, str] = {}
     proposed: dict[str, Any] | None = None
-    with _events(out) as events:
+    with move_events(out) as events:
         for event in events:
             if event["event"] == "bound":
                 bounds[event["job"]] = event["state"]
@@ -76,14 +84,24 @@ def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
 
 def refusal_of(out: Path, request_id: str) -> str | None:
     """Why the driver refused a request; None: it did not. Raises InputError if the journal is damaged."""
-    with _events(out) as events:
+    with move_events(out) as events:
         reasons = [event["reason"] for event in events if event["event"] == "refused" and event["id"] == request_id]
     return reasons[0] if reasons else None
 
 
+def was_asked_to_change(group: Path) -> bool:
+    """Whether another plan was applied to a group since it began; `group`: its folder, alone or below that of all."""
+    for out in (group, group.parent):
+        with move_events(out) as events:
+            if any(event["event"] == "wanted" for event in events):
+                return True
+    return False
+
+
 @contextlib.contextmanager
-def _events(out: Path) -> Iterator[list[dict[str, Any]]]:
-    """The journal's events. An event that turns out within the block to lack something is told as damage."""
+def move_events(out: Path) -> Iterator[list[dict[str, Any]]]:
+    """The journal's events. Raises InputError if it is damaged, also for an event that turns out within the block to
+    lack something."""
     path = out / MOVES
     try:
         yield list(read_trace(path)) if path.is_file() else []

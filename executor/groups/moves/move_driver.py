@@ -15,6 +15,7 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ....plans.phrases.numbers import count
 from ....plans.yaml.errors import InputError, RunFailed
@@ -22,12 +23,13 @@ from ....plans.yaml.yaml_io import atomic_write, sha256_file
 from ....rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
 from ....traces.groups.group_turns import GROUPS_COPY
 from ....traces.groups.groups_folder import job_folder
+from ....traces.groups.moves_status import SETTLED
 from ...records.execution_folder import written
 from ..job_process import JobEnd
 from ..member_task import BAD_INPUT, DONE
 from ..prepare_group import PreparedGroup
 from .group_change import GroupChange, planned_change
-from .move_journal import MoveJournal, Request, Unfinished, take_request
+from .move_journal import MoveJournal, Request, take_request
 from .running_groups import RunningGroups
 
 DRAIN_FACTOR, LEAST_DRAIN_S = 10.0, 300.0  # seconds that a job may take to stop, over an iteration's, and at least
@@ -66,6 +68,11 @@ def bring_job(out: Path, job: str, group: str) -> None:
         old.rename(new)
 
 
+def _to_make(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The moves of a plan (`moves_of`) for which something is left to do."""
+    return [move for move in plan["moves"] if move["state"] not in SETTLED]
+
+
 class MoveDriver:
     """See the module.
 
@@ -88,27 +95,27 @@ class MoveDriver:
     def pending(self) -> set[str]:
         """Jobs that a plan which was accepted earlier wants elsewhere, and that had not arrived there."""
         left = self._left()
-        return set() if left is None else {job for job, (_, to) in left.moves.items() if to and job not in left.made}
+        return set() if left is None else {move["job"] for move in _to_make(left) if move["to_group"]}
 
     async def go_on(self, groups: dict[str, PreparedGroup]) -> None:
         """Make the moves that an earlier driver left; all jobs stand still. Raises RunFailed."""
         left = self._left()
         if left is None:
             return
-        for job, (_, to) in left.moves.items():
-            if to is None and job not in left.made:  # it was killed with the driver
-                self._journal.write("out", id=left.id, job=job, drain_s=None)
-        moves = [JobMove(job, None, left.moves[job][1]) for job in left.moves if job in self.pending()]
-        self._now = _UnderWay(left.id, None, groups, MoveMachine(moves))
-        self._journal.write("resumed", id=left.id, left=[move.job for move in moves])
+        for move in _to_make(left):
+            if move["to_group"] is None:  # it was killed with the driver
+                self._journal.write("out", id=left["id"], job=move["job"], drain_s=None)
+        moves = [JobMove(move["job"], None, move["to_group"]) for move in _to_make(left) if move["to_group"]]
+        self._now = _UnderWay(left["id"], None, groups, MoveMachine(moves))
+        self._journal.write("resumed", id=left["id"], left=[move.job for move in moves])
         self._running.keep_nodes()
         await self._do(self._now.machine.begin())
 
-    def _left(self) -> Unfinished | None:
+    def _left(self) -> dict[str, Any] | None:
         """The plan whose moves are left; void if the driver was killed before it had taken the plan over."""
         left = self._journal.unfinished
-        if left is not None and left.sha256 != sha256_file(self._out / GROUPS_COPY):
-            self._journal.write("refused", id=left.id, reason="the driver ended before it had taken the plan over")
+        if left is not None and left["sha256"] != sha256_file(self._out / GROUPS_COPY):
+            self._journal.write("refused", id=left["id"], reason="the driver ended before it had taken the plan over")
             left = self._journal.unfinished = None
         return left
 

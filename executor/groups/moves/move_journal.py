@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ....plans.yaml.errors import InputError, RunFailed
 from ....plans.yaml.yaml_io import atomic_write
 from ....traces.groups.groups_folder import MOVES, request_file, requests
-from ....traces.trace import TraceError, TraceWriter, read_trace
+from ....traces.groups.moves_status import last_moves, move_events
+from ....traces.trace import TraceWriter
 
 
 @dataclass(frozen=True)
@@ -49,43 +49,23 @@ def take_request(out: Path) -> Request | None:
     return None
 
 
-@dataclass
-class Unfinished:
-    """A plan that was accepted, and whose moves are not all made.
-
-    Attributes:
-        id: of the request.
-        sha256: digest of the plan.
-        moves: (from group, to group) by job, as accepted.
-        price_s: predicted seconds of each job's outage; None where the plan has none.
-        made: jobs that are where they should be.
-    """
-
-    id: str
-    sha256: str
-    moves: dict[str, tuple[str | None, str | None]]
-    price_s: dict[str, float | None]
-    made: set[str] = field(default_factory=set)
-
-
 class MoveJournal:
-    """Writes the journal; goes on with one that is there. `unfinished`: the plan whose moves are left; None: none are.
+    """Writes the journal; goes on with one that is there. `unfinished`: the plan whose moves are left, as `moves_of`
+    tells it; None: none are.
 
     Raises InputError if it is damaged, RunFailed if the disk does not take an event.
     """
 
     def __init__(self, out: Path) -> None:
-        path = out / MOVES
-        events = list(_events(path))
-        try:
-            self.unfinished = _unfinished(events)
+        with move_events(out) as events:
+            last = last_moves(events)
+            self.unfinished = None if last is None or last["state"] == "applied" else last
             self._began_s = float(events[0]["began_s"]) if events else time.time()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"an event lacks {error}; the journal is damaged", str(path)) from None
-        self.proposals = sum(event["event"] == "proposed" for event in events)
+            replans = [event for event in events if event["event"] == "proposed"]
+            self._applied_s = max((event["t_s"] for event in replans if event["applies"]), default=None)
+        self.proposals = len(replans)
         """Re-plans that were proposed so far."""
-        self._applied_s = max((e["t_s"] for e in events if e["event"] == "proposed" and e["applies"]), default=None)
-        self._writer = TraceWriter(path)
+        self._writer = TraceWriter(out / MOVES)
         if not events:
             self.write("groups", began_s=self._began_s)
 
@@ -108,29 +88,3 @@ class MoveJournal:
     def close(self) -> None:
         """Close it."""
         self._writer.close()
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        return
-    try:
-        yield from read_trace(path)
-    except TraceError as error:
-        raise InputError(f"{error}; choose another --out") from None
-
-
-def _unfinished(events: list[dict[str, Any]]) -> Unfinished | None:
-    last: Unfinished | None = None
-    for event in events:
-        match event["event"]:
-            case "wanted":
-                moves = {move["job"]: (move["from_group"], move["to_group"]) for move in event["moves"]}
-                price_s = {move["job"]: move["price_s"] for move in event["moves"]}
-                last = Unfinished(event["id"], event["sha256"], moves, price_s)
-            case "in" | "failed" | "ended" if last is not None and event["id"] == last.id:
-                last.made.add(event["job"])
-            case "out" if last is not None and last.moves[event["job"]][1] is None:
-                last.made.add(event["job"])
-            case "applied" | "refused" if last is not None and event["id"] == last.id:
-                last = None
-    return last
