@@ -18,6 +18,9 @@ TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
 """Files of a run's folder: its trace, and a copy of the plan that it was started with."""
 
+LOCK = ".lock"
+"""The file whose lock the driver of a run, or of groups, holds (executor/records/execution_folder.py)."""
+
 LONGEST_S, MOST = 1e9, 1e15
 """Largest believable seconds (30 years) and counts; a trace with larger ones is damaged."""
 

@@ -116,21 +116,13 @@ class LiveGroup:
             self.seats[name] = seat
 
     def nodes_of(self, planned: PreparedGroup, name: str) -> list[LeasedNode]:
-        """The nodes that stand for those of a job's own placement, in order; the job has a seat."""
-        job, seat = planned.job(name), self.seats[name]
-        new_of = {
-            old: new
-            for olds, news in zip(job.seat.units, seat.units, strict=True)
-            for old, new in zip(olds, news, strict=True)
-        }
-        held = {unit: node for units, node in self._nodes.items() for unit in units}
-        return [next(held[new_of[unit]] for unit in planned.units[n] if unit in new_of) for n in job.nodes]
+        """The nodes that stand for those of a job's own placement, in order; the job has a seat by this plan."""
+        return [self._nodes[self._live[n]] for n in planned.job(name).nodes]
 
     def rollout_units_of(self, planned: PreparedGroup, name: str) -> list[list[int]]:
         """The units of a job's rollout on each of these nodes."""
-        job, seat = planned.job(name), self.seats[name]
-        new_of = dict(zip(job.seat.units[0], seat.units[0], strict=True))
-        return [[new_of[unit] for unit in planned.units[n] if unit in new_of] for n in job.nodes]
+        rollout = frozenset(self.seats[name].units[0])
+        return [[unit for unit in self._live[n] if unit in rollout] for n in planned.job(name).nodes]
 
     def sleeping(self, nodes: Sequence[GroupNode]) -> list[Sleeping]:
         """What sleeps on each node by the plan that the jobs were seated by, beyond what slept there by the plan

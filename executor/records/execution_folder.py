@@ -22,9 +22,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.input_files import opened
 from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import sha256_file
-from ...traces.run_log import PLAN_COPY
-
-LOCK = ".lock"
+from ...traces.run_log import LOCK, PLAN_COPY
 
 
 @contextlib.contextmanager

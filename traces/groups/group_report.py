@@ -18,11 +18,6 @@ from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
 from .moves_status import was_asked_to_change
 
 
-def is_group_run(folder: Path) -> bool:
-    """Whether a folder is the --out of `rlplan execute` on a plan of groups."""
-    return (folder / TURNS).is_file()
-
-
 def group_report(folder: Path) -> dict[str, Any]:
     """Figures of a group's run, in seconds. Raises InputError if it cannot be read.
 

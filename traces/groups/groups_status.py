@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
+from ..run_log import LOCK
 from ..trace import TraceError
 from .group_report import group_report
 from .group_turns import TURNS, GroupTurns, read_turns
 from .groups_folder import group_folders
 from .moves_status import bounds_of, moves_of
-
-LOCK = ".lock"
-"""Held by the driver while it runs (executor/records/execution_folder.py)."""
 
 
 def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Reads from a group's journal, as it grows, when trainings ended: each is the end of an iteration of its job."""
+"""What the bound machine is fed with: a job's bound, and from a group's journal, as it grows, when trainings ended.
+
+Each end of a training is the end of an iteration of its job.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...plans.schema.sections.planned_group import GroupMember
+from ...rounds.permits.bound_events import Bound
 from ..trace import TraceError
+
+
+def bound_of(member: GroupMember) -> Bound:
+    """The bound that a plan sets a job."""
+    return Bound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
 
 
 class TrainingEnd(NamedTuple):

@@ -26,7 +26,6 @@ class GroupChange:
     Attributes:
         path: of the new plan.
         sha256: its digest.
-        before: jobs of each group that run now.
         groups: the new plan's groups, by id.
         moves: of the jobs, in the order of the plan.
         price_s: predicted seconds of each move's outage; None where the plan has none.
@@ -34,7 +33,6 @@ class GroupChange:
 
     path: Path
     sha256: str
-    before: dict[str, list[str]]
     groups: dict[str, PreparedGroup]
     moves: tuple[JobMove, ...]
     price_s: dict[str, float | None]
@@ -75,8 +73,8 @@ def planned_change(out: Path, path: Path, ended: Collection[str]) -> GroupChange
         )
     groups = {group.key: group for group in checked_groups(path, None, lambda key, name: _folder(out, key, name))}
     moves, price_s = _moves(running, plan, ended)
-    change = GroupChange(path, sha256_file(path), _running(running, ended), groups, moves, price_s)
-    _check_stayers(running, change)
+    change = GroupChange(path, sha256_file(path), groups, moves, price_s)
+    _check_stayers(running, ended, change)
     return change
 
 
@@ -84,10 +82,6 @@ def _folder(out: Path, key: str, name: str) -> tuple[Path, bool]:
     """The folder of a job's run, which goes on if it has one."""
     folder = job_folder(out, name)
     return (out / key / name, False) if folder is None else (folder, True)
-
-
-def _running(plan: GroupsPlan, ended: Collection[str]) -> dict[str, list[str]]:
-    return {key: [name for name in group.jobs if name not in ended] for key, group in plan.groups.items()}
 
 
 def _moves(
@@ -106,11 +100,11 @@ def _moves(
     return (*leave, *move, *join), price_s
 
 
-def _check_stayers(running: GroupsPlan, change: GroupChange) -> None:
+def _check_stayers(running: GroupsPlan, ended: Collection[str], change: GroupChange) -> None:
     """Raises InputError if a job would change nodes or groups without a move."""
-    moved = {move.job for move in change.moves}
-    for key, names in change.before.items():
-        stay = [name for name in names if name not in moved]
+    gone = {*ended, *(move.job for move in change.moves)}
+    for key, before in running.groups.items():
+        stay = [name for name in before.jobs if name not in gone]
         group = change.groups.get(key)
         if lost := [name for name in stay if group is None or all(job.name != name for job in group.jobs)]:
             raise InputError(
@@ -119,7 +113,7 @@ def _check_stayers(running: GroupsPlan, change: GroupChange) -> None:
             )
         if group is None or not stay:
             continue
-        seats = {name: seat_of(name, running.groups[key].jobs[name]) for name in stay}
+        seats = {name: seat_of(name, before.jobs[name]) for name in stay}
         try:
             live_units(seats, {job.name: job.seat for job in group.jobs}, group.units, stay, 10**6)
         except ValueError as error:

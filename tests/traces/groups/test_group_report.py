@@ -13,8 +13,9 @@ from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.permit_events import Seat
-from rlplan.traces.groups.group_report import group_report, is_group_run
+from rlplan.traces.groups.group_report import group_report
 from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
+from rlplan.traces.groups.groups_folder import group_folders
 from rlplan.traces.groups.groups_status import groups_status
 from rlplan.traces.run_log import TRACE
 
@@ -106,7 +107,7 @@ def test_turns_are_read_as_they_were_taken(run):
 
 
 def test_the_report_compares_iterations_with_those_that_the_plan_has_alone(run):
-    assert is_group_run(run)
+    assert group_folders(run) == {"g1": run}
     report = group_report(run)
     a = report["jobs"]["a"]
     # Its own 60 + 30 seconds are the longest chain: b's rollouts and the restart hardly hold it up.

@@ -94,7 +94,7 @@ GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}
 def running(tmp_path, monkeypatch):
     plan = tmp_path / "b.yaml"
     plan.write_text("the plan\n")
-    change = GroupChange(plan, sha256_file(plan), {}, GROUPS, MOVES_OF_B, {"old": 0.0, "mover": 20.0, "new": 20.0})
+    change = GroupChange(plan, sha256_file(plan), GROUPS, MOVES_OF_B, {"old": 0.0, "mover": 20.0, "new": 20.0})
     monkeypatch.setattr(move_driver, "planned_change", lambda out, path, ended: change)
     return Running(tmp_path)
 
