@@ -12,14 +12,15 @@ from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.schema.sections.planned_group import GroupMember
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
-from ..trace import TraceError
 from .group_switches import switches
-from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, read_turns
+from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, turns_of
 from .moves_status import was_asked_to_change
 
 
-def group_report(folder: Path) -> dict[str, Any]:
+def group_report(folder: Path, turns: GroupTurns | None = None) -> dict[str, Any]:
     """Figures of a group's run, in seconds. Raises InputError if it cannot be read.
+
+    `turns`: its journal, if it is read already.
 
     Of each job: `iteration_s`, mean seconds between two ends of training, but for the first WARM after each start of
     its process and for the time before the first or after the last iteration of another job; `slowdown`, these over
@@ -27,12 +28,9 @@ def group_report(folder: Path) -> dict[str, Any]:
     time since the last of them counts. `waited_s`: mean seconds that a turn was waited for, by phase. `switches`:
     as group_switches.py has them. Of each unit: its pool, and `busy`, the share of that time in which a turn held it;
     the time in which a group that was resumed stood still counts as idle. `left`: steps and starts of jobs that were in
-    the group, and are in its plan no more.
+    the group, and are in its plan no more, and whether they are `still_there`, on their way out.
     """
-    try:
-        turns = read_turns(folder / TURNS)
-    except (TraceError, OSError) as error:
-        raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+    turns = turns_of(folder) if turns is None else turns
     planned = load_groups_plan(folder / GROUPS_COPY).groups.get(turns.group)
     members = {} if planned is None else planned.jobs
     gone = turns.arrivals.keys() - members.keys()

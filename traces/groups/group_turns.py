@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...plans.yaml.errors import InputError
 from ..trace import TraceError, read_trace
 
 TURNS = "turns.jsonl"
@@ -149,3 +150,11 @@ def read_turns(path: Path) -> GroupTurns:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(path, None, f"an event lacks {error}; the journal is damaged or of another version") from error
     return read
+
+
+def turns_of(folder: Path) -> GroupTurns:
+    """Read the journal in a group's folder. Raises InputError if it cannot be read."""
+    try:
+        return read_turns(folder / TURNS)
+    except (TraceError, OSError) as error:
+        raise InputError(f"its turns cannot be read: {error}", str(folder)) from None

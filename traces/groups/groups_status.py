@@ -12,9 +12,8 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError
 from ..run_log import LOCK
-from ..trace import TraceError
 from .group_report import group_report
-from .group_turns import TURNS, GroupTurns, read_turns
+from .group_turns import GroupTurns, turns_of
 from .groups_folder import group_folders
 from .moves_status import bounds_of, moves_of
 
@@ -40,11 +39,8 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     jobs: dict[str, Any] = {}
     for key, folder in folders.items():
-        report = group_report(folder)
-        try:
-            turns = read_turns(folder / TURNS)
-        except (TraceError, OSError) as error:
-            raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+        turns = turns_of(folder)
+        report = group_report(folder, turns)
         held = _held(turns, now_s) if running else []
         groups[key] = {"rule": turns.rule, "jobs": list(turns.seated), "held": held}
         phases = {turn["job"]: turn["phase"] for turn in held}

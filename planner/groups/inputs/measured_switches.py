@@ -21,9 +21,8 @@ from ....plans.yaml.errors import InputError
 from ....plans.yaml.input_files import read_text
 from ....plans.yaml.yaml_doc import Loc
 from ....traces.groups.group_switches import PHASES, switches
-from ....traces.groups.group_turns import TURNS, read_turns
+from ....traces.groups.group_turns import turns_of
 from ....traces.groups.groups_folder import group_folders
-from ....traces.trace import TraceError
 
 FEWEST_TURNS = 5
 LEAST_SHARE = 0.005
@@ -61,10 +60,7 @@ def measured_switches(run: Path, plan: GroupsPlan) -> list[MeasuredSwitch]:
     """
     found = []
     for key, folder in group_folders(run).items():
-        try:
-            journal = read_turns(folder / TURNS)
-        except (TraceError, OSError) as error:
-            raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+        journal = turns_of(folder)
         turns = journal.turns
         if key not in plan.groups:
             if not journal.seated:  # its jobs have moved away
