@@ -14,17 +14,23 @@ _JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted
 
 def status_text(status: Mapping[str, Any]) -> str:
     """The lines of `traces.groups.groups_status`."""
-    what = "run" if status["running"] else "do not run; continue them with rlplan execute --resume"
-    lines = [f"{one_line(status['out'])}: groups {', '.join(status['groups'])} {what}"]
+    what = "running" if status["running"] else "stopped; continue with rlplan execute --resume"
+    lines = [f"{one_line(status['out'])}: {', '.join(status['groups'])} {what}"]
     held = {turn["job"]: turn for group in status["groups"].values() for turn in group["held"]}
     lines += _table(_JOB_COLUMNS, [_job_cells(name, row, held.get(name)) for name, row in status["jobs"].items()])
     if (proposed := status["proposed"]) is not None:
-        why = "the driver applies it" if proposed["applies"] else f"not applied: {one_line(proposed['reason'])}"
-        cost = f"{count(proposed['moves'], 'move')} of {seconds(proposed['price_s'])}"
-        lines += ["", f"re-plan proposed: {one_line(proposed['plan'])}, {cost}; {why}"]
+        lines += ["", _replan_line(proposed)]
     if (moves := status["moves"]) is not None:
         lines += ["", *moves_lines(moves)]
     return "\n".join(lines)
+
+
+def _replan_line(proposed: Mapping[str, Any]) -> str:
+    if not proposed["moves"]:
+        return f"re-planned with the measured seconds: no move would help ({one_line(proposed['plan'])})"
+    why = "the driver applies it" if proposed["applies"] else f"not applied: {one_line(proposed['reason'])}"
+    cost = f"{count(proposed['moves'], 'move')} of {seconds(proposed['price_s'])}"
+    return f"re-plan proposed: {one_line(proposed['plan'])}, {cost}; {why}"
 
 
 def moves_lines(moves: Mapping[str, Any]) -> list[str]:

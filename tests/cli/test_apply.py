@@ -50,7 +50,7 @@ def write(path, events):
 def test_status_shows_jobs_moves_alarms_and_the_replan_that_waits(runs):
     shown = rlplan("status", runs)
     assert shown.returncode == 0, shown.stderr
-    for text in ("do not run; continue them with rlplan execute --resume", "40.0 s", "50.0 s", "applied in 50.0 s",
+    for text in ("g1 stopped; continue with rlplan execute --resume", "40.0 s", "50.0 s", "applied in 50.0 s",
                  "proposed-1.yaml, 1 move of 30.0 s; not applied: no rlplan.policy.yaml allows it"):  # fmt: skip
         assert text in shown.stdout, shown.stdout
     status = json.loads(rlplan("status", runs, "--json").stdout)
@@ -79,7 +79,7 @@ def test_a_job_on_its_way_out_and_a_damaged_event_are_told(runs):
     assert jobs.keys() == {"a", "b"} and jobs["a"]["slo"] is None
     for command in (("status", runs), ("report", runs)):
         shown = rlplan(*command)
-        assert shown.returncode == 0 and "stops" in shown.stdout, shown.stderr
+        assert shown.returncode == 0 and "stopping" in shown.stdout, shown.stderr
     write(runs / MOVES, [begun, wanted, {"event": "bound", "t_s": 1.0}])
     refused(rlplan("status", runs), "moves.jsonl: an event lacks 'state'")
     (runs / "g1" / TURNS).write_text(json.dumps({"event": "group", "t_s": 0.0, "group": "g1", "rule": "x",

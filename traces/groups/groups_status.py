@@ -23,7 +23,7 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
 
     `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
     and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `paused`,
-    `starts`, `ended`, `still` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it
+    `starting`, `ended`, `stopped` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it
     lets go first although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report
     (group_report.py); `bound`, what the driver told of it last (`alarm`, `broken`; None: nothing). `moves`: of the plan
     that was applied last (`moves_of`), None if none was. `proposed`: the re-plan that waits to be applied, None if none
@@ -59,7 +59,7 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     moving = {} if moves is None or moves["state"] == "applied" else {m["job"]: m["state"] for m in moves["moves"]}
     for name, row in jobs.items():
         row["bound"] = bounds.get(name)
-        if moving.get(name, "made") not in ("made", "stops", "failed"):
+        if moving.get(name, "made") not in ("made", "stopping", "failed"):
             row["state"] = moving[name]
     return {
         "out": str(out),
@@ -96,10 +96,10 @@ def _state(turns: GroupTurns, name: str, phases: dict[str, str], running: bool) 
     if name not in turns.seated:
         return "ended"
     if not running:
-        return "still"
+        return "stopped"
     if name in turns.running:
         return "paused"
-    return "starts" if name in turns.absent else "waits"
+    return "starting" if name in turns.absent else "waits"
 
 
 def driver_runs(out: Path) -> bool:

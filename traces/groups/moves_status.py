@@ -16,9 +16,9 @@ def moves_of(out: Path) -> dict[str, Any] | None:
     """The plan that was applied last to the groups in a folder; None if none was.
 
     It has `id`, `plan`, `sha256`, `state` (`under way`, `stopped`, `applied`), once it is applied the `seconds` that it
-    took, and its `moves` in order, each with groups, `price_s`, `state` (`to do`, `stops`, `still`, `starts`, `lacks
-    nodes`, `made`, `ended`, `failed`) and the seconds that it took: `drain_s`, `start_s`, `outage_s`. Raises InputError
-    if the journal is damaged.
+    took, and its `moves` in order, each with groups, `price_s`, `state` (`to do`, `stopping`, `stopped`, `starting`,
+    `lacks nodes`, `made`, `ended`, `failed`) and the seconds that it took: `drain_s`, `start_s`, `outage_s`. Raises
+    InputError if the journal is damaged.
     """
     with move_events(out) as events:
         return last_moves(events)
@@ -44,7 +44,7 @@ SETTLED = ("made", "ended", "failed")
 """States of a move in which nothing is left to do for it."""
 
 _STATES = {
-    "drain": "stops", "out": "still", "enter": "starts", "short": "lacks nodes", "in": "made", "ended": "ended",
+    "drain": "stopping", "out": "stopped", "enter": "starting", "short": "lacks nodes", "in": "made", "ended": "ended",
     "failed": "failed",
 }  # fmt: skip
 

@@ -162,7 +162,7 @@ class BoundDriver:
                     if self._groups.get(job) == key:
                         told += self._machine.ended(job, start, at_s)
             except (TraceError, OSError) as error:
-                self._note(f"bounds of group {key} are not looked at: {error}")
+                self._note(f"bounds of group {key} cannot be checked: {error}")
         return told
 
     def _tell(self, event: BoundEvent) -> None:

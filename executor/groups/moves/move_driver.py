@@ -177,7 +177,7 @@ class MoveDriver:
             self._refuse(request, str(error))
             return
         self._now = _UnderWay(request.id, change.path, change.groups, MoveMachine(change.moves))
-        self._running.note(f"{change.path} is applied: {count(len(change.moves), 'move')}")
+        self._running.note(f"{change.path} is accepted: {count(len(change.moves), 'move')} to make")
         self._running.keep_nodes()
         await self._do(self._now.machine.begin())
         await self._finish_if_done()

@@ -154,7 +154,7 @@ def test_a_job_that_left_is_told_and_one_that_joined_is_measured_from_then_on(ru
     assert "b left after" in text
     status = groups_status(run, clock[0])
     assert status["jobs"].keys() == {"a", "c"} and not status["running"] and status["moves"] is None
-    assert {row["state"] for row in status["jobs"].values()} == {"still"}
+    assert {row["state"] for row in status["jobs"].values()} == {"stopped"}
 
 
 def test_a_damaged_journal_is_one_line_with_its_folder(run):
