@@ -25,6 +25,7 @@ from ..faults import ActorFailed
 from ..placement.live_nodes import LeasedNode
 from ..placement.orphans import left_by
 from ..prepare import Options
+from ..records.execution_folder import has_checkpoint
 from ..stopping import StopRequests
 from ..supervision import RestartBudget
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
@@ -102,7 +103,7 @@ class JobProcess:
 
     async def run(self) -> JobEnd:
         """Run it to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
-        restarts, resume = 0, self._has_checkpoint()
+        restarts, resume = 0, has_checkpoint(self._folder)
         while True:
             try:
                 code, reason = await self._once(resume)
@@ -123,7 +124,7 @@ class JobProcess:
             restarts += 1
             self._watcher.note(f"{self.name} is started again: {reason}")
             await asyncio.sleep(PAUSE_S)
-            resume = self._has_checkpoint()
+            resume = has_checkpoint(self._folder)
 
     async def _orphans_end(self) -> None:
         """Wait until what its process left on the nodes is gone; before that others may not have its devices."""
@@ -135,9 +136,6 @@ class JobProcess:
             self._watcher.note(f"{self.name}: whether anything of it still runs is not known: {error}")
         for node, pids in left.items():
             self._watcher.note(f"{self.name}: processes {', '.join(map(str, pids))} of it still run on node {node}")
-
-    def _has_checkpoint(self) -> bool:
-        return any((self._folder / "checkpoints").glob("*step-*"))
 
     async def _once(self, resume: bool) -> tuple[int, str]:
         """Start its process and wait for its end: (exit code, why)."""

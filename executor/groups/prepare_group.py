@@ -23,12 +23,12 @@ from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import error_at, sha256_file
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import GROUPS_COPY, TURNS
-from ...traces.groups.groups_folder import group_folders
+from ...traces.groups.groups_folder import group_folders, is_one_groups
 from ...traces.run_log import TRACE, read_run
 from ...traces.trace import TraceError, read_trace
 from ..placement.seats import Room
 from ..prepare import Execution, placement_of, prepare
-from ..records.execution_folder import holds_run
+from ..records.execution_folder import has_checkpoint, holds_run
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:
     folders = group_folders(out)
     if resume and not folders:
         raise InputError("holds no run of a group to resume; run without --resume", str(out))
-    if folders and alone != (list(folders.values()) == [out]):
-        whose = "of one group, which was started with --group" if alone is False else "of all groups of a plan"
+    if folders and alone != is_one_groups(out):
+        whose = "of all groups of a plan" if alone else "of one group, which was started with --group"
         raise InputError(
             f"holds the runs {whose}; continue them as they were started, or choose another --out", str(out)
         )
@@ -178,7 +178,7 @@ def _job(
 ) -> GroupJob:
     source, planned = workload.jobs[name].source, group.jobs[name]
     assert source is not None, "its plan of groups has the digest of its source"
-    goes_on = resume and any((run_dir / "checkpoints").glob("*step-*"))
+    goes_on = resume and has_checkpoint(run_dir)
     own = _plan_of(source, input_path(plan.inputs.workload, path).parent)
     [execution] = prepare([own], run_dir, goes_on)
     apart = execution.plan.job.placement

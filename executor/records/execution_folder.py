@@ -63,13 +63,18 @@ def begin_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
 
 def holds_run(run_dir: Path) -> bool:
     """Whether a run in this folder came as far as its first checkpoint or step; one that did not is begun anew."""
-    if any((run_dir / "checkpoints").glob("*step-*")):
+    if has_checkpoint(run_dir):
         return True
     trace = run_dir / "trace.jsonl"
     if not trace.exists():
         return False
     with opened(trace) as file, io.BufferedReader(file) as lines:
         return any(b'"event":"step"' in line for line in lines)
+
+
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether a run in this folder came to a checkpoint, from which it can go on."""
+    return any((run_dir / "checkpoints").glob("*step-*"))
 
 
 @contextlib.contextmanager

@@ -37,6 +37,11 @@ def group_folders(out: Path) -> dict[str, Path]:
     return {child.name: child for child in _children(out) if _group_of(child) is not None}
 
 
+def is_one_groups(out: Path) -> bool:
+    """Whether the folder is that of one group, started with --group, and not of all groups of a plan."""
+    return list(group_folders(out).values()) == [out]
+
+
 def job_folder(out: Path, job: str) -> Path | None:
     """The folder of a job's run, whichever group it is in; None: it has none yet."""
     return next((child / job for child in _children(out) if (child / job).is_dir()), None)

@@ -14,7 +14,7 @@ from ....plans.yaml.errors import InputError
 from ....plans.yaml.yaml_io import sha256_file
 from ....rounds.permits.move_machine import JobMove
 from ....traces.groups.group_turns import GROUPS_COPY
-from ....traces.groups.groups_folder import group_folders, job_folder
+from ....traces.groups.groups_folder import is_one_groups, job_folder
 from ..prepare_group import PreparedGroup, checked_groups, seat_of
 from .live_units import live_units
 
@@ -54,7 +54,7 @@ def planned_change(out: Path, path: Path, ended: Collection[str]) -> GroupChange
     copy = out / GROUPS_COPY
     if not copy.is_file():
         raise InputError("holds no groups that run; start them with rlplan execute", str(out))
-    if list(group_folders(out).values()) == [out]:
+    if is_one_groups(out):
         raise InputError(
             "runs one group alone (--group), whose jobs cannot be moved; stop it, and execute all groups of the new "
             "plan with another --out",
