@@ -130,7 +130,7 @@ def _serve() -> None:
                 resources={} if head else {"rlplan_core": command["devices"]},
                 node_ip_address=address,
                 object_store_memory=OBJECT_STORE_BYTES,
-                **({"include_dashboard": False} if head else {}),
+                **({"include_dashboard": False, "include_log_monitor": False} if head else {}),
             )
             os.sched_setaffinity(0, set(cores))
             answer = cluster.address if head else address

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import click
@@ -18,7 +19,9 @@ from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
 from ..ray_nodes import RayNodes
-from .interference import measure_interference
+from .alone_run import read_alone
+from .core_speed import CoreSpeeds
+from .interference import core_interference
 from .jobs import LOADS, MOVING, names, write_jobs, write_workload
 from .kills import under_kills
 from .measured_group import compare
@@ -75,16 +78,21 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
     plans = write_jobs(folder, names(counts) | (MOVING if moves else {}))
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
-    with on_nodes([1, 1], pinned=True):
-        interference = measure_interference(next(iter(plans.values())).parent / "model")
-        click.echo(f"cores that both compute slow each other by {interference:.1%}", err=True)
+    cores = core_interference(next(iter(plans.values())).parent / "model")
+    with on_nodes([1, 1], pinned=True), CoreSpeeds(sorted(os.sched_getaffinity(0))[:2], folder) as speeds:
         runs = run_alone(folder, plans, steps)
+        alone = {name: read_alone(run, speeds.read()) for name, run in runs.items()}
+        besides = mean(run.besides for run in alone.values())
+        interference = (1.0 + cores) * (1.0 + besides) - 1.0
+        click.echo(f"jobs slow each other by {interference:.1%}: their cores by {cores:.1%}, what else they compute by "
+                   f"{besides:.1%}", err=True)  # fmt: skip
         for count in counts:
             plan = group_of(folder, count, runs, interference)
             click.echo(f"{count} jobs as one, {steps} steps each", err=True)
             together = folder / f"together-{count}"
             call(folder / f"together-{count}.log", "execute", plan, "--steps", steps, "--out", together)
-            groups[count] = compare(plan, {name: runs[name] for name in LOADS[count]}, together / "g1")
+            of_group = {name: alone[name] for name in LOADS[count]}
+            groups[count] = compare(plan, of_group, together / "g1", speeds.read(), cores)
         if moves:
             click.echo("jobs join and leave", err=True)
             moved = measure_moves(folder / "moved", MOVING, runs, steps, interference)
@@ -99,11 +107,12 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         return result
     return {
         "throughput_ratio": min(figures["throughput_ratio"] for figures in groups.values()),
+        "by_the_clock": min(figures["by_the_clock"] for figures in groups.values()),
         "slowdowns": {str(count): figures["slowdowns"] for count, figures in groups.items()},
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
         "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
         "same_samples": min(figures["same_samples"] for figures in groups.values()),
-        "interference": round(interference, 4),
+        "interference": {"cores": round(cores, 4), "besides": round(besides, 4)},
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }

@@ -1,9 +1,10 @@
 """By how much two cores slow each other when both compute: cores of a virtual machine may be threads of one real core.
 
-Measured with the demo's model and without the executor: one process decodes on core 0, another trains on core 1, each
-alone and both at once. The workload states it as `rules.interference`.
+Measured with the demo's model and without the executor: one process decodes on core 0, another trains on core 1, in
+slices of a second's part: decoding alone, training alone, both, again and again. Neighbours on a shared machine slow
+all three alike, since they come and go more slowly than slices do.
 
-    python -m benchmarks.coexecution.interference MODEL CORE {decode,train} SECONDS    a process that computes
+    python -m benchmarks.coexecution.interference MODEL CORE {decode,train} BEGIN_S    a process that computes
 """
 
 from __future__ import annotations
@@ -13,46 +14,32 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 
-SECONDS = 8.0
-"""Of each measurement."""
-
-WARM_S = 2.0
+SLICE_S, ROUNDS = 0.4, 40
+LOAD_S = 40.0
+"""Until the first slice both processes have imported, loaded the model and computed once."""
+KINDS = "decode", "train"
 DECODED, TRAINED = 256, (4, 160)
 """Sequences that are decoded at once; sequences of a micro-batch that is trained, and their tokens."""
 
 
-def measure_interference(model: Path) -> float:
+def core_interference(model: Path) -> float:
     """Mean share by which a decoding and a training process take longer when both run; 0 if they do not."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    loads = list(zip(("decode", "train"), cores, strict=True))
-    alone = [rates(model, [load])[0] for load in loads]
-    both = rates(model, loads)
-    return max(0.0, sum(one / two - 1 for one, two in zip(alone, both, strict=True)) / len(loads))
-
-
-def rates(model: Path, loads: list[tuple[str, int]]) -> list[float]:
-    """Passes per second of processes of these (kind, core), all at once."""
-    command = [sys.executable, "-m", f"{__package__}.interference", str(model)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    begin_s = time.time() + LOAD_S
     running = [
         subprocess.Popen(
-            [*command, str(core), kind, str(SECONDS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=environment,
+            [sys.executable, "-m", f"{__package__}.interference", str(model), str(core), kind, str(begin_s)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        for kind, core in loads
+        for kind, core in zip(KINDS, sorted(os.sched_getaffinity(0))[:2], strict=True)
     ]  # fmt: skip
-    for process in running:
-        assert process.stdout is not None and process.stdin is not None
-        process.stdout.readline()  # it has imported and loaded
-    for process in running:
-        process.stdin.write("go\n")  # type: ignore[union-attr]
-        process.stdin.flush()  # type: ignore[union-attr]
-    return [float(process.communicate()[0]) for process in running]
+    shares = [float(process.communicate()[0]) for process in running]
+    return max(0.0, mean(shares))
 
 
-def main(model: str, core: str, kind: str, seconds: str) -> None:
-    """Compute for so many seconds when told to; print passes per second."""
+def main(model: str, core: str, kind: str, begin_s: str) -> None:
+    """Compute in two of three slices from a Unix second on; print by what share a pass takes longer beside another."""
     os.sched_setaffinity(0, {int(core)})
     import torch
     from transformers import AutoModelForCausalLM
@@ -62,23 +49,28 @@ def main(model: str, core: str, kind: str, seconds: str) -> None:
     shape = (DECODED, 1) if kind == "decode" else TRAINED
     tokens = torch.randint(0, policy.config.vocab_size, shape)
 
-    def one_pass() -> None:
-        with torch.set_grad_enabled(kind == "train"):
-            logits = policy(tokens, use_cache=False).logits
-        if kind == "train":
-            logits.float().logsumexp(-1).mean().backward()
+    def passes_per_s(slice_begin_s: float) -> float:
+        time.sleep(max(0.0, slice_begin_s - time.time()))
+        began_s, passes = time.time(), 0
+        while passes == 0 or time.time() < slice_begin_s + SLICE_S:
+            with torch.set_grad_enabled(kind == "train"):
+                logits = policy(tokens, use_cache=False).logits
+            if kind == "train":
+                logits.float().logsumexp(-1).mean().backward()
+            passes += 1
+        return passes / (time.time() - began_s)
 
-    one_pass()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    warm_end = time.perf_counter() + WARM_S
-    while time.perf_counter() < warm_end:
-        one_pass()
-    began, passes = time.perf_counter(), 0
-    while time.perf_counter() - began < float(seconds):
-        one_pass()
-        passes += 1
-    print(passes / (time.perf_counter() - began))
+    passes_per_s(0.0)
+    first_s = float(begin_s)
+    if time.time() > first_s:
+        raise SystemExit(f"loading took more than {LOAD_S:.0f} s")
+    own = KINDS.index(kind)
+    alone, both = zip(
+        *((passes_per_s(first_s + (3 * n + own) * SLICE_S), passes_per_s(first_s + (3 * n + 2) * SLICE_S))
+          for n in range(ROUNDS)),
+        strict=True,
+    )  # fmt: skip
+    print(mean(alone) / mean(both) - 1)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from .functions import ScorerConfig
@@ -34,6 +33,7 @@ START_S = 600.0
 SEND_S = 5.0
 """A process that waits for requests takes one in microseconds; one that takes none for so long is not well."""
 LOOK_S = 0.5
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARVED_CPU_SHARE = 0.03
 """A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
 
@@ -128,10 +128,15 @@ class ScoringProcess:
         """State letter of the process, as the kernel gives it, and its CPU seconds so far; ("", 0) if it is gone."""
         assert self._process is not None
         try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            # Plain calls: this is read once a row, and `Path` took a third of the time that a row takes here.
+            file = os.open(f"/proc/{self._process.pid}/stat", os.O_RDONLY)
+            try:
+                fields = os.read(file, 4096).rpartition(b")")[2].split()
+            finally:
+                os.close(file)
         except OSError:
             return "", 0.0
-        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return fields[0].decode(), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def _lost(self, deadline_s: float, seconds: float, used_s: float, stray: bool) -> Scored:
         """The result of a row that got no answer, or a `stray` one; ends the process.

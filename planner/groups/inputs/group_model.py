@@ -25,6 +25,8 @@ class NodeType:
     """Parts that a node can be cut into for sub-node pinning; 1: whole nodes only."""
     limit: int | None = None
     """Nodes of the pool; None: as many as are paid for."""
+    host_cores: bool = False
+    """Whether its accelerators are host cores, on which a job that starts computes too."""
 
 
 NodeTypes = Mapping[str, NodeType]

@@ -62,7 +62,14 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     size where a figure has to be derived from it, a state that no node can hold.
     """
     node_types = {
-        name: NodeType(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
+        name: NodeType(
+            name,
+            usd_per_node_hour(pool),
+            float(pool.host_memory_bytes),
+            pool.slots,
+            pool.nodes,
+            pool.accelerators.kind == "cpu",
+        )
         for name, pool in sorted(cluster.pools.items())
     }
     jobs: dict[str, GroupJob] = {}

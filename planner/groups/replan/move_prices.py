@@ -16,6 +16,7 @@ from ..choose.group_checker import Checker
 from ..choose.group_columns import Column
 from ..inputs.group_model import GroupJob, NodeTypes
 from ..inputs.groups_state import GroupsState
+from ..simulate.start_seconds import start_s
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class MovePrices:
         return replace(column, usd_per_hour=column.usd_per_hour + self.usd_per_unit * lost)
 
     def move(self, before: GroupsState, after: GroupsState, name: str) -> Move:
-        """The move of a job from its group in `before` to its group in `after`."""
-        job, key = before.jobs[name], before.group_of(name)
+        """The move of a job from its group in `before` to its group in `after`, whose other jobs run meanwhile."""
+        key, new_key = before.group_of(name), after.group_of(name)
         slow = self.checker.slowdowns(before.groups[key], before.jobs)[name].mean
-        return Move(name, key, after.group_of(name), self.outage_s(job, slow), self.price_usd(job, slow))
+        cold_s = start_s(name, after.groups[new_key], after.jobs, self.node_types, self.checker.rules)
+        job = replace(before.jobs[name], cold_s=cold_s)
+        return Move(name, key, new_key, self.outage_s(job, slow), self.price_usd(job, slow))

@@ -18,7 +18,7 @@ from ....plans.schema.sections.origin import Volatile
 from ....plans.schema.sections.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
 from ....plans.schema.workload import Workload
 from ..inputs.capacity import excess
-from ..inputs.group_model import Group, Jobs, NodeTypes, PhaseWay, Pin, Rules, Slowdown
+from ..inputs.group_model import Group, Jobs, NodeTypes, PhaseWay, Pin, Slowdown
 from ..inputs.groups_state import GroupsState
 from ..inputs.workload_jobs import Problem
 from ..place.group_nodes import resident_bytes
@@ -26,6 +26,7 @@ from ..place.placer import placed_in_turn
 from ..place.published_placers import Algorithm1, SoloD
 from ..simulate.permit_seats import pace_s, units_kept
 from ..simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
+from ..simulate.start_seconds import start_s
 from ..simulate.steady_state import SteadyState, steady_state
 from .group_timelines import timeline_of
 from .group_why import explain
@@ -98,15 +99,15 @@ def _group(key: str, state: GroupsState, slow: Mapping[str, Slowdown], problem: 
     steady = steady_state(group, state.jobs, rules, {pool: node_type.slots for pool, node_type in node_types.items()})
     return PlannedGroup(
         nodes=_nodes(group, state.jobs, node_types, steady),
-        jobs={pin.job: _member(group, pin, state.jobs, slow[pin.job], kept[pin.job], rules) for pin in group.pins},
+        jobs={pin.job: _member(group, pin, state.jobs, slow[pin.job], kept[pin.job], problem) for pin in group.pins},
         usd_per_hour=group.usd_per_hour(node_types),
         timeline=timeline_of(steady),
         why=explain(key, state, slow, steady, node_types, rules),
     )
 
 
-def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, rules: Rules) -> GroupMember:
-    job = jobs[pin.job]
+def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, problem: Problem) -> GroupMember:
+    job, rules = jobs[pin.job], problem.rules
     tail_units = units_kept(pin, rules) if job.tail_share else 0
     return GroupMember(
         rollout=_phase(job.rollout, pin.rollout, pin.rollout_units),
@@ -118,7 +119,7 @@ def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, rul
         slowdown=PlannedSlowdown(
             mean=slow.mean, p50=slow.p50, p95=slow.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s
         ),
-        cold_s=job.cold_s,
+        cold_s=start_s(pin.job, group, jobs, problem.node_types, rules),
     )
 
 

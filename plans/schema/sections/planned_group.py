@@ -91,8 +91,8 @@ class GroupMember(Strict):
     """Slowdown of the job in the group."""
 
     cold_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
-    """Seconds until the job's first phase begins on nodes that hold nothing of it: what joining the group takes. Null:
-    an older plan."""
+    """Seconds until the job's first phase begins on nodes that hold nothing of it, while the group's other jobs run:
+    what joining the group takes. Null: an older plan."""
 
 
 class GroupNode(Strict):

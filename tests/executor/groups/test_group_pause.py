@@ -10,11 +10,10 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.groups.group_turns import TURNS
 from rlplan.traces.run_log import TRACE, read_run
-from rlplan.traces.trace import read_trace
 
 from ...documents import expected_round
 from ..test_execute import CUTOFF, JOB, N, P, plan_document, write_files
-from .test_group_run import APART, rlplan
+from .group_runs import APART, all_steps, executed, first_samples, first_samples_alone, one_holder_of_each_unit, solved
 
 pytestmark = pytest.mark.engine
 
@@ -82,60 +81,25 @@ def groups(tiny_model, tmp_path_factory):
         dump(Plan.model_validate(plan), folder / name / "plan.yaml")
     (folder / "cluster.yaml").write_text(APART)
     (folder / "workload.yaml").write_text(WORKLOAD)
-    done = rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
-    assert done.returncode == 0, done.stderr
-    return folder / "groups.yaml"
+    return solved(folder)
 
 
 def test_rollouts_are_paused_for_urgent_ones_and_go_on_and_no_sample_changes(groups, tmp_path):
     out = tmp_path / "runs"
-    done = rlplan("execute", groups, "--group", "g1", "--steps", STEPS, "--out", out, "--json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    executed(groups, STEPS, out, "--group", "g1")
     pauses = one_holder_of_each_unit(out / TURNS)
     assert pauses > 0
     for name in LONGEST:
-        log = read_run(out / name / TRACE)
-        assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
-        assert sum(step["on_policy_violations"] for step in log.steps) == 0
+        log = all_steps(out / name, STEPS)
         assert not any(step["conservation_violations"] or step["restarts"] for step in log.steps)
     log = read_run(out / PATIENT / TRACE)
     assert {step["trained_samples"] for step in log.steps} == {PROMPTS[PATIENT] * SAMPLES[PATIENT]}
     told = [event for event in log.events if event["event"] == "units"]
     paused = [event for event in told if any(not names for _, names in event["changes"])]
     assert max(event["paused_s"] for event in paused) > 0 and sum(event["moved"] for event in paused) > 0
-    together, alone = first_samples(out / PATIENT), first_samples_alone(tmp_path, groups.parent)
+    together, alone = (
+        first_samples(out / PATIENT),
+        first_samples_alone(tmp_path / "alone", groups.parent / PATIENT, own_plan),
+    )
     both = together.keys() & alone.keys()  # of a round with samples to spare, the first that end are trained
     assert both and {key: together[key] for key in both} == {key: alone[key] for key in both}
-
-
-def one_holder_of_each_unit(journal):
-    """Assert that no unit had two holders; returns how many pauses there were."""
-    running: dict[str, set[int]] = {}
-    pauses = 0
-    for event in read_trace(journal):
-        if event["event"] in ("done", "leave"):
-            running.pop(event["job"], None)
-        running |= {turn["job"]: set(turn["units"]) for turn in event.get("begun", ())}
-        running |= {job: set(units) for job, units in event.get("moved", {}).items()}
-        pauses += sum(not units for units in event.get("moved", {}).values())
-        held = [unit for units in running.values() for unit in units]
-        assert len(held) == len(set(held)), "a unit with two holders"
-    return pauses
-
-
-def first_samples(folder):
-    """Length and reward of the trained samples of a run's first step, by prompt and number: those of the weights that
-    all runs begin with."""
-    rows = read_run(folder / TRACE).samples[1]
-    return {(row["prompt"], row["sample"]): (row["tokens"], row["reward"]) for row in rows if row["fate"] == "trained"}
-
-
-def first_samples_alone(folder, planned):
-    """The same of the job alone, where its trainer takes turns with its engine."""
-    home = folder / "alone"
-    home.mkdir()
-    write_files(home, planned / PATIENT / "model", (planned / PATIENT / "job.yaml").read_text())
-    dump(Plan.model_validate(own_plan(home, PATIENT)), home / "plan.yaml")
-    done = rlplan("execute", home / "plan.yaml", "--steps", 1, "--out", home / "run", "--json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return first_samples(home / "run")

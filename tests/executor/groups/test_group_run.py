@@ -28,15 +28,13 @@ from rlplan.traces.groups.group_turns import TURNS
 from rlplan.traces.run_log import TRACE, read_run
 from rlplan.traces.trace import read_trace
 
-from ..test_execute import CLUSTER, JOB, plan_document, write_files
+from ..test_execute import JOB, plan_document, write_files
+from .group_runs import APART, WAIT_S, all_steps, executed, rlplan, solved
 
 pytestmark = pytest.mark.engine
 
-STEPS, WAIT_S = 5, 400
+STEPS = 5
 JOBS = ("one", "two")
-
-ONE_CORE = CLUSTER.replace("per_node: 2", "per_node: 1").replace("cores: 2", "cores: 1")
-APART = ONE_CORE + ONE_CORE[ONE_CORE.index("  main:") :].replace("main", "learn")
 
 WORKLOAD = """\
 rlplan_workload: 1
@@ -54,11 +52,6 @@ MEMBER = """\
 """
 
 
-def rlplan(*arguments, **options):
-    command = [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd="/", check=False, **options)
-
-
 @pytest.fixture(scope="module")
 def groups(tiny_model, tmp_path_factory):
     """A plan of one group of two jobs, whose own plans have trainers on a pool of their own."""
@@ -73,16 +66,13 @@ def groups(tiny_model, tmp_path_factory):
         dump(Plan.model_validate(plan), folder / name / "plan.yaml")
     (folder / "cluster.yaml").write_text(APART)
     (folder / "workload.yaml").write_text(WORKLOAD + "".join(MEMBER.format(name=name) for name in JOBS))
-    done = rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
-    assert done.returncode == 0, done.stderr
-    return folder / "groups.yaml"
+    return solved(folder)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(groups, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "runs"
-    done = rlplan("execute", groups, "--steps", STEPS, "--out", out, "--json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = executed(groups, STEPS, out)
     assert json.loads(done.stdout) == {
         "out": str(out), "groups": ["g1"], "finished": True,
         "jobs": {name: {"finished": True, "left": False, "reason": "", "restarts": 0} for name in JOBS},
@@ -124,9 +114,7 @@ def test_jobs_take_turns_and_none_computes_on_units_of_another(undisturbed):
             turns[turn["job"]] += 1
     assert min(turns.values()) >= 2 * STEPS
     for name in JOBS:
-        log = read_run(undisturbed / "g1" / name / TRACE)
-        assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
-        assert sum(step["on_policy_violations"] for step in log.steps) == 0
+        log = all_steps(undisturbed / "g1" / name, STEPS)
         waited = [event for event in log.events if event["event"] == "permit"]
         assert {event["phase"] for event in waited} == {"rollout", "train"}
 

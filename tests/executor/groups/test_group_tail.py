@@ -9,11 +9,19 @@ pytest.importorskip("vllm")
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.groups.group_turns import TURNS
-from rlplan.traces.run_log import TRACE, read_run
 from rlplan.traces.trace import read_trace
 
 from ..test_execute import CUTOFF, JOB, plan_document, write_files
-from .test_group_run import JOBS, ONE_CORE, rlplan
+from .group_runs import (
+    ONE_CORE,
+    all_steps,
+    executed,
+    first_samples,
+    first_samples_alone,
+    one_holder_of_each_unit,
+    solved,
+)
+from .test_group_run import JOBS
 
 pytestmark = pytest.mark.engine
 
@@ -64,56 +72,22 @@ def groups(tiny_model, tmp_path_factory):
         dump(Plan.model_validate(plan), folder / name / "plan.yaml")
     (folder / "cluster.yaml").write_text(APART)
     (folder / "workload.yaml").write_text(WORKLOAD + "".join(MEMBER.format(name=name) for name in JOBS))
-    done = rlplan("solve", folder / "workload.yaml", "-o", folder / "groups.yaml")
-    assert done.returncode == 0, done.stderr
-    return folder / "groups.yaml"
+    return solved(folder)
 
 
 def test_tails_move_to_one_node_while_the_other_job_begins_on_the_rest_and_no_sample_changes(groups, tmp_path):
     out = tmp_path / "runs"
-    done = rlplan("execute", groups, "--group", "g1", "--steps", STEPS, "--out", out, "--json")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    journal = list(read_trace(out / TURNS))
-    words = [event["event"] for event in journal]
+    executed(groups, STEPS, out, "--group", "g1")
+    words = [event["event"] for event in read_trace(out / TURNS)]
     assert words.count("tail") >= 2 and words.count("cleared") >= 1
-    running: dict[str, set[int]] = {}
-    for event in journal:
-        if event["event"] in ("done", "leave"):
-            running.pop(event["job"], None)
-        running |= {job: set(units) for job, units in event.get("moved", {}).items()}
-        running |= {turn["job"]: set(turn["units"]) for turn in event.get("begun", ())}
-        held = [unit for units in running.values() for unit in units]
-        assert len(held) == len(set(held)), "a unit with two holders"
+    one_holder_of_each_unit(out / TURNS)
     moved = grown = 0
     for name in JOBS:
-        log = read_run(out / name / TRACE)
-        assert [step["step"] for step in log.steps] == list(range(1, STEPS + 1))
-        assert sum(step["on_policy_violations"] for step in log.steps) == 0
+        log = all_steps(out / name, STEPS)
         for event in (event for event in log.events if event["event"] == "units"):
             moved += event["moved"]
             grown += any(len(names) == 2 for _, names in event["changes"])
     assert moved > 0 and grown > 0
-    assert {name: first_samples(out / name) for name in JOBS} == first_samples_alone(tmp_path, groups.parent)
-
-
-def first_samples(folder):
-    """Trained samples of a run's first step, with length and reward: those of the weights that all runs begin with."""
-    rows = read_run(folder / TRACE).samples[1]
-    return sorted(
-        (row["prompt"], row["sample"], row["tokens"], row["reward"]) for row in rows if row["fate"] == "trained"
-    )
-
-
-def first_samples_alone(folder, planned):
-    """The same of each job alone, with its engines on one node, where its trainer takes turns with them."""
-    found = {}
     for name in JOBS:
-        home = folder / f"{name} alone"
-        home.mkdir()
-        write_files(home, planned / name / "model", (planned / name / "job.yaml").read_text())
-        plan = own_plan(home, name)
-        dump(Plan.model_validate(plan), home / "plan.yaml")
-        done = rlplan("execute", home / "plan.yaml", "--steps", 1, "--out", home / "run", "--json")
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        found[name] = first_samples(home / "run")
-    return found
+        alone = first_samples_alone(tmp_path / f"{name} alone", groups.parent / name, own_plan)
+        assert first_samples(out / name) == alone

@@ -1,0 +1,117 @@
+"""How fast and how busy each core was over time: on a shared machine neighbours slow cores by a third, for seconds.
+
+A core of a virtual machine may be one of two threads of a real core, whose other thread is another machine's. So one
+process for each core does a fixed piece of work five times a second (about 1 % of the core) and notes the CPU seconds
+that the piece took. CPU seconds, not wall seconds: what else runs on the core does not count.
+
+    python -m benchmarks.coexecution.core_speed CORE
+
+prints a line for each piece until standard input ends: Unix second, pieces per CPU second, and CPU seconds that the
+core has computed since the machine started.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from types import TracebackType
+
+PAUSE_S = 0.2
+PRODUCTS, LOOPS = 6, 5000
+"""Of a piece: products of matrices, as kernels do, and loops of Python for each of them, as frameworks do."""
+
+
+class CoreSpeeds:
+    """Measures the speed of each of `cores` within the block; files go to `folder`."""
+
+    def __init__(self, cores: Sequence[int], folder: Path) -> None:
+        self._files = [folder / f"speed-{core}.txt" for core in cores]
+        self._cores = cores
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> CoreSpeeds:
+        for core, path in zip(self._cores, self._files, strict=True):
+            command = [sys.executable, "-m", f"{__package__}.core_speed", str(core)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            with path.open("w") as file:
+                self._processes.append(
+                    subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, text=True, env=environment)
+                )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+    def read(self) -> list[CoreSpeed]:
+        """The speeds so far, in the order of the cores."""
+        return [CoreSpeed.read(path) for path in self._files]
+
+
+class CoreSpeed:
+    """What one core did at Unix seconds in order: its speed in pieces per CPU second, and CPU seconds computed."""
+
+    def __init__(self, times_s: Sequence[float], speeds: Sequence[float], computed_s: Sequence[float]) -> None:
+        self._times_s, self._speeds, self._computed_s = times_s, speeds, computed_s
+
+    @classmethod
+    def read(cls, path: Path) -> CoreSpeed:
+        """Of a file that a process writes; a line that is not complete is left out."""
+        rows = [[float(part) for part in line.split()] for line in path.read_text().rpartition("\n")[0].splitlines()]
+        return cls(*([row[column] for row in rows] for column in range(3)))
+
+    def speed(self, begin_s: float, end_s: float) -> float:
+        """Mean speed between two Unix seconds. Raises ValueError if none was measured between them."""
+        return mean(self._speeds[self._within(begin_s, end_s)])
+
+    def computed_s(self, begin_s: float, end_s: float) -> float:
+        """CPU seconds computed between two Unix seconds. Raises ValueError if nothing was measured between them."""
+        within = self._within(begin_s, end_s)
+        times_s, computed_s = self._times_s[within], self._computed_s[within]
+        return (computed_s[-1] - computed_s[0]) / (times_s[-1] - times_s[0]) * (end_s - begin_s)
+
+    def _within(self, begin_s: float, end_s: float) -> slice:
+        first, last = bisect.bisect_left(self._times_s, begin_s), bisect.bisect_right(self._times_s, end_s)
+        if last - first < 2:
+            raise ValueError(f"no speeds were measured in the {end_s - begin_s:.1f} s after {begin_s:.1f}")
+        return slice(first, last)
+
+
+def computed_s(core: int) -> float:
+    """CPU seconds that a core has computed since the machine started."""
+    [line] = [line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} ")]
+    user, nice, system, _idle, _waits, *interrupts = map(int, line.split()[1:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+def main(core: str) -> None:
+    """Measure a core until standard input ends."""
+    os.sched_setaffinity(0, {int(core)})
+    import numpy as np
+
+    left, right = (np.ones(shape, np.float32) for shape in ((64, 256), (256, 256)))
+
+    def piece() -> None:
+        for _ in range(PRODUCTS):
+            left @ right
+            for _ in range(LOOPS):
+                pass
+
+    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+        piece()  # caches hold it then, whatever ran before
+        began_s = time.thread_time()
+        piece()
+        print(time.time(), 1.0 / (time.thread_time() - began_s), computed_s(int(core)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
