@@ -8,12 +8,17 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
 
 - `throughput_ratio`: seconds that the steps which the jobs took together would have taken one job after the other, by
   their means alone on the same two cores, over the seconds in which they were taken together, between the second
-  step's end of the last job and the end of the first job that is done; the least of the groups;
+  step's end of the last job and the end of the first job that is done; the least of the groups. Neighbours on a shared
+  machine slow a core by a third for seconds at a time, so seconds alone are those on cores as fast as they were
+  meanwhile (core_speed.py); `by_the_clock` is the ratio without that;
 - `slowdowns`: by job, mean seconds between two ends of steps within these, over those alone; `bounds_kept`: whether all
   are within the workload's bounds;
 - `prediction_error`: largest relative error of a job's slowdown as predicted against the measured one; predicted by the
-  permit simulator, for the seconds that each step took alone and for cores that slow each other by `interference`, as
-  the demo's model shows without the executor (interference.py); `planned` is the long run's, as the plan has it;
+  permit simulator from the seconds that each step took alone, and from `interference`, by which jobs slow each other:
+  `cores`, by which two cores that both compute do, measured without the executor (interference.py), `besides`, CPU
+  seconds that a job's driver and rewards take for each second of its phases, alone on the core that idles then, and
+  `background`, CPU seconds in a second that Ray's nodes and the machine take without a job;
+  `planned` is the long run's, as the plan has it;
 - `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.

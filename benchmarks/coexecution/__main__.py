@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -30,6 +31,7 @@ from .replay import NODES, SPEED, WORKLOAD, replay
 
 PARTS = "runs", "moves", "replay"
 RUN_S = 2400.0
+IDLE_S = 20.0
 
 
 def call(log: Path, *arguments: object) -> None:
@@ -80,12 +82,19 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
     result: dict[str, Any] = {"kills": 0, "lost": None}
     cores = core_interference(next(iter(plans.values())).parent / "model")
     with on_nodes([1, 1], pinned=True), CoreSpeeds(sorted(os.sched_getaffinity(0))[:2], folder) as speeds:
+        idle_s = time.time()
+        time.sleep(IDLE_S)
+        background = sum(core.computed_s(idle_s, idle_s + IDLE_S) for core in speeds.read()) / IDLE_S
         runs = run_alone(folder, plans, steps)
-        alone = {name: read_alone(run, speeds.read()) for name, run in runs.items()}
+        alone = {name: read_alone(run, speeds.read(), background) for name, run in runs.items()}
         besides = mean(run.besides for run in alone.values())
-        interference = (1.0 + cores) * (1.0 + besides) - 1.0
-        click.echo(f"jobs slow each other by {interference:.1%}: their cores by {cores:.1%}, what else they compute by "
-                   f"{besides:.1%}", err=True)  # fmt: skip
+        # Of the two cores' time the background leaves a part, and a second of a phase takes `besides` more of it.
+        interference = (1.0 + cores) * (1.0 + besides) / (1.0 - background / 2) - 1.0
+        click.echo(
+            f"jobs slow each other by {interference:.1%}: their cores by {cores:.1%}, what they compute besides their "
+            f"phases by {besides:.1%}; the machine takes {background:.1%} of a core",
+            err=True,
+        )
         for count in counts:
             plan = group_of(folder, count, runs, interference)
             click.echo(f"{count} jobs as one, {steps} steps each", err=True)
@@ -112,7 +121,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
         "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
         "same_samples": min(figures["same_samples"] for figures in groups.values()),
-        "interference": {"cores": round(cores, 4), "besides": round(besides, 4)},
+        "interference": {"cores": round(cores, 4), "besides": round(besides, 4), "background": round(background, 4)},
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }

@@ -20,8 +20,8 @@ class AloneRun(NamedTuple):
     Attributes:
         log: its trace.
         work: of each step, that of the rollout on core 0 and of the training on core 1, in pieces (core_speed.py).
-        besides: CPU seconds that others than the phase's core computed for each second of a phase: drivers, rewards,
-            Ray.
+        besides: CPU seconds that the job took for each second of a phase, beside that second of the phase's core: its
+            driver, rewards.
     """
 
     log: RunLog
@@ -33,8 +33,9 @@ class AloneRun(NamedTuple):
         return tuple((rollout / speeds[0], train / speeds[1]) for rollout, train in self.work)
 
 
-def read_alone(run: Path, cores: Sequence[CoreSpeed]) -> AloneRun:
-    """Read the run in a folder; `cores`: what cores 0 and 1 did meanwhile."""
+def read_alone(run: Path, cores: Sequence[CoreSpeed], background: float) -> AloneRun:
+    """Read the run in a folder; `cores`: what cores 0 and 1 did meanwhile; `background`: CPU seconds in a second that
+    the machine computes without a job."""
     trace = run / TRACE
     log = read_run(trace)
     assert log.last_t_s is not None
@@ -48,7 +49,7 @@ def read_alone(run: Path, cores: Sequence[CoreSpeed]) -> AloneRun:
         if number >= WARM:
             phases_s += end_s - begin_s
             computed_s += sum(core.computed_s(begin_s, end_s) for core in cores)
-    return AloneRun(log, tuple(work), max(0.0, computed_s / phases_s - 1.0))
+    return AloneRun(log, tuple(work), max(0.0, computed_s / phases_s - background - 1.0))
 
 
 def _phases(log: RunLog) -> Iterator[tuple[float, float, float]]:
