@@ -84,7 +84,7 @@ class Rollout(ProfileModel):
         ge=1,
         le=10**6,
         exclude_if=is_none,
-        description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
+        description="KV tokens in a block of the engine's cache; null: 32 on CPUs and vLLM's choice, 16, on GPUs",
     )
     sleep_s: float | None = Field(
         default=None,

@@ -18,6 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
+"""KV tokens in a block of an engine's cache, by kind of accelerator. On a CPU engines are built so: 32 are the fewest
+for which vLLM's kernels are fast, and its own choice there, 128, lets samples of short prompts share nothing (0.32:
+platforms/cpu.py). On GPUs it is vLLM's choice (config/cache.py)."""
+
 
 def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
     """Tokens of a prompt whose KV its samples share on one engine: whole blocks, without the prompt's last token.

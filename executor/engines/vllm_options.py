@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 from ...plans.facts.device_shares import ENGINE_SHARE
+from ...rounds.balance import BLOCK_TOKENS
 from ..actors import visible_gpus
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from .messages import EngineConfig, Request
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
-CPU_BLOCK_TOKENS = 32  # the fewest for which vLLM's kernels of a CPU are fast
 
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
@@ -98,8 +98,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             arguments["distributed_executor_backend"] = "rlplan.executor.engines.one_process.OneProcessExecutor"
         return arguments | {
             "enforce_eager": True,
-            # vLLM takes 128 on a CPU, and only whole blocks of a prompt are shared by the samples of its group.
-            "block_size": CPU_BLOCK_TOKENS,
+            "block_size": BLOCK_TOKENS["cpu"],
             "kv_cache_memory_bytes": config.kv_memory_bytes,
             # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
             "enable_chunked_prefill": False,

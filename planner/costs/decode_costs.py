@@ -11,7 +11,7 @@ from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.balance import PrefixSharing
+from ...rounds.balance import BLOCK_TOKENS, PrefixSharing
 from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s, train_physics
@@ -153,9 +153,6 @@ class ChangeCost:
         stay = self.spec.stay(engines)
         return range(engines, engines + stay) if self.is_tail else range(stay)
 
-
-# vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
-BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
 SENT_BYTES = {"cpu": 4, "cuda": 2}
 """Bytes of a parameter on its way, by kind of accelerator."""

@@ -16,12 +16,12 @@ from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
-from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, DecodeCost
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact_long import ExactLongRound
 from rlplan.rounds.machines.exact_short import ExactShortRound
@@ -34,10 +34,10 @@ pytestmark = pytest.mark.engine
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", f"w{i} w{i + 1}", (3 + i, 4 + i, 5 + i), None) for i in range(8)}
 
-# Long enough to fill blocks of 128 tokens: one block, one that the last token ends, none, one.
+# Long enough to fill blocks of 32 tokens: one block, one that the last token ends, none, one.
 LONG_PROMPTS = {
     f"long{i}": PromptText(f"long{i}", "", tuple(3 + (i + k * (i + 2)) % 60 for k in range(tokens)), None)
-    for i, tokens in enumerate([200, 129, 128, 140])
+    for i, tokens in enumerate([50, 33, 32, 40])
 }
 
 
@@ -311,7 +311,7 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
             assert sample.version_start == sample.version_end == f"race-{layout.tp}"
 
 
-@pytest.mark.parametrize("sharing", [None, PrefixSharing(128, 32)], ids=["spread", "together"])
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(32, 8)], ids=["spread", "together"])
 def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(fleet, loop, tiny_model, sharing):
     layout, path, tag = EngineLayout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
     machine = RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8)
@@ -323,7 +323,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
     result = loop.run_until_complete(body())
     engines = fleet.engines(layout)
     block, capacity = engines[0].facts.kv_block_tokens, engines[0].facts.kv_capacity_tokens
-    assert block == BLOCK_TOKENS["cpu"] == 128
+    assert block == BLOCK_TOKENS["cpu"] == 32
 
     submitted = {}
 
@@ -349,8 +349,8 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
     assert {key: sample.engine for key, sample in result.samples.items()} == submitted
     # On each engine the first sample of a prompt prefills for all: 12 samples of long prompts, spread 6, together 3.
     hits = [sample.cached_tokens for sample in result.samples.values()]
-    assert sum(hits) == times.cached_tokens == 128 * (12 - (6 if sharing is None else 3))
-    assert set(hits) == {0, 128}
+    assert sum(hits) == times.cached_tokens == 32 * (12 - (6 if sharing is None else 3))
+    assert set(hits) == {0, 32}
 
 
 def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(fleet, loop, tiny_model):
@@ -365,7 +365,7 @@ def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(
                 found.append((await decode(fleet, layout, version, [greedy(name, prompt, 4)]))[name].cached_tokens)
         return found
 
-    assert loop.run_until_complete(body()) == [0, 128, 0, 128]
+    assert loop.run_until_complete(body()) == [0, 32, 0, 32]
 
 
 def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):

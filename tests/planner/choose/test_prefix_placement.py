@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, decode_cost
+from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
@@ -15,7 +15,7 @@ from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 
 LONG_PROMPT = 3000
 QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
@@ -68,11 +68,11 @@ def test_a_plan_that_keeps_samples_together_says_why_and_is_simulated_so(given, 
     assert together == pytest.approx(plan.predicted.seconds_per_sample, rel=0.1)
 
 
-def test_blocks_are_as_large_as_the_profile_says_and_else_as_vllm_makes_them(make_profile, make_rollout) -> None:
+def test_blocks_are_as_large_as_the_profile_says_and_else_as_engines_are_built(make_profile, make_rollout) -> None:
     plain = make_rollout(1, 2, 7e-3, 3e-5)
-    profile = make_profile(rollout=(plain, plain.model_copy(update={"tp": 2, "engines": 1, "kv_block_tokens": 32})))
+    profile = make_profile(rollout=(plain, plain.model_copy(update={"tp": 2, "engines": 1, "kv_block_tokens": 64})))
     sizes = [decode_cost(profile, entry).block_tokens for entry in profile.rollout]
-    assert sizes == [BLOCK_TOKENS["cpu"], 32]
+    assert sizes == [BLOCK_TOKENS["cpu"], 64]
 
 
 def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps(given) -> None:
