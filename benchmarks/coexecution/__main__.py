@@ -80,19 +80,20 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
     plans = write_jobs(folder, names(counts) | (MOVING if moves else {}))
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
-    cores = core_interference(next(iter(plans.values())).parent / "model")
+    between_cores = core_interference(next(iter(plans.values())).parent / "model")
     with on_nodes([1, 1], pinned=True), CoreSpeeds(sorted(os.sched_getaffinity(0))[:2], folder) as speeds:
         idle_s = time.time()
         time.sleep(IDLE_S)
         background = sum(core.computed_s(idle_s, idle_s + IDLE_S) for core in speeds.read()) / IDLE_S
         runs = run_alone(folder, plans, steps)
-        alone = {name: read_alone(run, speeds.read(), background) for name, run in runs.items()}
+        cores = speeds.read()
+        alone = {name: read_alone(run, cores, background) for name, run in runs.items()}
         besides = mean(run.besides for run in alone.values())
-        # Of the two cores' time the background leaves a part, and a second of a phase takes `besides` more of it.
-        interference = (1.0 + cores) * (1.0 + besides) / (1.0 - background / 2) - 1.0
+        # The background takes its share of the two cores; of the rest a second of a phase takes 1 + `besides` seconds.
+        interference = (1.0 + between_cores) * (1.0 + besides) / (1.0 - background / 2) - 1.0
         click.echo(
-            f"jobs slow each other by {interference:.1%}: their cores by {cores:.1%}, what they compute besides their "
-            f"phases by {besides:.1%}; the machine takes {background:.1%} of a core",
+            f"jobs that run together slow each other by {interference:.1%}: cores that both compute "
+            f"{between_cores:.1%}, drivers and rewards {besides:.1%}; the machine takes {background:.1%} of a core",
             err=True,
         )
         for count in counts:
@@ -101,7 +102,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
             together = folder / f"together-{count}"
             call(folder / f"together-{count}.log", "execute", plan, "--steps", steps, "--out", together)
             of_group = {name: alone[name] for name in LOADS[count]}
-            groups[count] = compare(plan, of_group, together / "g1", speeds.read(), cores)
+            groups[count] = compare(plan, of_group, together / "g1", speeds.read(), between_cores)
         if moves:
             click.echo("jobs join and leave", err=True)
             moved = measure_moves(folder / "moved", MOVING, runs, steps, interference)
@@ -121,7 +122,11 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
         "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
         "same_samples": min(figures["same_samples"] for figures in groups.values()),
-        "interference": {"cores": round(cores, 4), "besides": round(besides, 4), "background": round(background, 4)},
+        "interference": {
+            "cores": round(between_cores, 4),
+            "besides": round(besides, 4),
+            "background": round(background, 4),
+        },
         **result,
         "groups": {str(count): figures for count, figures in groups.items()},
     }

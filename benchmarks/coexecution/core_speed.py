@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import mean
 from types import TracebackType
 
+import psutil
+
 PAUSE_S = 0.2
 PRODUCTS, LOOPS = 6, 5000
 """Of a piece: products of matrices, as kernels do, and loops of Python for each of them, as frameworks do."""
@@ -67,7 +69,7 @@ class CoreSpeed:
 
     @classmethod
     def read(cls, path: Path) -> CoreSpeed:
-        """Of a file that a process writes; a line that is not complete is left out."""
+        """Read the file of a measuring process, which may be writing its last line: an incomplete line is left out."""
         rows = [[float(part) for part in line.split()] for line in path.read_text().rpartition("\n")[0].splitlines()]
         return cls(*([row[column] for row in rows] for column in range(3)))
 
@@ -90,9 +92,8 @@ class CoreSpeed:
 
 def computed_s(core: int) -> float:
     """CPU seconds that a core has computed since the machine started."""
-    [line] = [line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} ")]
-    user, nice, system, _idle, _waits, *interrupts = map(int, line.split()[1:8])
-    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times(percpu=True)[core]
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def main(core: str) -> None:

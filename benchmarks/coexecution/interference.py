@@ -63,7 +63,7 @@ def main(model: str, core: str, kind: str, begin_s: str) -> None:
     passes_per_s(0.0)
     first_s = float(begin_s)
     if time.time() > first_s:
-        raise SystemExit(f"loading took more than {LOAD_S:.0f} s")
+        raise SystemExit(f"the model was not loaded within {LOAD_S:.0f} s, when the measurement began")
     own = KINDS.index(kind)
     alone, both = zip(
         *((passes_per_s(first_s + (3 * n + own) * SLICE_S), passes_per_s(first_s + (3 * n + 2) * SLICE_S))

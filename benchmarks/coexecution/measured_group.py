@@ -25,8 +25,8 @@ def compare(
 ) -> dict[str, Any]:
     """The figures of one group that was executed into `out`; runs alone by name of the job, all of as many steps.
 
-    Seconds alone are those on cores as fast as they were while the group ran. That cores slow each other is no fault of
-    the machine's neighbours: alone they would have been faster by `core_interference`.
+    Seconds alone are those on cores as fast as they were while the group ran. Cores that both compute slow each other
+    by `core_interference`, and a job alone does not suffer that: for it, cores count as faster by that share.
     """
     logs = {name: read_run(out / name / TRACE) for name in alone}
     began_s, ends = _ends_s(out / TURNS)

@@ -26,7 +26,7 @@ class NodeType:
     limit: int | None = None
     """Nodes of the pool; None: as many as are paid for."""
     host_cores: bool = False
-    """Whether its accelerators are host cores, on which a job that starts computes too."""
+    """Whether its accelerators are host cores, on which the start of a job computes too."""
 
 
 NodeTypes = Mapping[str, NodeType]

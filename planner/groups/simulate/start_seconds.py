@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..inputs.group_model import Group, Jobs, NodeTypes, Rules
+from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, node_of_units
 from .steady_state import steady_state
 
 
 def start_s(name: str, group: Group, jobs: Jobs, node_types: NodeTypes, rules: Rules) -> float:
     """Seconds from nothing to the first phase of job `name` of `group`, while the group's other jobs run.
 
-    A phase that starts on cores of a busier node than the other phase decides.
+    Rollout and training start at once; the one whose cores are busier takes longer, and decides.
     """
     cold_s = jobs[name].cold_s
     others = tuple(pin for pin in group.pins if pin.job != name)
@@ -25,7 +25,9 @@ def start_s(name: str, group: Group, jobs: Jobs, node_types: NodeTypes, rules: R
         return cold_s
     slots = {pool: node_type.slots for pool, node_type in node_types.items()}
     busy = steady_state(replace(group, pins=others), jobs, rules, slots).busy
-    cores = [node_types[pool].host_cores for pool in group.nodes for _ in range(slots[pool])]
+    node_of = node_of_units(group, node_types)
     [own] = [pin for pin in group.pins if pin.job == name]
-    units = (*own.rollout_units, *own.train_units)
-    return cold_s * (1.0 + max((busy[unit] for unit in units if cores[unit]), default=0.0))
+    on_cores = (
+        unit for unit in (*own.rollout_units, *own.train_units) if node_types[group.nodes[node_of[unit]]].host_cores
+    )
+    return cold_s * (1.0 + max((busy[unit] for unit in on_cores), default=0.0))

@@ -69,7 +69,7 @@ def first_samples(run):
 
 
 def first_samples_alone(home, planned, own_plan):
-    """The same of a job alone, with its engines on one node, where its trainer takes turns with them.
+    """`first_samples` of a job that runs alone, with its engines on one node, where its trainer takes turns with them.
 
     `home`: a new folder; `planned`: the job's folder in the group; `own_plan`: makes the job's plan from a folder.
     """
