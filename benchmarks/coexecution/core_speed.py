@@ -1,9 +1,9 @@
 """How fast and how busy each core was over time: on a shared machine neighbours slow cores by a third, for seconds.
 
 A core of a virtual machine may be one of two threads of a real core, whose other thread is another machine's. So one
-process for each core does a fixed piece of work five times a second (about 1 % of the core) and notes the CPU seconds
-that the piece took. CPU seconds, not wall seconds: what else runs on the core does not count. A piece within which
-another process had the core is left out: it found the caches with the other's data.
+process for each core does a fixed piece of work five times a second (less than 1 % of the core) and notes the CPU
+seconds that the piece took. CPU seconds, not wall seconds: what else runs on the core does not count. If another
+process had the core within the piece, the piece is done again: it found the caches with the other's data.
 
     python -m benchmarks.coexecution.core_speed CORE
 
@@ -28,8 +28,11 @@ from types import TracebackType
 import psutil
 
 PAUSE_S = 0.2
-PRODUCTS, LOOPS = 6, 5000
-"""Of a piece: products of matrices, as kernels do, and loops of Python for each of them, as frameworks do."""
+LOOPS = 5000
+"""Of a piece, after a product of matrices, as kernels do: loops of Python, as frameworks do. Together they take less
+than a scheduler's slice (about 3 ms)."""
+TRIES = 5
+"""Pieces of a measurement, until nothing interrupts one of them."""
 
 
 class CoreSpeeds:
@@ -74,11 +77,12 @@ class CoreSpeed:
         return cls(*([row[column] for row in rows] for column in range(3)))
 
     def speed(self, begin_s: float, end_s: float) -> float:
-        """Mean speed between two Unix seconds. Raises ValueError if none was measured between them."""
+        """Mean speed between two Unix seconds, or around them if less than two were measured between them. Raises
+        ValueError if none was measured around them."""
         return mean(self._speeds[self._within(begin_s, end_s)])
 
     def computed_s(self, begin_s: float, end_s: float) -> float:
-        """CPU seconds computed between two Unix seconds. Raises ValueError if nothing was measured between them."""
+        """CPU seconds computed between two Unix seconds. Raises ValueError if nothing was measured around them."""
         within = self._within(begin_s, end_s)
         times_s, computed_s = self._times_s[within], self._computed_s[within]
         return (computed_s[-1] - computed_s[0]) / (times_s[-1] - times_s[0]) * (end_s - begin_s)
@@ -86,6 +90,8 @@ class CoreSpeed:
     def _within(self, begin_s: float, end_s: float) -> slice:
         first, last = bisect.bisect_left(self._times_s, begin_s), bisect.bisect_right(self._times_s, end_s)
         if last - first < 2:
+            first, last = max(0, first - 1), last + 1
+        if len(self._times_s[first:last]) < 2:
             raise ValueError(f"no speeds were measured in the {end_s - begin_s:.1f} s after {begin_s:.1f}")
         return slice(first, last)
 
@@ -104,18 +110,19 @@ def main(core: str) -> None:
     left, right = (np.ones(shape, np.float32) for shape in ((64, 256), (256, 256)))
 
     def piece() -> None:
-        for _ in range(PRODUCTS):
-            left @ right
-            for _ in range(LOOPS):
-                pass
+        left @ right
+        for _ in range(LOOPS):
+            pass
 
     while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
-        piece()  # caches hold it then, whatever ran before
-        began_s, switches = time.thread_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        piece()
-        ended_s = time.thread_time()
-        if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == switches:
-            print(time.time(), 1.0 / (ended_s - began_s), computed_s(int(core)), flush=True)
+        for _ in range(TRIES):
+            piece()  # caches hold it then, whatever ran before
+            began_s, switches = time.thread_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+            piece()
+            ended_s = time.thread_time()
+            if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == switches:
+                print(time.time(), 1.0 / (ended_s - began_s), computed_s(int(core)), flush=True)
+                break
 
 
 if __name__ == "__main__":

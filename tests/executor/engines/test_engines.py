@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -468,11 +469,13 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
     assert [reason.split(" for")[0] for reason in result.restarts] == [f"{victim.name}: no sign of life"]
 
 
-def test_an_engine_of_one_rank_decodes_in_its_cores_process_on_its_own_core(fleet):
+def test_an_engine_of_one_rank_decodes_in_its_cores_process_on_its_own_core_and_its_gloo_groups_share_a_thread(fleet):
     for engine in fleet.engines(EngineLayout(1, 2)):
         core = psutil.Process(engine.facts.cores[0])
         assert [child.name() for child in core.children() if child.name().startswith("VLLM")] == []
         assert core.cpu_affinity() == list(engine.config.cores)
+        threads = [path.read_text().strip() for path in Path(f"/proc/{core.pid}/task").glob("*/comm")]
+        assert threads.count("gloo_tcp_loop") == 1
 
 
 def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_its_successors_while_they_start(
