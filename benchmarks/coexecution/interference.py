@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import mean
 
-SLICE_S, ROUNDS = 0.4, 40
+SLICE_S, ROUNDS = 0.4, 100
 LOAD_S = 40.0
 """Until the first slice both processes have imported, loaded the model and computed once."""
 KINDS = "decode", "train"

@@ -35,12 +35,12 @@ def share_gloo_device() -> None:
     hundred times a second to see that nothing came. The threads of one idle engine take 3 % of a core, and interrupt
     whatever decodes there two thousand times a second.
     """
-    make: Any = ProcessGroupGloo.__init__
-    devices = [ProcessGroupGloo.create_default_device()]
+    gloo: Any = ProcessGroupGloo
+    make, devices = gloo.__init__, [gloo.create_default_device()]
 
     def make_on_device(group: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        options = ProcessGroupGloo._Options()
+        options = gloo._Options()
         options._devices, options._timeout = devices, timeout
         make(group, store, rank, size, options)
 
-    setattr(ProcessGroupGloo, "__init__", make_on_device)  # noqa: B010 - mypy refuses the assignment of a method
+    gloo.__init__ = make_on_device
