@@ -32,7 +32,7 @@ LOOPS = 5000
 """Of a piece, after a product of matrices, as kernels do: loops of Python, as frameworks do. Together they take less
 than a scheduler's slice (about 3 ms)."""
 TRIES = 5
-"""Pieces of a measurement, until nothing interrupts one of them."""
+"""Pieces that one measurement does at most; the first that nothing interrupts is noted."""
 
 
 class CoreSpeeds:
@@ -77,12 +77,12 @@ class CoreSpeed:
         return cls(*([row[column] for row in rows] for column in range(3)))
 
     def speed(self, begin_s: float, end_s: float) -> float:
-        """Mean speed between two Unix seconds, or around them if less than two were measured between them. Raises
-        ValueError if none was measured around them."""
+        """Mean speed between two Unix seconds. If fewer than two speeds were measured between them, those measured just
+        before and just after count too. Raises ValueError if these are fewer than two as well."""
         return mean(self._speeds[self._within(begin_s, end_s)])
 
     def computed_s(self, begin_s: float, end_s: float) -> float:
-        """CPU seconds computed between two Unix seconds. Raises ValueError if nothing was measured around them."""
+        """CPU seconds computed between two Unix seconds. Takes measurements and raises ValueError as `speed` does."""
         within = self._within(begin_s, end_s)
         times_s, computed_s = self._times_s[within], self._computed_s[within]
         return (computed_s[-1] - computed_s[0]) / (times_s[-1] - times_s[0]) * (end_s - begin_s)

@@ -29,18 +29,19 @@ class OneProcessExecutor(UniProcExecutor):
 
 
 def share_gloo_device() -> None:
-    """Have all gloo groups that this process makes from now on use one device.
+    """Make all gloo groups that this process creates from now on share one gloo device.
 
-    vLLM makes some twenty groups even for a single rank, and gloo makes a device for each: a thread that wakes a
-    hundred times a second to see that nothing came. The threads of one idle engine take 3 % of a core, and interrupt
-    whatever decodes there two thousand times a second.
+    vLLM creates some twenty groups even for a single rank, and torch a gloo device for each group: a thread that wakes
+    a hundred times a second to look for messages. The threads of one idle engine take 3 % of a core, and interrupt
+    whatever decodes there two thousand times a second. Only for a rank that has no other to talk to: between two ranks
+    a shared device makes an all-reduce a fifth slower.
     """
     gloo: Any = ProcessGroupGloo
-    make, devices = gloo.__init__, [gloo.create_default_device()]
+    create_group, devices = gloo.__init__, [gloo.create_default_device()]
 
-    def make_on_device(group: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def create_on_device(group: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         options = gloo._Options()
         options._devices, options._timeout = devices, timeout
-        make(group, store, rank, size, options)
+        create_group(group, store, rank, size, options)
 
-    gloo.__init__ = make_on_device
+    gloo.__init__ = create_on_device
