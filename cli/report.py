@@ -75,6 +75,7 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..traces.report_state import utc
     from .many_jobs.group_report_text import group_text
     from .many_jobs.groups_status_text import moves_lines
+    from .many_jobs.planned_so_far import add_planned_so_far
     from .shared.paths import check_stdout, check_target, tell
 
     check_stdout(html, "--html", as_json)
@@ -82,6 +83,8 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
         written = [folder / name for folder in (run, *folders.values()) for name in (TURNS, GROUPS_COPY, MOVES)]
         check_target(html, *written, kind="page", force=overwrite)
     reports = {key: group_report(folder) for key, folder in folders.items()}
+    for key, folder in folders.items():
+        add_planned_so_far(folder, reports[key])
     result = {"groups": reports, "moves": moves_of(run)}
     if html is not None:
         from ..plans.page import group_run_page

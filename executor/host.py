@@ -44,3 +44,13 @@ def take_resident_peak() -> int:
     with contextlib.suppress(OSError):  # a kernel without it: the peak of the whole life
         reset.write_text("5", encoding="ascii")
     return 1024 * int(peak.split()[1]) if peak else 0
+
+
+def output_file() -> Path | None:
+    """The file that this process's standard output goes to (of a Ray actor: its log); None if it is no file, or the
+    system does not tell (it does on Linux)."""
+    try:
+        path = Path("/proc/self/fd/1").resolve()
+    except OSError:
+        return None
+    return path if path.is_file() else None

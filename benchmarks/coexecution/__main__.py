@@ -121,6 +121,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         "slowdowns": {str(count): figures["slowdowns"] for count, figures in groups.items()},
         "bounds_kept": all(figures["bounds_kept"] for figures in groups.values()),
         "prediction_error": max(figures["prediction_error"] for figures in groups.values()),
+        "plan_error": max(figures["plan_error"] for figures in groups.values()),
         "same_samples": min(figures["same_samples"] for figures in groups.values()),
         "interference": {
             "cores": round(between_cores, 4),

@@ -8,10 +8,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.planner.groups.simulate.first_steps import (
+    common_steps,
+    first_slowdowns,
+    journal_seats,
+    step_ends,
+    step_seconds,
+)
 from rlplan.plans.schema.groups_plan import load_groups_plan
-from rlplan.rounds.permits.permit_events import Seat
-from rlplan.rounds.permits.permit_machine import PermitMachine
 from rlplan.traces.groups.group_turns import TURNS
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace import read_trace
@@ -30,28 +34,35 @@ def compare(
     """
     logs = {name: read_run(out / name / TRACE) for name in alone}
     began_s, ends = _ends_s(out / TURNS)
+    common = common_steps(ends)
     begin_s, end_s = max(each[WARM - 1] for each in ends.values()), min(each[-1] for each in ends.values())
-    within = {name: [n for n, t in enumerate(each) if begin_s <= t <= end_s] for name, each in ends.items()}
-    spans = {name: _span_s(each, within[name]) for name, each in ends.items()}
+    spans = {name: step_seconds(each, common[name]) for name, each in ends.items()}
     speeds = [core.speed(began_s + begin_s, began_s + end_s) * (1.0 + core_interference) for core in cores]
     steps = {name: run.seconds(speeds) for name, run in alone.items()}
     alone_s = {name: mean(map(sum, each[WARM:])) for name, each in steps.items()}
     wall_s = {name: mean(step["total_s"] for step in run.log.steps[WARM:]) for name, run in alone.items()}
     plan = load_groups_plan(groups)
-    replayed = _replayed_ends_s(out / TURNS, steps, plan.rules.interference)
-    predicted = {name: _span_s(each, within[name]) / alone_s[name] for name, each in replayed.items()}
-    [planned] = plan.groups.values()
+    header = next(iter(read_trace(out / TURNS)))
+    counts = {name: len(each) for name, each in steps.items()}
+    replayed = step_ends(header["rule"], journal_seats(header), steps, counts, plan.rules.interference)
+    predicted = {name: step_seconds(each, common[name]) / alone_s[name] for name, each in replayed.items()}
+    [group] = plan.groups.values()
+    planned_s = {name: member.slowdown.alone_s for name, member in group.jobs.items()}
+    planned = first_slowdowns(header, planned_s, counts, plan.rules.interference)
+    assert planned is not None, "jobs end enough steps"
     slowdowns = {name: spans[name] / alone_s[name] for name in spans}
     return {
         # Of each job as many steps as fit into the time, in parts too.
         "throughput_ratio": round(sum(alone_s[name] / spans[name] for name in spans), 3),
         "by_the_clock": round(sum(wall_s[name] / spans[name] for name in spans), 3),
         "slowdowns": {name: round(value, 3) for name, value in slowdowns.items()},
-        "bounds": {name: planned.jobs[name].slowdown.slo for name in spans},
-        "bounds_kept": all(slowdowns[name] <= planned.jobs[name].slowdown.slo for name in spans),
+        "bounds": {name: group.jobs[name].slowdown.slo for name in spans},
+        "bounds_kept": all(slowdowns[name] <= group.jobs[name].slowdown.slo for name in spans),
         "predicted": {name: round(value, 3) for name, value in predicted.items()},
-        "planned": {name: round(planned.jobs[name].slowdown.mean, 3) for name in spans},
-        "prediction_error": round(max(abs(predicted[n] / slowdowns[n] - 1) for n in spans), 4),
+        "prediction_error": round(_error(predicted, slowdowns), 4),
+        "planned": {name: round(planned[name], 3) for name in spans},
+        "plan_error": round(_error(planned, slowdowns), 4),
+        "planned_long_run": {name: round(group.jobs[name].slowdown.mean, 3) for name in spans},
         "same_samples": round(_same({name: run.log for name, run in alone.items()}, logs), 4),
         "alone_s": {name: round(value, 3) for name, value in alone_s.items()},
         "alone_wall_s": {name: round(value, 3) for name, value in wall_s.items()},
@@ -69,30 +80,9 @@ def _ends_s(journal: Path) -> tuple[float, dict[str, list[float]]]:
     return float(header["began_s"]), {job: each[1::2] for job, each in ends.items()}
 
 
-def _span_s(ends_s: Sequence[float], steps: Sequence[int]) -> float:
-    """Mean seconds between the ends of these steps, which follow each other."""
-    return (ends_s[steps[-1]] - ends_s[steps[0]]) / (len(steps) - 1)
-
-
-def _replayed_ends_s(
-    journal: Path, steps: Mapping[str, Sequence[tuple[float, float]]], interference: float
-) -> dict[str, list[float]]:
-    """By job, when its steps would end if their rollouts and trainings took these seconds, by the permit simulator, on
-    nodes that slow each other by `interference`."""
-    header = next(iter(read_trace(journal)))
-    seats = [Seat(**{key: _tuples(value) for key, value in seat.items()}) for seat in header["seats"]]
-    truths = [TrueTurns(tuple(steps[seat.job])) for seat in seats]
-    ends: dict[str, list[float]] = {seat.job: [] for seat in seats}
-    for span in simulate_turns(PermitMachine(header["rule"]), seats, truths, interference):
-        if span.phase == "train" and span.ends_phase:
-            ends[span.job].append(span.end_s)
-        if all(len(each) >= len(steps[job]) for job, each in ends.items()):
-            return ends
-    raise AssertionError("turns never end")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _error(predicted: Mapping[str, float], measured: Mapping[str, float]) -> float:
+    """Largest relative error of a job."""
+    return max(abs(predicted[name] / value - 1) for name, value in measured.items())
 
 
 def _same(alone: Mapping[str, RunLog], together: Mapping[str, RunLog]) -> float:

@@ -28,7 +28,7 @@ from typing import Any
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
-from ..host import node_key
+from ..host import node_key, output_file
 from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received, agreed
 from ..weights.transfer.session import Session
 from .core_watch import CoreWatch
@@ -70,7 +70,9 @@ class RolloutEngine:
             # vLLM's words for a core that did not come up. Whether it was killed or failed, only its own log knows.
             if "initialization failed" not in str(error):
                 raise
-            raise ActorFailed(self._config.name, " ".join(str(error).split())) from error
+            log = output_file()
+            where = "" if log is None else f"; the reason is in {log}, on its node"
+            raise ActorFailed(self._config.name, " ".join(str(error).split()) + where) from error
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)
         with self._watch.deaths():

@@ -40,7 +40,13 @@ def environment(config: EngineConfig) -> dict[str, str]:
         env["OMP_NUM_THREADS"] = "1"
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
-    elif config.gpus:
+        return env
+    # Moved samples, drafts and reloaded weights are written for vLLM's first model runner, which CPUs have alone. For
+    # some models vLLM would take its second one on GPUs.
+    env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+    # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
+    env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    if config.gpus:
         env |= visible_gpus(config.gpus)
     return env
 

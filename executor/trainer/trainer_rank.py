@@ -207,7 +207,10 @@ class Trainer:
             return 0
         before_bytes = self._optimizer.host_bytes
         self._optimizer.place(not moments)
-        return self._parked.place(parameters) + abs(self._optimizer.host_bytes - before_bytes)
+        moved = self._parked.place(parameters) + abs(self._optimizer.host_bytes - before_bytes)
+        # Also where nothing moves: torch keeps the memory of an update's activations, and engines that wake need it.
+        torch.cuda.empty_cache()
+        return moved
 
     def peak_bytes(self) -> int:
         """The most memory that this rank held since this was asked last: of its GPU (what torch has reserved of it), or

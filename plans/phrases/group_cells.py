@@ -7,8 +7,8 @@ from typing import Any
 
 from .numbers import NONE, seconds, times
 
-GROUP_COLUMNS = ("iteration", "alone", "slowdown", "predicted", "at most", "waits to decode", "to train")
-"""Titles of `group_cells`."""
+GROUP_COLUMNS = ("iteration", "alone", "slowdown", "planned", "long run", "at most", "waits to decode", "to train")
+"""Titles of `group_cells`. `planned` is the slowdown over as many steps, `long run` that of the plan."""
 
 
 SWITCH_COLUMNS = ("decode: wake", "sleep", "planned", "train: load", "offload", "planned")
@@ -18,11 +18,12 @@ SWITCH_TEXT = "Seconds of a switch, mean over all turns; the plan's are for turn
 
 
 def group_cells(row: Mapping[str, Any]) -> list[str]:
-    """The figures of a job (traces/groups/group_report.py), one for each of GROUP_COLUMNS."""
+    """The figures of a job as `rlplan report --json` has them, one for each of GROUP_COLUMNS."""
     return [
         NONE if row["iteration_s"] is None else seconds(row["iteration_s"]),
         seconds(row["alone_s"]),
         NONE if row["slowdown"] is None else times(row["slowdown"]),
+        NONE if row["slowdown_planned_so_far"] is None else times(row["slowdown_planned_so_far"]),
         times(row["slowdown_predicted"]),
         times(row["slo"]),
         seconds(row["waited_s"]["rollout"]),

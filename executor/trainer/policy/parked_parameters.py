@@ -41,7 +41,6 @@ class ParkedParameters:
             shard.reset_sharded_param()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-            torch.cuda.empty_cache()  # what torch keeps for itself, no engine can have
         self.on_device = on_device
         return moved
 

@@ -178,7 +178,7 @@ def test_math_on_a_tower_of_powers_is_worth_0_and_the_machine_keeps_its_memory()
     process = ScoringProcess(ScorerConfig("math", None, 5.0, None, 512 << 20))
     tower, right = "so it is $9^{9^{9^{9}}}$", "so it is \\boxed{3}"
     try:
-        first, *rest = process.score([("", tower, "3", 0.5), ("", right, "3", 5.0)], budget_s=60.0)
+        first, *rest = process.score([("", tower, "3", 2.0), ("", right, "3", 5.0)], budget_s=60.0)
         assert (first.outcome, first.reward) == ("policy_timeout", 0.0)
         rest = rest or process.score([("", right, "3", 5.0)], budget_s=60.0)
         assert [(scored.outcome, scored.reward) for scored in rest] == [("ok", 1.0)]

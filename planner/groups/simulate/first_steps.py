@@ -1,0 +1,86 @@
+"""Slowdowns of a group's jobs over the first steps of a run, by the permit simulator.
+
+A plan states slowdowns of the long run. A run begins with all jobs ready at once, which take turns one after the other;
+under multi_rate they need some thirty steps until each has the share of the units that it has in the long run. So what
+a short run measured is compared with the same steps of a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....rounds.permits.permit_events import Seat
+from ....rounds.permits.permit_machine import PermitMachine
+from ....rounds.permits.slowdown import WARM
+from .permit_simulator import TrueTurns, simulate_turns
+
+Draws = Sequence[tuple[float, float]]
+
+MOST_STEPS = 2000
+"""Steps of a job after which the slowdown of the long run says it all, and no simulation is worth its seconds."""
+
+
+def journal_seats(header: Mapping[str, Any]) -> list[Seat]:
+    """Seats of the jobs with which a group began, from the first line of its journal."""
+    return [Seat(**{key: _tuples(value) for key, value in seat.items()}) for seat in header["seats"]]
+
+
+def step_ends(
+    permit_rule: str, seats: Sequence[Seat], draws_s: Mapping[str, Draws], steps: Mapping[str, int], interference: float
+) -> dict[str, list[float]]:
+    """Seconds since the group began at which each job's first steps end.
+
+    Args:
+        draws_s: by job, (rollout, train) seconds of its steps without switches, used cyclically.
+        steps: by job, how many steps at least.
+        interference: share by which turns of several jobs slow each other.
+    """
+    truths = [TrueTurns(tuple(draws_s[seat.job])) for seat in seats]
+    ends: dict[str, list[float]] = {seat.job: [] for seat in seats}
+    for span in simulate_turns(PermitMachine(permit_rule), seats, truths, interference):
+        if span.phase == "train" and span.ends_phase:
+            ends[span.job].append(span.end_s)
+        if all(len(each) >= steps[job] for job, each in ends.items()):
+            return ends
+    raise AssertionError("turns never end")
+
+
+def common_steps(ends_s: Mapping[str, Sequence[float]]) -> dict[str, list[int]]:
+    """Indices of each job's steps that end while all jobs run and are warm: from the last job's step number WARM to the
+    end of the first job that is done."""
+    begin_s, end_s = max(each[WARM - 1] for each in ends_s.values()), min(each[-1] for each in ends_s.values())
+    return {job: [n for n, t in enumerate(each) if begin_s <= t <= end_s] for job, each in ends_s.items()}
+
+
+def step_seconds(ends_s: Sequence[float], steps: Sequence[int]) -> float:
+    """Mean seconds between the ends of these steps, which follow each other. Raises ValueError for fewer than two."""
+    if len(steps) < 2:
+        raise ValueError("a job ended fewer than two steps while all ran")
+    return (ends_s[steps[-1]] - ends_s[steps[0]]) / (len(steps) - 1)
+
+
+def first_slowdowns(
+    header: Mapping[str, Any], alone_s: Mapping[str, float], steps: Mapping[str, int], interference: float
+) -> dict[str, float] | None:
+    """Slowdown of each job over its first steps, with the mean seconds of phases that the plan has, while all jobs run;
+    None if a job ends fewer than two steps in that time, or has ended more than MOST_STEPS.
+
+    Args:
+        header: first line of the group's journal.
+        alone_s: by job, seconds of an iteration alone.
+        steps: by job, steps that it ended.
+    """
+    seats = journal_seats(header)
+    if min(steps.values()) <= WARM or max(steps.values()) > MOST_STEPS:
+        return None
+    ends = step_ends(header["rule"], seats, {seat.job: [seat.expected_s] for seat in seats}, steps, interference)
+    ends = {job: each[: steps[job]] for job, each in ends.items()}
+    common = common_steps(ends)
+    if min(map(len, common.values())) < 2:
+        return None
+    return {seat.job: step_seconds(ends[seat.job], common[seat.job]) / alone_s[seat.job] for seat in seats}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
