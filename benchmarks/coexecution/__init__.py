@@ -23,6 +23,7 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
 - `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.
+  If that run does not end well, `lost` is null, `failed` says why, and the exit code is 1.
 
 `moves`: `middle` leaves the group of `short` and `middle` while it runs, and `brief` joins, by `solve --from` and
 `apply`; then the other way round (moves.py). `apply` is killed in the first change, the driver of the groups in the

@@ -110,7 +110,10 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
         if kills:
             plan = folder / "groups-2.yaml" if 2 in counts else group_of(folder, 2, runs, interference)
             click.echo(f"2 jobs as one, {kills} kills", err=True)
-            result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
+            try:
+                result = under_kills(plan, {name: runs[name] for name in LOADS[2]}, folder / "killed", steps, kills)
+            except RunFailed as failure:
+                result["failed"] = str(failure)  # what was measured before is told all the same
     if moves:
         result = _with_kills(result, moved)
     if not groups:
@@ -136,7 +139,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
 def _with_kills(result: dict[str, Any], moved: dict[str, Any]) -> dict[str, Any]:
     """The figures of kills with those of jobs that moved."""
     killed = result.get("killed", {}) | moved["kills"]
-    lost = moved["lost"] + (result["lost"] or 0)
+    lost = None if "failed" in result else moved["lost"] + (result["lost"] or 0)
     figures = {key: moved[key] for key in ("moves", "move_error")}
     return {**result, "kills": sum(killed.values()), "killed": killed, "lost": lost, **figures}
 
@@ -175,7 +178,14 @@ def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: P
             result["replay"] = measure_replay(folder, virtual_s)
     if as_json:
         click.echo(json.dumps(result))
-        return
+    else:
+        _print(result, virtual_s)
+    if "failed" in result:
+        raise RunFailed(result["failed"])
+
+
+def _print(result: Mapping[str, Any], virtual_s: float) -> None:
+    """The figures, a line each."""
     for count, figures in result.get("groups", {}).items():
         slowest = ", ".join(f"{name} {value:.2f}x" for name, value in figures["slowdowns"].items())
         click.echo(

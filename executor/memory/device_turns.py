@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +28,7 @@ from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
 from ..supervision import together
-from ..trainer.trainer_group import TrainerGroup
+from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .device_holds import trainer_name
 from .turns_took import TurnsOf, TurnsTook
 
@@ -50,8 +51,6 @@ class DeviceTurns:
         for engine in self._engines.values():
             engine.room, engine.gone = self.room, self._gone
 
-    # -- starts --------------------------------------------------------------------------------------------------------
-
     async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
@@ -73,7 +72,8 @@ class DeviceTurns:
             for name in trainers:
                 await self._go(self._to_starting)
                 await self._start_trainer(name)
-        await self._go(self._to_starting)
+        with contextlib.suppress(TrainerDied):  # while engines still started: its run starts it again before any step
+            await self._go(self._to_starting)
 
     def _to_starting(self, holders: Mapping[str, Holder], states: Mapping[str, State], beside: Beside) -> list[Turn]:
         return to_starting(holders, states, beside, self.ledgers.shared)

@@ -21,6 +21,7 @@ from rlplan.executor.memory.device_holds import device_ledgers, trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.placement.seat_keeper import LiveSeat
 from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.planner.costs.colocation import stays_on_device, trained_parameters
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
@@ -64,12 +65,14 @@ class Ranks:
     """A trainer group whose ranks note what they were told to keep on the device."""
 
     def __init__(self, name, log):
-        self.name, self.log = name, log
+        self.name, self.log, self.dead = name, log, False
 
     async def start(self):
         self.log.append((self.name, "start"))
 
     async def place(self, parts):
+        if self.dead:
+            raise TrainerDied("trainer a", "killed")
         self.log.append((self.name, sorted(part for part, size in parts.items() if size)))
 
     async def close(self):
@@ -118,7 +121,8 @@ class Stage:
             devices.append(DeviceLedger(f"GPU {number}", CAPACITY, holders))
         if shared:  # a group has rollout and training on nodes of their own
             devices.append(DeviceLedger("trainers' GPU", CAPACITY, [trainer]))
-        self.turns = DeviceTurns(DeviceLedgers(devices, shared=shared), self.fleet, {"a": Ranks("a", self.log)})
+        self.ranks = Ranks("a", self.log)
+        self.turns = DeviceTurns(DeviceLedgers(devices, shared=shared), self.fleet, {"a": self.ranks})
 
     def actor(self, handle):
         return [actor for actor in self.actors if actor.name == handle.name][-1]
@@ -193,6 +197,19 @@ def test_engines_of_one_size_may_start_when_those_of_another_have_ended_beside_a
         assert set(stage.turns.ledgers.states.values()) == {"absent"} and stage.log[-1] == ("a", "end")
 
     play(body, start=False)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_trainer_that_dies_while_engines_start_is_left_to_its_run_to_start_again(bounded):
+    async def body(stage):
+        stage.ranks.dead = True
+        await stage.turns.start()
+        stage.ranks.dead = False
+        await stage.turns.before_restart(stage.run)
+        await stage.step(stage.short, stage.short)
+        assert stage.turns.ledgers.state(trainer_name("a")) == "sending"
+
+    play(body, start=False, bounded=bounded)
 
 
 def test_turns_say_how_long_engines_and_how_long_trainers_took():

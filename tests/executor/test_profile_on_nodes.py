@@ -18,6 +18,8 @@ from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.profile_schema import Profile
 
+pytestmark = pytest.mark.engine
+
 SCRIPT = Path(__file__).with_name("profile_on_nodes.py")
 LIMIT_S = 900
 

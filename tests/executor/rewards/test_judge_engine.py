@@ -19,6 +19,7 @@ from rlplan.executor.supervision import Supervisor
 SAMPLES = 24
 
 
+@pytest.mark.engine
 @pytest.mark.timeout(600)
 def test_a_killed_judge_is_replaced_and_every_sample_gets_a_verdict_of_its_choices(tiny_model, loop):
     pytest.importorskip("vllm")
