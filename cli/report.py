@@ -67,9 +67,10 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
 
 def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: bool, as_json: bool) -> int:
     """The report of co-execution groups."""
+    from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.groups.group_report import group_report
-    from ..traces.groups.group_turns import GROUPS_COPY, TURNS
+    from ..traces.groups.group_turns import GROUPS_COPY, TURNS, turns_of
     from ..traces.groups.groups_folder import MOVES
     from ..traces.groups.moves_status import moves_of
     from ..traces.report_state import utc
@@ -82,9 +83,11 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     if html is not None:
         written = [folder / name for folder in (run, *folders.values()) for name in (TURNS, GROUPS_COPY, MOVES)]
         check_target(html, *written, kind="page", force=overwrite)
-    reports = {key: group_report(folder) for key, folder in folders.items()}
+    reports = {}
     for key, folder in folders.items():
-        add_planned_so_far(folder, reports[key])
+        turns = turns_of(folder)
+        reports[key] = group_report(folder, turns)
+        add_planned_so_far(reports[key], turns, load_groups_plan(folder / GROUPS_COPY).rules.interference)
     result = {"groups": reports, "moves": moves_of(run)}
     if html is not None:
         from ..plans.page import group_run_page

@@ -26,7 +26,8 @@ from ..rounds.timeouts import PoolTimeouts
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
 from .groups.member_turns import GroupTurns, before_restart
-from .memory.device_turns import DeviceTurns, no_turns
+from .memory.device_turns import DeviceTurns
+from .memory.no_turns import no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import Recorder, StepRecord
@@ -68,11 +69,10 @@ class TrainingRun:
         way, relay, host = self.settings.weights_way, self.settings.relay, self.turns.ledgers.shared
         self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay, from_host=host)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
-        self.step_number = 0
+        self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
-        self.trainer_restarts = 0
         self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()

@@ -18,8 +18,8 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
   `cores`, by which two cores that both compute do, measured without the executor (interference.py), `besides`, CPU
   seconds that a job's driver and rewards take for each second of its phases, alone on the core that idles then, and
   `background`, CPU seconds in a second that Ray's nodes and the machine take without a job;
-- `plan_error`: the same of `planned`, slowdowns over the same steps by the plan alone: by its mean seconds, which are
-  those of the runs alone by the clock. `planned_long_run` is what the plan says of the long run;
+- `plan_error`: largest relative error of `planned`: a job's slowdown over the same steps, simulated from the mean
+  seconds in the plan, those of the runs alone by the clock. `planned_long_run`: the slowdown that stands in the plan;
 - `same_samples`: share of trained samples with the same prompt, length and reward as alone (`seed_per_sample`);
 - `kills`: processes of the group of two jobs that were killed while it ran (a job's driver, engines, their cores,
   trainer ranks, the actor that gives permits); `lost`: trained samples of the runs alone that are missing after them.

@@ -9,16 +9,15 @@ from statistics import mean
 from typing import Any
 
 from rlplan.planner.groups.simulate.first_steps import (
-    common_steps,
+    common_span,
     first_slowdowns,
-    journal_seats,
     step_ends,
     step_seconds,
+    steps_within,
 )
 from rlplan.plans.schema.groups_plan import load_groups_plan
-from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.groups.group_turns import GroupTurns, read_seat, turns_of
 from rlplan.traces.run_log import TRACE, RunLog, read_run
-from rlplan.traces.trace import read_trace
 
 from .alone_run import WARM, AloneRun
 from .core_speed import CoreSpeed
@@ -33,22 +32,23 @@ def compare(
     by `core_interference`, and a job alone does not suffer that: for it, cores count as faster by that share.
     """
     logs = {name: read_run(out / name / TRACE) for name in alone}
-    began_s, ends = _ends_s(out / TURNS)
-    common = common_steps(ends)
-    begin_s, end_s = max(each[WARM - 1] for each in ends.values()), min(each[-1] for each in ends.values())
+    turns = turns_of(out)
+    ends = _ends_s(turns)
+    begin_s, end_s = common_span(ends)
+    common = steps_within(ends, (begin_s, end_s))
     spans = {name: step_seconds(each, common[name]) for name, each in ends.items()}
-    speeds = [core.speed(began_s + begin_s, began_s + end_s) * (1.0 + core_interference) for core in cores]
+    speeds = [core.speed(turns.began_s + begin_s, turns.began_s + end_s) * (1.0 + core_interference) for core in cores]
     steps = {name: run.seconds(speeds) for name, run in alone.items()}
     alone_s = {name: mean(map(sum, each[WARM:])) for name, each in steps.items()}
     wall_s = {name: mean(step["total_s"] for step in run.log.steps[WARM:]) for name, run in alone.items()}
     plan = load_groups_plan(groups)
-    header = next(iter(read_trace(out / TURNS)))
     counts = {name: len(each) for name, each in steps.items()}
-    replayed = step_ends(header["rule"], journal_seats(header), steps, counts, plan.rules.interference)
+    seats = [read_seat(seat) for seat in turns.seats]
+    replayed = step_ends(turns.rule, seats, steps, counts, plan.rules.interference)
     predicted = {name: step_seconds(each, common[name]) / alone_s[name] for name, each in replayed.items()}
     [group] = plan.groups.values()
     planned_s = {name: member.slowdown.alone_s for name, member in group.jobs.items()}
-    planned = first_slowdowns(header, planned_s, counts, plan.rules.interference)
+    planned = first_slowdowns(turns.rule, seats, planned_s, counts, plan.rules.interference)
     assert planned is not None, "jobs end enough steps"
     slowdowns = {name: spans[name] / alone_s[name] for name in spans}
     return {
@@ -69,15 +69,13 @@ def compare(
     }
 
 
-def _ends_s(journal: Path) -> tuple[float, dict[str, list[float]]]:
-    """The Unix second in which the group began, and by job the seconds since then in which its steps ended: every
-    second of its turns is the training of a step."""
-    header, *events = read_trace(journal)
+def _ends_s(turns: GroupTurns) -> dict[str, list[float]]:
+    """By job, the seconds since the group began in which its steps ended: with the ends of their trainings."""
     ends: dict[str, list[float]] = {}
-    for event in events:
-        if event["event"] == "done":
-            ends.setdefault(event["job"], []).append(float(event["t_s"]))
-    return float(header["began_s"]), {job: each[1::2] for job, each in ends.items()}
+    for turn in turns.turns:
+        if turn.phase == "train" and turn.ended:
+            ends.setdefault(turn.job, []).append(turn.end_s)
+    return ends
 
 
 def _error(predicted: Mapping[str, float], measured: Mapping[str, float]) -> float:

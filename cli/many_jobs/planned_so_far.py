@@ -1,32 +1,29 @@
-"""What a plan of groups says of the steps that its jobs have ended, beside what it says of the long run."""
+"""The slowdowns that a plan of groups predicts for the steps run so far, in its report."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...traces.groups.group_turns import GroupTurns
 
 
-def add_planned_so_far(folder: Path, report: dict[str, Any]) -> None:
+def add_planned_so_far(report: dict[str, Any], turns: GroupTurns, interference: float) -> None:
     """Add `slowdown_planned_so_far` to each job of a group's report (traces/groups/group_report.py): its slowdown over
     as many steps, simulated with the plan's seconds; None where jobs came or went, or started again.
 
-    folder: of the group's runs.
+    Args:
+        turns: the group's journal.
+        interference: of the plan's rules.
     """
     from ...planner.groups.simulate.first_steps import first_slowdowns
-    from ...plans.schema.groups_plan import load_groups_plan
-    from ...traces.groups.group_turns import GROUPS_COPY, TURNS
-    from ...traces.trace import read_trace
+    from ...traces.groups.group_turns import read_seat
 
     jobs: dict[str, Any] = report["jobs"]
-    header = next(iter(read_trace(folder / TURNS)))
-    began_together = {seat["job"] for seat in header["seats"]} == jobs.keys() and not report["left"]
+    unchanged = {seat["job"] for seat in turns.seats} == jobs.keys() and not report["left"]
     planned = None
-    if jobs and began_together and all(row["starts"] == 1 for row in jobs.values()):
-        planned = first_slowdowns(
-            header,
-            {job: row["alone_s"] for job, row in jobs.items()},
-            {job: row["steps"] for job, row in jobs.items()},
-            load_groups_plan(folder / GROUPS_COPY).rules.interference,
-        )
+    if jobs and unchanged and all(row["starts"] == 1 for row in jobs.values()):
+        alone_s, steps = ({job: row[key] for job, row in jobs.items()} for key in ("alone_s", "steps"))
+        planned = first_slowdowns(turns.rule, list(map(read_seat, turns.seats)), alone_s, steps, interference)
     for job, row in jobs.items():
         row["slowdown_planned_so_far"] = None if planned is None else planned[job]

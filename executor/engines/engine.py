@@ -71,7 +71,7 @@ class RolloutEngine:
             if "initialization failed" not in str(error):
                 raise
             log = output_file()
-            where = "" if log is None else f"; the reason is in {log}, on its node"
+            where = "" if log is None else f"; see vLLM's log, {log} on the node of the engine"
             raise ActorFailed(self._config.name, " ".join(str(error).split()) + where) from error
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)

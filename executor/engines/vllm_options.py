@@ -41,8 +41,8 @@ def environment(config: EngineConfig) -> dict[str, str]:
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
         return env
-    # Moved samples, drafts and reloaded weights are written for vLLM's first model runner, which CPUs have alone. For
-    # some models vLLM would take its second one on GPUs.
+    # Moved samples, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
+    # GPUs vLLM would take its second one for some models.
     env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
     env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"

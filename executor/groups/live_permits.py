@@ -38,8 +38,9 @@ from ...rounds.permits.permit_events import (
     WakeAt,
 )
 from ...rounds.permits.permit_machine import PermitMachine
+from ...traces.groups.group_turns import read_seat
 from .member_state import Held, MemberState, executable
-from .turn_journal import TurnJournal, journal_header, read_seat
+from .turn_journal import TurnJournal, journal_header
 
 
 class LivePermits:
@@ -72,8 +73,7 @@ class LivePermits:
         self._members = {seat.job: MemberState(executable(seat)) for seat in seats}
         self._past: dict[str, MemberState] = {}  # that gave their seats up
         self._opened = False
-        self._clock = clock
-        self._last_s = 0.0
+        self._clock, self._last_s = clock, 0.0
         self._journal = TurnJournal(journal, journal_header(group, permit_rule, seats), clock())
         self._journal.open(self._apply)
 

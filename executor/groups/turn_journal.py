@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import Seat
+from ...traces.groups.group_turns import read_seat
 from ...traces.trace import TraceError, TraceWriter, read_trace
 
 DECIDED = "turns"
@@ -28,12 +29,6 @@ def journal_header(group: str, permit_rule: str, seats: Sequence[Seat]) -> dict[
     header = {"group": group, "rule": permit_rule, "seats": [asdict(seat) for seat in seats]}
     read: dict[str, Any] = json.loads(json.dumps(header))
     return read
-
-
-def read_seat(fields: Mapping[str, Any]) -> Seat:
-    """A seat as the journal has it."""
-    pairs = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
-    return Seat(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})
 
 
 class Journalled(NamedTuple):

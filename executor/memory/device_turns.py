@@ -13,12 +13,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
@@ -51,6 +48,8 @@ class DeviceTurns:
         for engine in self._engines.values():
             engine.room, engine.gone = self.room, self._gone
 
+    # -- starts --------------------------------------------------------------------------------------------------------
+
     async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
@@ -66,14 +65,21 @@ class DeviceTurns:
         else:
             engines = sorted(engines, key=lambda engine: engine.config.tp)
             for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
-                await self._go(self._to_starting)
+                await self._free_devices()
                 self._let_start(True)
                 await together(*(engine.start() for engine in batch))
             for name in trainers:
-                await self._go(self._to_starting)
+                await self._free_devices()
                 await self._start_trainer(name)
-        with contextlib.suppress(TrainerDied):  # while engines still started: its run starts it again before any step
-            await self._go(self._to_starting)
+        await self._free_devices()
+
+    async def _free_devices(self) -> TurnsTook:
+        """Put all that has started to sleep. A trainer that died meanwhile counts as absent; its run restarts it."""
+        while True:
+            try:
+                return await self._go(self._to_starting)
+            except TrainerDied as death:
+                self._gone(death.process)
 
     def _to_starting(self, holders: Mapping[str, Holder], states: Mapping[str, State], beside: Beside) -> list[Turn]:
         return to_starting(holders, states, beside, self.ledgers.shared)
@@ -292,9 +298,3 @@ class DeviceTurns:
     def _tell_waiting(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def no_turns() -> DeviceTurns:
-    """Turns of a run whose engines and trainer share nothing: none is ever taken."""
-    fleet: Any = SimpleNamespace(all_engines=list)
-    return DeviceTurns(DeviceLedgers([]), fleet, {})

@@ -7,8 +7,10 @@ from typing import Any
 
 from .numbers import NONE, seconds, times
 
-GROUP_COLUMNS = ("iteration", "alone", "slowdown", "planned", "long run", "at most", "waits to decode", "to train")
-"""Titles of `group_cells`. `planned` is the slowdown over as many steps, `long run` that of the plan."""
+GROUP_COLUMNS = ("iteration", "alone", "slowdown", "planned so far", "long-run plan", "at most",
+                 "waits to decode", "to train")  # fmt: skip
+"""Titles of `group_cells`. `planned so far`: slowdown by the plan for the steps run so far; `long-run plan`:
+the slowdown that stands in the plan."""
 
 
 SWITCH_COLUMNS = ("decode: wake", "sleep", "planned", "train: load", "offload", "planned")

@@ -49,7 +49,7 @@ def test_turns_as_long_as_planned_are_as_slow_as_planned_so_far(run):
         assert row["slowdown_planned_so_far"] == pytest.approx(row["slowdown"])
         assert row["slowdown_predicted"] == 1.1
     text = CliRunner().invoke(report_command, [str(run)]).output
-    assert "planned" in text and "long run" in text
+    assert "planned so far" in text and "long-run plan" in text
 
 
 def test_a_job_that_came_later_leaves_no_plan_of_the_first_steps(run):

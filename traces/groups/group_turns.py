@@ -5,11 +5,13 @@ docs/trace.md lists its events.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
+from ...rounds.permits.permit_events import Seat
 from ..trace import TraceError, read_trace
 
 TURNS = "turns.jsonl"
@@ -48,6 +50,7 @@ class GroupTurns:
         group: id of the group.
         rule: permit rule.
         units: numbers of all units.
+        seats: of the jobs with which it began, as `read_seat` takes them.
         turns: of all jobs, in the order of their ends; those that still ran when the journal was read end with it.
         arrivals: how often each job arrived: once, and once more for each start after a death.
         end_s: time of the last event, in seconds since the group began.
@@ -63,6 +66,7 @@ class GroupTurns:
     group: str
     rule: str
     units: tuple[int, ...]
+    seats: list[dict[str, Any]] = field(default_factory=list)
     turns: list[TurnTaken] = field(default_factory=list)
     arrivals: dict[str, int] = field(default_factory=dict)
     end_s: float = 0.0
@@ -90,6 +94,12 @@ class GroupTurns:
             self.changes.append((now_s, job, False))
 
 
+def read_seat(fields: Mapping[str, Any]) -> Seat:
+    """A seat as the journal has it."""
+    pairs = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
+    return Seat(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})
+
+
 def read_turns(path: Path) -> GroupTurns:
     """Read a journal. Raises TraceError for a damaged one, FileNotFoundError if there is none."""
     running: dict[str, dict[str, Any]] = {}
@@ -100,7 +110,7 @@ def read_turns(path: Path) -> GroupTurns:
     try:
         first = events[0]
         units = {unit for seat in first["seats"] for phase in seat["units"] for unit in phase}
-        read = GroupTurns(str(first["group"]), str(first["rule"]), tuple(sorted(units)))
+        read = GroupTurns(str(first["group"]), str(first["rule"]), tuple(sorted(units)), list(first["seats"]))
         read.arrivals = {seat["job"]: 0 for seat in first["seats"]}
         read.began_s, read.seated, read.absent = float(first["began_s"]), list(read.arrivals), set(read.arrivals)
 

@@ -8,7 +8,6 @@ a short run measured is compared with the same steps of a simulation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ....rounds.permits.permit_events import Seat
 from ....rounds.permits.permit_machine import PermitMachine
@@ -18,12 +17,7 @@ from .permit_simulator import TrueTurns, simulate_turns
 Draws = Sequence[tuple[float, float]]
 
 MOST_STEPS = 2000
-"""Steps of a job after which the slowdown of the long run says it all, and no simulation is worth its seconds."""
-
-
-def journal_seats(header: Mapping[str, Any]) -> list[Seat]:
-    """Seats of the jobs with which a group began, from the first line of its journal."""
-    return [Seat(**{key: _tuples(value) for key, value in seat.items()}) for seat in header["seats"]]
+"""Most steps of a job that are simulated: after more, its slowdown is that of the long run."""
 
 
 def step_ends(
@@ -46,11 +40,15 @@ def step_ends(
     raise AssertionError("turns never end")
 
 
-def common_steps(ends_s: Mapping[str, Sequence[float]]) -> dict[str, list[int]]:
-    """Indices of each job's steps that end while all jobs run and are warm: from the last job's step number WARM to the
-    end of the first job that is done."""
-    begin_s, end_s = max(each[WARM - 1] for each in ends_s.values()), min(each[-1] for each in ends_s.values())
-    return {job: [n for n, t in enumerate(each) if begin_s <= t <= end_s] for job, each in ends_s.items()}
+def common_span(ends_s: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """(begin, end), in seconds, of the time in which all jobs run and are warm: from the last job's step number WARM to
+    the end of the first job that is done."""
+    return max(each[WARM - 1] for each in ends_s.values()), min(each[-1] for each in ends_s.values())
+
+
+def steps_within(ends_s: Mapping[str, Sequence[float]], span_s: tuple[float, float]) -> dict[str, list[int]]:
+    """Indices of each job's steps that end within a span of seconds."""
+    return {job: [n for n, t in enumerate(each) if span_s[0] <= t <= span_s[1]] for job, each in ends_s.items()}
 
 
 def step_seconds(ends_s: Sequence[float], steps: Sequence[int]) -> float:
@@ -61,26 +59,25 @@ def step_seconds(ends_s: Sequence[float], steps: Sequence[int]) -> float:
 
 
 def first_slowdowns(
-    header: Mapping[str, Any], alone_s: Mapping[str, float], steps: Mapping[str, int], interference: float
+    permit_rule: str,
+    seats: Sequence[Seat],
+    alone_s: Mapping[str, float],
+    steps: Mapping[str, int],
+    interference: float,
 ) -> dict[str, float] | None:
     """Slowdown of each job over its first steps, with the mean seconds of phases that the plan has, while all jobs run;
     None if a job ends fewer than two steps in that time, or has ended more than MOST_STEPS.
 
     Args:
-        header: first line of the group's journal.
+        seats: of the jobs with which the group began.
         alone_s: by job, seconds of an iteration alone.
         steps: by job, steps that it ended.
     """
-    seats = journal_seats(header)
     if min(steps.values()) <= WARM or max(steps.values()) > MOST_STEPS:
         return None
-    ends = step_ends(header["rule"], seats, {seat.job: [seat.expected_s] for seat in seats}, steps, interference)
+    ends = step_ends(permit_rule, seats, {seat.job: [seat.expected_s] for seat in seats}, steps, interference)
     ends = {job: each[: steps[job]] for job, each in ends.items()}
-    common = common_steps(ends)
+    common = steps_within(ends, common_span(ends))
     if min(map(len, common.values())) < 2:
         return None
     return {seat.job: step_seconds(ends[seat.job], common[seat.job]) / alone_s[seat.job] for seat in seats}
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -180,7 +180,7 @@ def test_a_death_between_calls_is_known_before_the_next_one():
 def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does_not_end_the_run(monkeypatch):
     """`load` kills the trainer in the first recovery; the run comes back to its checkpoint each time."""
     from rlplan.executor import loop
-    from rlplan.executor.memory.device_turns import no_turns
+    from rlplan.executor.memory.no_turns import no_turns
     from rlplan.executor.records.run_checkpoints import RunCheckpoints
     from rlplan.executor.run import TrainingRun
     from rlplan.executor.weights.sync import WeightSync

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.planner.groups.simulate.first_steps import MOST_STEPS, common_steps, first_slowdowns, step_ends
+from rlplan.planner.groups.simulate.first_steps import (
+    MOST_STEPS,
+    common_span,
+    first_slowdowns,
+    step_ends,
+    steps_within,
+)
 from rlplan.rounds.permits.permit_events import Seat
 
 UNITS = ((0,), (1,))
 
 
-def header(seconds: dict[str, tuple[float, float]], rule: str, bound: float = 2.4) -> dict[str, object]:
-    """The first line of a journal of jobs on one unit to decode and one to train."""
-    seats = [
-        {"job": job, "units": [[0], [1]], "expected_s": list(each), "pace_s": bound * sum(each)}
-        for job, each in seconds.items()
-    ]
-    return {"rule": rule, "seats": seats}
-
-
 def slowdowns(seconds: dict[str, tuple[float, float]], rule: str, steps: int, interference: float = 0.0):
+    """First slowdowns of jobs on one unit to decode and one to train, with bounds of 2.4."""
     alone_s = {job: sum(each) for job, each in seconds.items()}
-    return first_slowdowns(header(seconds, rule), alone_s, dict.fromkeys(seconds, steps), interference)
+    seats = [Seat(job, UNITS, each, pace_s=2.4 * sum(each)) for job, each in seconds.items()]
+    return first_slowdowns(rule, seats, alone_s, dict.fromkeys(seconds, steps), interference)
 
 
 def test_two_equal_jobs_fit_into_each_other_and_three_wait_for_one_another():
@@ -50,4 +49,6 @@ def test_seconds_of_each_step_are_drawn_in_their_order():
     seats = [Seat("a", UNITS, (1.0, 1.0))]
     ends = step_ends("first_come", seats, {"a": [(1.0, 2.0), (3.0, 4.0)]}, {"a": 3}, 0.5)
     assert ends == {"a": [3.0, 10.0, 13.0]}
-    assert common_steps({"a": [1.0, 2.0, 3.0, 4.0], "b": [1.5, 3.5, 5.0]}) == {"a": [3], "b": [1]}
+    both = {"a": [1.0, 2.0, 3.0, 4.0], "b": [1.5, 3.5, 5.0]}
+    assert common_span(both) == (3.5, 4.0)
+    assert steps_within(both, (3.5, 4.0)) == {"a": [3], "b": [1]}
