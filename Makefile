@@ -49,7 +49,7 @@ demo: setup
 
 # A file's tests share fixtures, so they stay in one process; engines want the cores for themselves.
 test: setup lint types docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not engine"
 	$(BIN)/python -m pytest -m engine
 
 # `make test` draws the same hypothesis examples each time, so that it says what a change broke; this draws new ones.

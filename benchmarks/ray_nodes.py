@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rlplan.executor.actors import RAY_SETTINGS
+
 START_S = 180.0
 OBJECT_STORE_BYTES = 100 * 1024**2
 
@@ -45,7 +47,7 @@ class RayNodes:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.ray_nodes"],
             cwd=Path(__file__).resolve().parents[1],
-            env={**os.environ, "RAY_TMPDIR": self._folder.name, "RAY_worker_niceness": "0"},
+            env={**os.environ, "RAY_TMPDIR": self._folder.name, **RAY_SETTINGS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

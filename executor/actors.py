@@ -19,6 +19,16 @@ from .placement.cluster_address import cluster_address
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
 CONNECT_S = 20.0
+
+RAY_SETTINGS = {
+    # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
+    "RAY_worker_niceness": "0",
+    # Ray would start a worker for each core in advance, while engines start. Actors here have an environment of their
+    # own, so that each gets a new process, and those in advance would stay idle.
+    "RAY_prestart_worker_first_driver": "0",
+}
+"""Environment of Ray's own processes, where this tool starts them."""
+
 OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 """Ray's environment variable: with 0 it leaves an actor that was given no GPU its CUDA_VISIBLE_DEVICES."""
 
@@ -33,8 +43,8 @@ def start_ray() -> bool:
     if ray.is_initialized():
         return address is None
     os.environ.setdefault(OVERRIDE, "0")
-    # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
     _keep_standard_output_clean()
     # Ray's logs and dashboards are not this tool's output.
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}

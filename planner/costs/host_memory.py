@@ -93,9 +93,13 @@ def host_bytes_of_rank(
 ) -> tuple[float, ...]:
     """Bytes of host memory that one trainer rank of a layout holds, in each phase; `alone`: on a pool without
     engines."""
-    return tuple(
-        sum(trainers_on_host(profile, pool, weight_bytes, layout, 1, phase, alone).values()) for phase in PHASES
-    )
+
+    def held(phase: Phase) -> float:
+        return sum(trainers_on_host(profile, pool, weight_bytes, layout, 1, phase, alone).values())
+
+    if pool.accelerators.kind == "cpu":
+        return tuple(held(phase) for phase in PHASES)
+    return (held(PHASES[0]),) * len(PHASES)  # a rank on a GPU holds the same in every phase
 
 
 def ranks_on_node(layout: UpdateLayout, nodes: int) -> int:

@@ -10,6 +10,9 @@ The compiled simulator gets draws as arrays, the reference gets them sample by s
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +37,42 @@ def prompt_parts(prompt: str) -> tuple[int, int]:
     return int(number), int(stream)
 
 
+class _Order:
+    """Indices of the traced prompts behind synthetic ones 0, 1, …: in each block all of them, in random order."""
+
+    def __init__(self, seed: int, prompts: int) -> None:
+        self._seed, self._prompts = seed, prompts
+        self._indices: Numbers = np.empty(0, dtype=np.int64)
+
+    def of(self, numbers: Numbers) -> Numbers:
+        """Indices of the traced prompts behind `numbers`."""
+        prompts = self._prompts
+        blocks = int(numbers.max()) // prompts + 1 if len(numbers) else 0
+        before = len(self._indices) // prompts
+        if before < blocks:
+            # Twice as many as asked for, so that a count that creeps up costs little.
+            more = [np.random.default_rng([self._seed, 1, b]).permutation(prompts) for b in range(before, 2 * blocks)]
+            self._indices = np.concatenate([self._indices, *more])
+        return self._indices[numbers]
+
+
+@lru_cache(maxsize=16)
+def _order(seed: int, prompts: int) -> _Order:
+    """The order of one seed, which models of as many prompts share: to draw it costs more than to simulate by it."""
+    return _Order(seed, prompts)
+
+
+def _picks(seed: tuple[int, ...], count: int, shape: tuple[int, ...]) -> NDArray[np.unsignedinteger[Any]]:
+    """Random whole numbers below `count`, in the smallest type that holds them."""
+    drawn = np.random.default_rng(list(seed)).integers(count, size=shape)
+    return drawn.astype(np.min_scalar_type(count - 1))
+
+
+# The error of a length trace is that of many models on the same random numbers, so they are kept: tens of megabytes.
+_chunk_picks = lru_cache(maxsize=512)(_picks)
+_late_picks = lru_cache(maxsize=8192)(_picks)
+
+
 class Draws:
     """All random draws of a solve: a function of (model, seed, width) and the prompt, stream and occurrence.
 
@@ -45,9 +84,11 @@ class Draws:
         self.model = model
         self.seed = seed
         self.width = width
-        self._order = np.empty(0, dtype=np.int64)
+        self._order = _order(seed, len(model.prompt_ids))
         self._chunks: dict[tuple[int, int], Tokens] = {}
         self._late: dict[tuple[int, int, int], Tokens] = {}
+        self._lengths = model.tables.astype(np.int32)
+        self._count = model.tables.shape[1]
         self._prompt_tokens = model.prompt_tokens.astype(np.int32)
         self._reward_counts = np.array([len(r) for r in model.rewards], dtype=np.uint64)
         self._rewards = np.zeros((len(model.rewards), max(len(r) for r in model.rewards)))
@@ -62,16 +103,7 @@ class Draws:
 
     def traced_of(self, numbers: Numbers) -> Numbers:
         """Indices of the traced prompts behind synthetic ones."""
-        prompts = len(self.model.prompt_ids)
-        blocks = int(numbers.max()) // prompts + 1 if len(numbers) else 0
-        if len(self._order) < blocks * prompts:
-            blocks_before = len(self._order) // prompts
-            # Twice as many as asked for, so that a count that creeps up costs little.
-            more = [
-                np.random.default_rng([self.seed, 1, b]).permutation(prompts) for b in range(blocks_before, 2 * blocks)
-            ]
-            self._order = np.concatenate([self._order, *more])
-        return self._order[numbers]
+        return self._order.of(numbers)
 
     def prompt_tokens(self, prompt: str) -> int:
         """Tokens of a prompt."""
@@ -95,9 +127,8 @@ class Draws:
     def _chunk(self, chunk: int, stream: int) -> Tokens:
         if (chunk, stream) not in self._chunks:
             indices = self.traced_of(np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK))
-            rng = np.random.default_rng([self.seed, 2, stream, chunk])
-            drawn = self.model.draw_many(indices, (FIRST, self.width), rng)
-            self._chunks[chunk, stream] = drawn.astype(np.int32)
+            seed, shape = (self.seed, 2, stream, chunk), (_CHUNK, FIRST, self.width)
+            self._chunks[chunk, stream] = self._lengths[indices[:, None, None], _chunk_picks(seed, self._count, shape)]
         return self._chunks[chunk, stream]
 
     def row(self, number: int, stream: int, occurrence: int) -> Tokens:
@@ -105,13 +136,22 @@ class Draws:
         if occurrence < FIRST:
             row: Tokens = self._chunk(number // _CHUNK, stream)[number % _CHUNK, occurrence]
             return row
-        block, place = divmod(occurrence - FIRST, _BLOCK)
-        if (number, stream, block) not in self._late:
-            rng = np.random.default_rng([self.seed, 3, stream, number, block])
-            drawn = self.model.draw_many(self.traced_of(np.array([number])), (_BLOCK, self.width), rng)
-            self._late[number, stream, block] = drawn[0].astype(np.int32)
-        late: Tokens = self._late[number, stream, block][place]
+        late: Tokens = self.later(number, stream, occurrence, occurrence + 1)[0]
         return late
+
+    def later(self, number: int, stream: int, first: int, end: int) -> Tokens:
+        """Lengths of the draws `first` to `end - 1` of a prompt, of which FIRST come before; shape (draws, width)."""
+        blocks = range((first - FIRST) // _BLOCK, (end - 1 - FIRST) // _BLOCK + 1)
+        lengths = [self._late_block(number, stream, block) for block in blocks]
+        begin = FIRST + blocks.start * _BLOCK
+        return (lengths[0] if len(lengths) == 1 else np.concatenate(lengths))[first - begin : end - begin]
+
+    def _late_block(self, number: int, stream: int, block: int) -> Tokens:
+        if (number, stream, block) not in self._late:
+            seed, shape = (self.seed, 3, stream, number, block), (1, _BLOCK, self.width)
+            row: Tokens = self._lengths[self.traced(number)]
+            self._late[number, stream, block] = row[_late_picks(seed, self._count, shape)[0]]
+        return self._late[number, stream, block]
 
     def first(self, prompt: str, group_size: int) -> int:
         """Sum of the lengths of the prompt's first draw in stream 0: the control that bias is measured against."""

@@ -19,8 +19,19 @@ SIZES = (1, 2, 4, 8)
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
+_last: tuple[TrainLaw, TrainPhysics] | None = None
+"""The law that was asked for last, and its physics: a solve asks a million times for that of one profile."""
+
+
 def physics_of(law: TrainLaw) -> TrainPhysics:
     """Training physics of a profile's law. Raises ValueError when its model or its accelerator is in no table."""
+    global _last
+    if _last is None or _last[0] is not law:
+        _last = law, _physics_of(law)
+    return _last[1]
+
+
+def _physics_of(law: TrainLaw) -> TrainPhysics:
     from ..architecture import ARCHITECTURES
     from ..hardware import GPUS
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,14 @@ from .conftest import heavy_trace, laptop, small_job, small_profile
 QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
 
 
+@cache
 def solved(
     profile: Callable[[Profile], Profile] = lambda profile: profile, passes: Sequence[Pass] = QUICK, **options: Any
 ) -> Documents:
-    """A job of 8 x 4 on the small machine, which `profile` may change, with its plan; `options` go to the solver."""
+    """A job of 8 x 4 on the small machine, which `profile` may change, with its plan; `options` go to the solver.
+
+    Solved once for all tests, which change nothing in it.
+    """
 
     def file(name: str) -> InputFile:
         return InputFile(path=name, sha256="0" * 64)

@@ -23,6 +23,7 @@ SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 
 
 QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
+SOLVED: dict[str | None, Plan] = {}
 
 
 def quick(*arguments, **options):
@@ -44,6 +45,18 @@ def given(make_cluster, make_profile, make_trace, inputs):
     )
 
 
+@pytest.fixture
+def small(given, make_job):
+    """`small(mode)`: the plan of the small job, solved once for all tests."""
+
+    def plan_of(mode=None):
+        if mode not in SOLVED:
+            SOLVED[mode] = quick(*given(make_job(SMALL)), mode=mode)
+        return SOLVED[mode]
+
+    return plan_of
+
+
 def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, make_job, make_cluster) -> None:
     arguments = given(make_job())
     plan = solve(*arguments).plan
@@ -63,19 +76,19 @@ def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, 
     assert run.seconds_per_sample() == pytest.approx(plan.predicted.seconds_per_sample, rel=0.1)
 
 
-def test_solving_again_gives_the_same_bytes(given, make_job) -> None:
+def test_solving_again_gives_the_same_bytes(given, make_job, small) -> None:
     job = make_job(SMALL)
-    first, second = quick(*given(job)), quick(*given(job))
+    first, second = small(), quick(*given(job))
     assert without_volatile(first) == without_volatile(second)
     assert without_volatile(quick(*given(job), seed=1)) != without_volatile(first)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be pinned here")
-def test_a_search_that_a_limit_cut_gives_the_same_bytes_and_a_bound_that_holds(given, make_job) -> None:
+def test_a_search_that_a_limit_cut_gives_the_same_bytes_and_a_bound_that_holds(given, make_job, small) -> None:
     job = make_job(SMALL)
     first, second = quick(*given(job), max_nodes=0), quick(*given(job), max_nodes=0)
     assert without_volatile(first) == without_volatile(second)
-    whole = quick(*given(job))
+    whole = small()
     assert whole.solver.status == "optimal"
     assert first.solver.bound <= whole.solver.reached <= first.solver.reached * (1 + 1e-6)
 
@@ -104,8 +117,8 @@ def test_for_usd_a_plan_on_gpus_may_leave_nodes_unused(given, make_job, make_clu
     assert list(misfits(cheap, cluster, job, None)) == []
 
 
-def test_the_front_trades_bias_for_speed_and_holds_the_plan(given, make_job) -> None:
-    plan = quick(*given(make_job(SMALL)))
+def test_the_front_trades_bias_for_speed_and_holds_the_plan(small) -> None:
+    plan = small()
     points = plan.predicted.front
     assert [p.chosen for p in points].count(True) == 1
     biases = [abs(1 - p.length_ratio) for p in points]
@@ -117,9 +130,9 @@ def test_the_front_trades_bias_for_speed_and_holds_the_plan(given, make_job) -> 
     )
 
 
-def test_one_core_and_all_cores_give_the_same_bytes(given, make_job) -> None:
+def test_one_core_and_all_cores_give_the_same_bytes(given, make_job, small) -> None:
     cores = os.sched_getaffinity(0)
-    every = quick(*given(make_job(SMALL)))
+    every = small()
     try:
         os.sched_setaffinity(0, {min(cores)})
         one = quick(*given(make_job(SMALL)))
@@ -146,34 +159,32 @@ def test_predictions_add_up(given, make_job) -> None:
     assert predicted.usd_per_1k_samples == pytest.approx(0.1 * predicted.seconds_per_sample)
 
 
-def test_a_forced_sync_plan_is_its_own_baseline(given, make_job) -> None:
-    plan = quick(*given(make_job(SMALL)), mode="sync")
+def test_a_forced_sync_plan_is_its_own_baseline(small) -> None:
+    plan = small("sync")
     assert plan.job.bias.mode == "sync" and plan.job.rounds.long is None
     assert plan.predicted.seconds_per_sample == plan.predicted.baseline.seconds_per_sample
     assert plan.predicted.length_ratio == 1.0
 
 
-def test_a_budget_lets_biased_modes_in_and_is_kept(given, make_job) -> None:
+def test_a_budget_lets_biased_modes_in_and_is_kept(given, make_job, small) -> None:
     arguments = given(make_job(SMALL))
-    free, half = quick(*arguments, mode="race"), quick(*arguments, bias_budget=0.5)
+    free, half = small("race"), quick(*arguments, bias_budget=0.5)
     assert half.job.bias.mode == "race" and half.job.bias.budget == 0.5
     assert half.predicted.seconds_per_sample >= free.predicted.seconds_per_sample
     with pytest.raises(Infeasible, match="bias budget"):
         quick(*arguments, mode="race", bias_budget=0.001)
 
 
-def test_an_slo_that_only_sync_could_keep_or_nobody_is_respected(given, make_job) -> None:
-    unbound = quick(*given(make_job(SMALL)))
-    baseline = unbound.predicted.baseline.step_s.p95
-    limit = 1.02 * baseline
+def test_an_slo_that_only_sync_could_keep_or_nobody_is_respected(given, make_job, small) -> None:
+    limit = 1.02 * small().predicted.baseline.step_s.p95
     bound = quick(*given(make_job(SMALL, slo={"step_p95_s": limit})))
     assert bound.predicted.step_s.p95 <= limit
     with pytest.raises(Infeasible, match="step_p95_s"):
         quick(*given(make_job(SMALL, slo={"step_p95_s": 0.01})))
 
 
-def test_the_lowest_p95_that_is_told_is_one_that_may_be_kept(given, make_job) -> None:
-    sync = quick(*given(make_job(SMALL)), mode="sync").predicted.step_s.p95
+def test_the_lowest_p95_that_is_told_is_one_that_may_be_kept(given, make_job, small) -> None:
+    sync = small("sync").predicted.step_s.p95
     told = []
     for limit in (0.01, 0.6 * sync):
         with pytest.raises(Infeasible, match="lowest p95") as error:
@@ -183,9 +194,8 @@ def test_the_lowest_p95_that_is_told_is_one_that_may_be_kept(given, make_job) ->
     assert quick(*given(make_job(SMALL, slo={"step_p95_s": 1.1 * told[0]}))).predicted.step_s.p95 <= 1.2 * told[0]
 
 
-def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
-    plan = quick(*given(make_job(SMALL)))
-    why = plan.job.why
+def test_why_names_an_alternative_for_each_decision(small) -> None:
+    why = small().job.why
     assert {"bias.mode", "rounds.short.issue.prompts", "rounds.short.cutoff_tokens", "rounds.long.issue.copies"} <= set(
         why
     )
@@ -198,10 +208,10 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     assert costly and all(", the rest kept (" in text or ", the rest chosen anew (" in text for text in costly)
 
 
-def test_dynamic_sampling_is_simulated_with_the_traces_rewards(given, make_job, make_trace) -> None:
+def test_dynamic_sampling_is_simulated_with_the_traces_rewards(given, make_job, small) -> None:
     algorithm = {"name": "grpo", "learning_rate": 1e-3, "dynamic_sampling": True}
     plan = quick(*given(make_job(SMALL, algorithm=algorithm)), mode="exact")
-    plain = quick(*given(make_job(SMALL)), mode="exact")
+    plain = small("exact")
     # With rewards of 0 and 1 at even odds one group of 4 in 8 is flat, and is made up for.
     assert plan.predicted.baseline.seconds_per_sample > 1.02 * plain.predicted.baseline.seconds_per_sample
 
@@ -252,8 +262,8 @@ def test_a_job_with_a_higher_cap_than_the_traces_is_planned_on_longer_rounds(giv
         assert rollout_s(2048) > within
 
 
-def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_job, make_cluster) -> None:
-    roomy = quick(*given(make_job(SMALL)), mode="exact").job.rounds
+def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_job, make_cluster, small) -> None:
+    roomy = small("exact").job.rounds
     # One set of engines is 5 or 8 GB here, so 9 GB hold either but not both.
     tight = quick(*given(make_job(SMALL), cluster=make_cluster(host_memory_bytes=9 * 10**9)), mode="exact").job.rounds
     assert roomy.long is not None and tight.long is not None

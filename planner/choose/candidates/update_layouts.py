@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
@@ -95,6 +98,28 @@ def _runs(model: ModelShape | None, for_any: bool) -> Runs:
     return lambda layout: for_any or not any(update_faults(layout, model))
 
 
+class _Rivals:
+    """Which of some updates beat one of them. As arrays: a law gives thousands, of which each has all as rivals."""
+
+    def __init__(self, costs: Sequence[TrainCost], host: HostBytes) -> None:
+        terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, c.per_sample_s, *host.get(c, ())) for c in costs]
+        self._terms = np.array(terms, dtype=np.float64)
+        self._above = self._terms * (1 + ROUNDING)
+        self._complexity = np.array([_complexity(cost.layout) for cost in costs])
+        self._savings = np.array([_savings(cost.layout) for cost in costs])
+
+    def beating(self, number: int) -> NDArray[np.bool_]:
+        """Which updates are no more complex than update `number`, take no more host memory and are faster, whatever is
+        trained; or are equal in all of it, and save less memory."""
+        never_more = (self._terms <= self._above[number]).all(axis=1)
+        somewhere_less = (self._terms[number] > self._above).any(axis=1)
+        no_more_complex = self._complexity <= self._complexity[number]
+        beating: NDArray[np.bool_] = (
+            never_more & no_more_complex & (somewhere_less | (self._savings < self._savings[number]))
+        )
+        return beating
+
+
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
     """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained, and
     takes no more host memory. Ties within the error go to the simplest (ties.py), so simpler updates stay.
@@ -103,11 +128,12 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT
     faster update whose replicas are larger may train nothing there. It trains on at least as many of any number of
     accelerators if its replicas divide the other's.
     """
-
-    def beaten(t: TrainCost, rival: TrainCost) -> bool:
-        return _beats(rival, t, host) and not (hand_over and t.layout.replica % rival.layout.replica)
-
-    return [t for t in costs if not any(beaten(t, rival) for rival in costs)]
+    rivals, replicas = _Rivals(costs, host), np.array([cost.layout.replica for cost in costs])
+    return [
+        cost
+        for number, cost in enumerate(costs)
+        if not (rivals.beating(number) & (not hand_over or replicas[number] % replicas == 0)).any()
+    ]
 
 
 def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
@@ -120,19 +146,18 @@ def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostB
     of_sharding: dict[tuple[int, ...], list[TrainCost]] = {}
     for cost in costs:
         of_sharding.setdefault(sharding_of(cost.layout), []).append(cost)
-    kept = {sharding: _unbeaten(alike, False, host) for sharding, alike in of_sharding.items()}
-
-    def beaten(alike: Sequence[TrainCost], others: Sequence[TrainCost]) -> bool:
-        if hand_over and alike[0].layout.replica % others[0].layout.replica:
-            return False
-        return all(any(_beats(other, cost, host) for other in others) for cost in alike)
-
-    return [
-        cost
-        for sharding, alike in kept.items()
-        if not any(beaten(alike, others) for other, others in kept.items() if other != sharding)
-        for cost in alike
-    ]
+    kept = [_unbeaten(alike, False, host) for alike in of_sharding.values()]
+    every = [cost for alike in kept for cost in alike]
+    rivals = _Rivals(every, host)
+    place = np.array([sharding for sharding, alike in enumerate(kept) for _ in alike])
+    replicas = [alike[0].layout.replica for alike in kept]
+    unbeaten = []
+    for sharding, alike in enumerate(kept):
+        numbers = np.flatnonzero(place == sharding)
+        beating = set.intersection(*(set(place[rivals.beating(number)].tolist()) for number in numbers)) - {sharding}
+        if not any(not hand_over or replicas[sharding] % replicas[other] == 0 for other in beating):
+            unbeaten += alike
+    return unbeaten
 
 
 def sharding_of(layout: UpdateLayout) -> tuple[int, ...]:
@@ -140,26 +165,9 @@ def sharding_of(layout: UpdateLayout) -> tuple[int, ...]:
     return layout.dp, layout.tp, layout.pp, layout.cp, layout.sp, layout.ep
 
 
-def _beats(cost: TrainCost, rival: TrainCost, host: HostBytes) -> bool:
-    """Whether an update is no more complex than its rival, takes no more host memory and is faster, whatever is
-    trained; or equal in all of it, and saves less memory."""
-
-    def terms(t: TrainCost) -> tuple[float, ...]:
-        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s, *host.get(t, ())
-
-    if _complexity(cost.layout) > _complexity(rival.layout):
-        return False
-    pairs = list(zip(terms(cost), terms(rival), strict=True))
-    if any(ours > theirs * (1 + ROUNDING) for ours, theirs in pairs):
-        return False
-    if any(theirs > ours * (1 + ROUNDING) for ours, theirs in pairs):
-        return True
-    return _savings(cost.layout) < _savings(rival.layout)
-
-
-def _savings(layout: UpdateLayout) -> tuple[bool, int]:
-    """How much is done to save memory."""
-    return layout.offload, RECOMPUTES.index(layout.recompute)
+def _savings(layout: UpdateLayout) -> int:
+    """How much is done to save memory: first by offloading, then by recomputation."""
+    return len(RECOMPUTES) * layout.offload + RECOMPUTES.index(layout.recompute)
 
 
 def _complexity(layout: UpdateLayout) -> int:

@@ -234,7 +234,7 @@ class LongColumn:
             while True:
                 drawn_rows = len(rows)
                 if drawn > drawn_rows:
-                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(drawn_rows, drawn)])
+                    more = self._setting.draws.later(number, stream, drawn_rows, drawn)
                     rows = np.concatenate([rows, more])
                     if first >= drawn_rows:
                         first = drawn_rows + int(np.append(more[:, :size].max(axis=1) > cutoff_tokens, True).argmax())

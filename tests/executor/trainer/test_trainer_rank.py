@@ -1,6 +1,6 @@
 """The trainer against plain Hugging Face forwards, and against itself with other orders, splits and numbers of ranks.
 
-Run as a script this file is one rank of a sharded trainer (see `two_ranks`).
+Run as a script this file is one rank of a sharded trainer (see `several_ranks`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import dataclasses
 import json
 import math
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -525,15 +524,10 @@ LAYOUTS: dict[str, dict[str, int]] = {
 def several_ranks(model: str, folder: Path, prompts: int, layout: str) -> dict[str, float]:
     """Train two steps on gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step."""
     folder.mkdir()
-    command = [sys.executable, __file__, model, str(folder), str(prompts), layout]
+    from ..rank_processes import run_ranks  # the ranks themselves, which run this file as a script, have no package
+
     count = LAYOUTS[layout]["ranks"]
-    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(count)]
-    try:
-        errors = [rank.communicate(timeout=RANK_DEADLINE_S)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * count, "\n".join(errors)
+    run_ranks(__file__, [model, str(folder), str(prompts), layout], count, folder, RANK_DEADLINE_S)
     metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(count)]
     for of_rank in metrics:
         del of_rank["seconds"]

@@ -21,6 +21,8 @@ from rlplan.executor.weights.transfer.boxes import owners
 from rlplan.executor.weights.transfer.bucket_plan import bucket_plan
 from rlplan.executor.weights.transfer.held_parameters import checkpoint_sources, held_box, holdings
 
+from ..rank_processes import CONTEXT
+
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -101,7 +103,7 @@ def _hold(rank: int, folder: str) -> None:
 def test_what_each_rank_of_fsdp_on_tensor_parallelism_holds_is_the_box_that_is_said_and_all_of_it_is_held(
     tmp_path: Path,
 ) -> None:
-    mp.spawn(_hold, (str(tmp_path),), nprocs=4)
+    mp.start_processes(_hold, (str(tmp_path),), nprocs=4, start_method=CONTEXT.get_start_method())
     ranks = [torch.load(tmp_path / str(rank), weights_only=False) for rank in range(4)]
     for name, whole in ranks[0]["whole"].items():
         for rank in ranks:

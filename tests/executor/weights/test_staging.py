@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def holds(found: State, factor: float) -> bool:
     return int(found["counters"]["version"]) == 3
 
 
-def run_rank(layout: str, folder: Path, do: str, rank: int, ranks: int) -> None:
+def run_rank(layout: str, folder: Path, do: str, ranks: int, rank: int) -> None:
     """`write` a state, or `load` what is there."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{do}", rank=rank, world_size=ranks)
     live = state(layout, 1.0)
@@ -87,17 +86,10 @@ def run_rank(layout: str, folder: Path, do: str, rank: int, ranks: int) -> None:
 
 
 def together(layout: str, folder: Path, do: str) -> None:
+    from ..rank_processes import run_ranks  # the ranks themselves, which run this file as a script, have no package
+
     ranks = 4 if " x " in layout else 2
-    command = [sys.executable, __file__, layout, str(folder), do]
-    started = [
-        subprocess.Popen([*command, str(rank), str(ranks)], stderr=subprocess.PIPE, text=True) for rank in range(ranks)
-    ]
-    try:
-        errors = [rank.communicate(timeout=RANK_DEADLINE_S)[1] for rank in started]
-    finally:
-        for rank in started:
-            rank.kill()
-    assert [rank.returncode for rank in started] == [0] * ranks, "\n".join(errors)
+    run_ranks(__file__, [layout, str(folder), do, str(ranks)], ranks, folder, RANK_DEADLINE_S)
 
 
 @pytest.mark.parametrize(("written", "read"), [("fsdp 2", "tp 2"), ("fsdp 2 x tp 2", "fsdp 2")])

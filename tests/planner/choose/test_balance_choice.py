@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
@@ -17,21 +18,30 @@ from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.rounds.balancing.balance_spec import BalanceSpec
 
 QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
+SOLVED: dict = {}
+
+
+@pytest.fixture(autouse=True)
+def few_traces(monkeypatch):
+    """The error that lengths leave, which no test here looks at, by two simulated traces: balanced rounds take long."""
+    monkeypatch.setattr(length_error, "TRACES", 2)
 
 
 @pytest.fixture
 def solved(make_cluster, make_profile, make_rollout, make_trace, make_job, inputs):
-    """The plan of a job whose steps cost by running sequence, so that engines that end early are a loss."""
+    """The plan of a job whose steps cost by running sequence, so that engines that end early are a loss.
+
+    Each is solved once for all tests.
+    """
 
     def solve_job(mode, balance, per_sequence=3e-3):
         profile = make_profile(rollout=[make_rollout(1, 2, 0.004, per_sequence)])
         search = {"tp": [1], "micro_batch_tokens": [2048], **({"balance": True} if balance else {})}
-        job = make_job(search=search)
-        return (
-            solve(make_cluster(), job, profile, make_trace(), inputs, SolveOptions(mode=mode, passes=QUICK)),
-            job,
-            profile,
-        )
+        job, key = make_job(search=search), (mode, balance, per_sequence)
+        if key not in SOLVED:
+            options = SolveOptions(mode=mode, passes=QUICK)
+            SOLVED[key] = solve(make_cluster(), job, profile, make_trace(), inputs, options)
+        return SOLVED[key], job, profile
 
     return solve_job
 

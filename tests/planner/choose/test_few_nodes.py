@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from rlplan.planner.choose.cycle_cost import length_ratio
@@ -19,6 +21,7 @@ def with_host_memory(host_memory_bytes: int, nodes: int = 2):
     return cluster.model_copy(update={"pools": {"main": pool}})
 
 
+@cache
 def dearest(host_memory_bytes: int) -> Documents:
     base = solved(mode="exact")
     cluster = with_host_memory(host_memory_bytes)

@@ -26,6 +26,7 @@ from ..conftest import heavy_trace, laptop, small_job, small_profile, spread
 from ..gpu_run import gpu_cluster, solved_on_gpus
 
 QUICK = (Pass(6, 3, math.inf), Pass(24, 10, 0.1))
+SOLVED: dict[str, Solved] = {}
 
 
 def scoring(seconds: float) -> Reward:
@@ -33,11 +34,15 @@ def scoring(seconds: float) -> Reward:
     return Reward(workers=1, latency=spread(seconds), per_sample_s=seconds)
 
 
-def solved(inputs: Inputs, reward: dict[str, Any], costs: Reward, cores: int = 8, mode: Any = "exact") -> Solved:
-    profile = small_profile(reward=costs)
-    job = small_job(reward={"kind": "math", "deadline_s": 30.0, **reward})
-    cluster = laptop(cores=cores)
-    return solve(cluster, job, profile, heavy_trace(), inputs, SolveOptions(passes=QUICK, mode=mode))
+def solved(inputs: Inputs, reward: dict[str, Any], costs: Reward, mode: Any = "exact") -> Solved:
+    """Solved once for all tests."""
+    key = repr((reward, costs, mode))
+    if key not in SOLVED:
+        profile = small_profile(reward=costs)
+        job = small_job(reward={"kind": "math", "deadline_s": 30.0, **reward})
+        options = SolveOptions(passes=QUICK, mode=mode)
+        SOLVED[key] = solve(laptop(cores=8), job, profile, heavy_trace(), inputs, options)
+    return SOLVED[key]
 
 
 def test_the_plan_has_as_many_workers_as_slow_rewards_need(inputs: Inputs) -> None:
