@@ -39,9 +39,11 @@ def share_gloo_device() -> None:
     gloo: Any = ProcessGroupGloo
     create_group, devices = gloo.__init__, [gloo.create_default_device()]
 
-    def create_on_device(group: Any, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        options = gloo._Options()
-        options._devices, options._timeout = devices, timeout
+    def create_on_device(group: Any, store: Any, rank: int, size: int, timeout: Any) -> None:
+        options = timeout  # a group that brings options, as those of weight transfers do, has a device of its own
+        if isinstance(timeout, timedelta):
+            options = gloo._Options()
+            options._devices, options._timeout = devices, timeout
         create_group(group, store, rank, size, options)
 
     gloo.__init__ = create_on_device
