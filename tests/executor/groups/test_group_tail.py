@@ -25,7 +25,7 @@ from .group_runs import (
 )
 from .test_group_run import JOBS
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # five engines start, minutes each on a slow machine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # six engines start, minutes each on a slow machine
 
 STEPS, LONGEST = 3, 240
 TWO_NODES = ONE_CORE.replace("nodes: 1", "nodes: 2")
@@ -83,14 +83,13 @@ def test_tails_move_to_one_node_while_the_other_job_begins_on_the_rest_and_no_sa
     words = [event["event"] for event in read_trace(out / TURNS)]
     assert words.count("tail") >= 2 and words.count("cleared") >= 1
     one_holder_of_each_unit(out / TURNS)
-    moved, first_moved, grown = dict.fromkeys(JOBS, 0), dict.fromkeys(JOBS, 0), 0
+    moved = grown = 0
     for name in JOBS:
         log = all_steps(out / name, STEPS)
         for event in (event for event in log.events if event["event"] == "units"):
-            moved[name] += event["moved"]
-            first_moved[name] += event["moved"] * (event["step"] == 1)
+            moved += event["moved"]
             grown += any(len(names) == 2 for _, names in event["changes"])
-    assert sum(moved.values()) > 0 and grown > 0
-    name = max(JOBS, key=lambda name: first_moved[name])  # the other's first samples may have stayed where they began
-    alone = first_samples_alone(tmp_path / "alone", groups.parent / name, partial(own_plan, engines=1))
-    assert first_samples(out / name) == alone
+    assert moved > 0 and grown > 0
+    for name in JOBS:
+        alone = first_samples_alone(tmp_path / f"{name} alone", groups.parent / name, partial(own_plan, engines=1))
+        assert first_samples(out / name) == alone

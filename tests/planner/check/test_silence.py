@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ...cli.solved_folder import write_profiled
-from ...workloads import write_workload
 from .conftest import gpus, run
 from .edits import Checker
 
@@ -50,19 +49,9 @@ def test_a_plan_for_the_fewest_dollars_has_no_finding(jobs, which):
     assert told(check(out)) == []
 
 
-def example(folder):
-    shutil.copytree(EXAMPLE, folder)
-
-
-def two_jobs(folder):
-    folder.mkdir()
-    write_workload(folder)
-
-
-@pytest.mark.parametrize(("objective", "write"), [("usd_per_hour", example), ("usd_per_unit", two_jobs)])
-def test_plans_of_groups_have_no_finding_nor_has_their_re_solve(objective, write, tmp_path):
-    folder = tmp_path / "groups"
-    write(folder)
+@pytest.mark.parametrize("objective", ["usd_per_hour", "usd_per_unit"])
+def test_plans_of_groups_have_no_finding_nor_has_their_re_solve(objective, tmp_path):
+    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "groups"))
     out, again = folder / "plan.yaml", folder / "again.yaml"
     run("solve", folder / "workload.yaml", "--objective", objective, "-o", out)
     run("solve", folder / "workload.yaml", "--objective", objective, "--from", out, "-o", again)
