@@ -58,7 +58,7 @@ class _Order:
 
 @lru_cache(maxsize=16)
 def _order(seed: int, prompts: int) -> _Order:
-    """The order of one seed, which models of as many prompts share: to draw it costs more than to simulate by it."""
+    """The order of a seed, shared by all models of as many prompts: drawing it may take longer than simulating."""
     return _Order(seed, prompts)
 
 
@@ -68,7 +68,7 @@ def _picks(seed: tuple[int, ...], count: int, shape: tuple[int, ...]) -> NDArray
     return drawn.astype(np.min_scalar_type(count - 1))
 
 
-# The error of a length trace is that of many models on the same random numbers, so they are kept: tens of megabytes.
+# Many length models are simulated on the same random numbers (length_error.py), which take tens of megabytes.
 _chunk_picks = lru_cache(maxsize=512)(_picks)
 _late_picks = lru_cache(maxsize=8192)(_picks)
 
@@ -87,7 +87,6 @@ class Draws:
         self._order = _order(seed, len(model.prompt_ids))
         self._chunks: dict[tuple[int, int], Tokens] = {}
         self._late: dict[tuple[int, int, int], Tokens] = {}
-        self._lengths = model.tables.astype(np.int32)
         self._count = model.tables.shape[1]
         self._prompt_tokens = model.prompt_tokens.astype(np.int32)
         self._reward_counts = np.array([len(r) for r in model.rewards], dtype=np.uint64)
@@ -127,8 +126,8 @@ class Draws:
     def _chunk(self, chunk: int, stream: int) -> Tokens:
         if (chunk, stream) not in self._chunks:
             indices = self.traced_of(np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK))
-            seed, shape = (self.seed, 2, stream, chunk), (_CHUNK, FIRST, self.width)
-            self._chunks[chunk, stream] = self._lengths[indices[:, None, None], _chunk_picks(seed, self._count, shape)]
+            picks = _chunk_picks((self.seed, 2, stream, chunk), self._count, (_CHUNK, FIRST, self.width))
+            self._chunks[chunk, stream] = self.model.lengths_of(indices, picks).astype(np.int32)
         return self._chunks[chunk, stream]
 
     def row(self, number: int, stream: int, occurrence: int) -> Tokens:
@@ -140,7 +139,7 @@ class Draws:
         return late
 
     def later(self, number: int, stream: int, first: int, end: int) -> Tokens:
-        """Lengths of the draws `first` to `end - 1` of a prompt, of which FIRST come before; shape (draws, width)."""
+        """Lengths of the draws `first` to `end - 1` of a prompt; `first` is at least FIRST. Shape (draws, width)."""
         blocks = range((first - FIRST) // _BLOCK, (end - 1 - FIRST) // _BLOCK + 1)
         lengths = [self._late_block(number, stream, block) for block in blocks]
         begin = FIRST + blocks.start * _BLOCK
@@ -148,9 +147,9 @@ class Draws:
 
     def _late_block(self, number: int, stream: int, block: int) -> Tokens:
         if (number, stream, block) not in self._late:
-            seed, shape = (self.seed, 3, stream, number, block), (1, _BLOCK, self.width)
-            row: Tokens = self._lengths[self.traced(number)]
-            self._late[number, stream, block] = row[_late_picks(seed, self._count, shape)[0]]
+            picks = _late_picks((self.seed, 3, stream, number, block), self._count, (1, _BLOCK, self.width))
+            lengths = self.model.lengths_of(self.traced_of(np.array([number])), picks)
+            self._late[number, stream, block] = lengths[0].astype(np.int32)
         return self._late[number, stream, block]
 
     def first(self, prompt: str, group_size: int) -> int:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,10 +129,13 @@ class LengthModel:
         self, prompt_indices: NDArray[np.int64], shape: tuple[int, ...], rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Fresh lengths of shape (len(prompt_indices), *shape), one prompt a row."""
-        picks = rng.integers(self.tables.shape[1], size=(len(prompt_indices), *shape))
-        rows = prompt_indices.reshape(-1, *([1] * len(shape)))
-        drawn: NDArray[np.int64] = self.tables[rows, picks]
-        return drawn
+        return self.lengths_of(prompt_indices, rng.integers(self.tables.shape[1], size=(len(prompt_indices), *shape)))
+
+    def lengths_of(self, prompt_indices: NDArray[np.int64], picks: NDArray[Any]) -> NDArray[np.int64]:
+        """The lengths at places `picks` of the prompts' tables, in the shape of `picks`, one prompt a row."""
+        rows = prompt_indices.reshape(-1, *([1] * (picks.ndim - 1)))
+        lengths: NDArray[np.int64] = self.tables[rows, picks]
+        return lengths
 
     def share_beyond(self, cutoff_tokens: int) -> NDArray[np.float64]:
         """Per prompt, the probability that a sample is longer than `cutoff_tokens`, or cut by the cap there."""

@@ -99,7 +99,7 @@ def _runs(model: ModelShape | None, for_any: bool) -> Runs:
 
 
 class _Rivals:
-    """Which of some updates beat one of them. As arrays: a law gives thousands, of which each has all as rivals."""
+    """Compares each of many updates with all others; in arrays, since a training law gives thousands of updates."""
 
     def __init__(self, costs: Sequence[TrainCost], host: HostBytes) -> None:
         terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, c.per_sample_s, *host.get(c, ())) for c in costs]
