@@ -1,7 +1,8 @@
 """Several Ray nodes on this machine, each with an address and devices of its own, which can be killed and added.
 
 The nodes are real: a raylet and an object store each, in a process that this one starts and ends. Devices are the
-resource `rlplan_core`. All nodes share the machine's cores; node K may run on core K modulo their number only.
+resource `rlplan_core`. All nodes share the machine's cores; node K may run on core K modulo their number only. Or
+devices are GPUs: each node offers the machine's first ones, so nodes share them.
 
     python -m benchmarks.ray_nodes   reads JSON commands, a line each; `RayNodes` writes them
 """
@@ -15,13 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlplan.executor.actors import RAY_SETTINGS
+from rlplan.executor.actors import RAY_SETTINGS, on_a_busy_machine
 
-START_S = 180.0
 OBJECT_STORE_BYTES = 100 * 1024**2
 
 
@@ -31,10 +32,11 @@ class RayNodes:
     Args:
         devices: of each node.
         pinned: whether each node's processes run on one core.
+        gpus: whether devices are GPUs.
     """
 
-    def __init__(self, devices: Sequence[int], pinned: bool = False) -> None:
-        self._devices, self._pinned = devices, pinned
+    def __init__(self, devices: Sequence[int], pinned: bool = False, gpus: bool = False) -> None:
+        self._devices, self._pinned, self._gpus = devices, pinned, gpus
         self._folder = tempfile.TemporaryDirectory(prefix="rn")  # short: names of sockets lie below it
         self._log = tempfile.TemporaryFile("w+")  # what Ray prints  # noqa: SIM115
         self._process: subprocess.Popen[str] | None = None
@@ -67,7 +69,7 @@ class RayNodes:
 
     def add(self, devices: int) -> str:
         """Add a node; returns its address."""
-        self.added.append(self._ask(do="add", devices=devices, pinned=self._pinned))
+        self.added.append(self._ask(do="add", devices=devices, pinned=self._pinned, gpus=self._gpus))
         return self.added[-1]
 
     def kill(self, address: str) -> None:
@@ -127,13 +129,16 @@ def _serve() -> None:
             if command.get("pinned"):
                 os.sched_setaffinity(0, {cores[(count - 1) % len(cores)]})
             count += 1
-            nodes[address] = cluster.add_node(
-                num_cpus=0,
-                resources={} if head else {"rlplan_core": command["devices"]},
-                node_ip_address=address,
-                object_store_memory=OBJECT_STORE_BYTES,
+            devices, gpus = (0, False) if head else (command["devices"], command["gpus"])
+            options: dict[str, Any] = {
+                "num_cpus": 0,
+                "num_gpus": devices if gpus else 0,
+                "resources": {} if head or gpus else {"rlplan_core": devices},
+                "node_ip_address": address,
+                "object_store_memory": OBJECT_STORE_BYTES,
                 **({"include_dashboard": False, "include_log_monitor": False} if head else {}),
-            )
+            }
+            nodes[address] = on_a_busy_machine(partial(cluster.add_node, **options))
             os.sched_setaffinity(0, set(cores))
             answer = cluster.address if head else address
         answers.write(json.dumps(answer) + "\n")

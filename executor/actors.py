@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -19,6 +19,7 @@ from .placement.cluster_address import cluster_address
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
 CONNECT_S = 20.0
+Started = TypeVar("Started")
 
 RAY_SETTINGS = {
     # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
@@ -33,11 +34,34 @@ OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 """Ray's environment variable: with 0 it leaves an actor that was given no GPU its CUDA_VISIBLE_DEVICES."""
 
 
+RAY_STARTS = 3
+"""Times that a start of Ray's own processes is tried."""
+
+LATE = "timed out during startup"
+"""What Ray says, in an error without a class of its own, of processes that did not answer within its 30 s."""
+
+
+def on_a_busy_machine(start: Callable[[], Started]) -> Started:
+    """What `start` returns, which starts processes of Ray on this machine; while other programs take the cores, it may
+    need more than one try. Raises RunFailed."""
+    for _ in range(RAY_STARTS):
+        try:
+            return start()
+        except Exception as error:
+            if LATE not in str(error):
+                raise
+            ray.shutdown()
+    raise RunFailed(
+        f"Ray did not start on this machine within {RAY_STARTS} times 30 s; stop other programs, or set RAY_ADDRESS to "
+        "a cluster that runs"
+    )
+
+
 def start_ray() -> bool:
     """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected.
 
     Returns whether Ray runs for this process alone, on this machine. Raises InputError if RAY_ADDRESS is no address,
-    RunFailed if nobody answers there.
+    RunFailed if nobody answers there, or Ray does not start.
     """
     address = cluster_address()
     if ray.is_initialized():
@@ -62,7 +86,8 @@ def start_ray() -> bool:
             ) from None
     else:
         # "local": without it Ray connects to whatever cluster runs on this machine.
-        ray.init(address="local", include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
+        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "object_store_memory": 256 * 1024**2}
+        on_a_busy_machine(lambda: ray.init(**local, **quiet))
     return address is None
 
 

@@ -1,7 +1,7 @@
 """One command for a machine with at least one GPU and no network: whether rlplan plans and trains there as it says.
 
     python -m benchmarks.gpu_check --json [--minutes 8] [--shapes 0.5b,1.5b,7b] [--device cuda|cpu]
-        [--slots host|ipc|nccl] [--out FOLDER]
+        [--slots host|ipc|nccl] [--no-groups] [--out FOLDER]
 
 First weights go from trainer ranks to engine ranks as plain processes, one on each GPU, without vLLM: through host
 memory, by CUDA IPC, and by NCCL where there are two GPUs (benchmarks/weight_parties/on_devices.py).
@@ -12,6 +12,9 @@ execute` of the three plans for some steps, and `rlplan report`. A part that fai
 output, and the others go on as far as they can; what could not be tried is listed with the reason. `--device cpu
 --shapes tiny` shows the flow without a GPU.
 
+At the end two jobs of a tiny model run as one group, whose engines and trainers have a GPU each, or take turns beside
+each other on one (group_check.py).
+
 `--slots` has weights go through these slots alone, in the first step and in all runs; a run that took others is
 `broken`. Without it the executor takes the best that the devices allow.
 
@@ -20,6 +23,8 @@ output, and the others go on as far as they can; what could not be tried is list
      "shapes": {"0.5b": {"parts": {"profile": {"ok": true, "seconds": …}, …}, "runs": {"sync":
      {"step_s", "step_s_predicted", "prediction_error", "phases_s", "logprob_mean_abs_diff", …}, …}, "turns":
      {"engine_sleeps": {"times", "seconds", "planned_bytes", "freed_bytes"}, …}, "profile": PATH}, …},
+     "groups": {"parts": …, "jobs": {"one": {"steps", "turns", "waited_s", "switch_in_s": {"rollout", "train"},
+     "switch_out_s", "step_s", "weights"}, …}},
      "untried": {WHAT: WHY, …}, "failed": ["0.5b profile", …], "ok": …}
 
 `runs`: of each plan what `rlplan report` says beside its prediction, the way on which weights went and the slots in

@@ -19,6 +19,7 @@ from rlplan.plans.yaml.errors import InputError
 
 from ..entry import run
 from .check_result import assembled, untried_ways
+from .group_check import check_group
 from .memory_watch import cuda_free_bytes
 from .shape_check import ROOT, ShapeCheck
 from .shapes import chosen, reason_against
@@ -66,9 +67,17 @@ def machine(device: str) -> dict[str, Any]:
 @click.option(
     "--slots", type=click.Choice(SLOTS), help="Where weights lie for engines, if they can. Default: the best place."
 )
+@click.option("--groups/--no-groups", default=True, show_default=True, help="Whether two jobs run as one at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def main(
-    minutes: float, shapes: str, device: str, steps: int, out: Path | None, slots: str | None, as_json: bool
+    minutes: float,
+    shapes: str,
+    device: str,
+    steps: int,
+    out: Path | None,
+    slots: str | None,
+    groups: bool,
+    as_json: bool,
 ) -> None:
     """Profile, plan and train models of random weights on this machine; exit code 1 if a part failed."""
     began = time.monotonic()
@@ -101,7 +110,11 @@ def main(
     sent = [run_["weights"] for shape in checked.values() for run_ in shape.get("runs", {}).values()]
     ways, used = ({name for each in sent for name in each[key]} for key in ("ways", "slots"))
     untried |= untried_ways(device, sorted(ways), weights, sorted(used))
-    result = assembled(here, checked, untried, weights, slots) | {
+    together = None
+    if groups:
+        notify("two jobs as one")
+        together = check_group(device, steps, out / "groups", began + 60 * minutes, ROOT)
+    result = assembled(here, checked, untried, weights, slots, together) | {
         "minutes": round((time.monotonic() - began) / 60, 2),
         "out": str(out),
     }

@@ -63,18 +63,21 @@ def assembled(
     untried: Mapping[str, str],
     slots: Mapping[str, Any] | None = None,
     wanted: str | None = None,
+    group: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole result, of which `slots` is that of transfers between plain processes, and `wanted` the slots that were
-    asked for. `ok`: at least one shape was tried, no part failed, and no run broke an invariant."""
+    """The whole result, of which `slots` is that of transfers between plain processes, `wanted` the slots that were
+    asked for, and `group` that of jobs that run as one. `ok`: at least one shape was tried, no part failed, and no run
+    broke an invariant."""
+    tried = {**shapes, **({} if group is None else {"groups": group})}
     failed = failed_slots(slots or {}) + [
         f"{name} {part}"
-        for name, shape in shapes.items()
+        for name, shape in tried.items()
         for part, outcome in shape["parts"].items()
         if not outcome["ok"]
     ]
     broken = [
         f"{name} {run}: {key}"
-        for name, shape in shapes.items()
+        for name, shape in tried.items()
         for run, figures in shape.get("runs", {}).items()
         for key in ("on_policy_violations", "conservation_violations", "checksum_mismatches")
         if figures.get(key)
@@ -84,6 +87,7 @@ def assembled(
         "machine": dict(machine),
         "weights": dict(slots or {}),
         "shapes": dict(shapes),
+        **({} if group is None else {"groups": dict(group)}),
         "untried": dict(untried),
         "failed": failed,
         "broken": broken,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -37,9 +38,14 @@ class Part:
         return {"ok": self.ok, "seconds": round(self.seconds, 2)} | ({} if self.ok else {"error": self.error})
 
 
+STACK = re.compile(r"\s+@ +\S+ .*|\*\*\* SIGTERM received|PC: @|\[.*\] logging\.cc:\d+:")
+"""Lines in which Ray's own library writes its stack when a process of it is asked to end."""
+
+
 def end_of(text: str, lines: int = END_LINES) -> str:
-    """The last lines of a text that are not empty, one of them at most 500 characters long."""
-    kept = [line.rstrip()[-500:] for line in text.splitlines() if line.strip()]
+    """The last lines of a text that are neither empty nor of Ray's own stack, one of them at most 500 characters
+    long."""
+    kept = [line.rstrip()[-500:] for line in text.splitlines() if line.strip() and not STACK.match(line)]
     return "\n".join(kept[-lines:])
 
 

@@ -185,7 +185,8 @@ def _job(
     if apart is None or apart.streams:
         raise InputError(
             f"job {name}: its plan trains {'beside' if apart else 'on the devices of'} its rollout; in a group rollout "
-            "and training take turns on nodes of their own; solve it with a pool for trainers, without streaming",
+            "and training take turns on nodes of their own; write placement: {train_pool: POOL, streams: false} into "
+            "its job.yaml and solve it again",
             str(own),
         )
     nodes = _nodes(group, planned, execution, own)

@@ -22,8 +22,7 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
-from ..weights.checkpoint import sync_folder
-from ..weights.manifest import damage, write_manifest
+from ..weights.manifest import damage, sync_folder, write_manifest
 from .execution_folder import written
 
 KEEP = 2  # the latest, and the one before it in case the disk lied

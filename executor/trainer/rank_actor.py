@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,21 @@ from ..engines.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat
 from .trainer_config import TrainerConfig
-from .trainer_rank import Trainer
 
 # Threads of their own in each rank: a rank that trains can answer, and write what it has staged.
 PULSE_GROUP, WRITER_GROUP = "pulse", "writer"
 
 
-class TrainerRank(Trainer):
-    """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
+class TrainerRank:
+    """The actor of a rank. Its `Trainer`, which imports all of torch, is made by a call: the actor gives signs of life
+    meanwhile, and the driver, which only names this class, does without those imports.
+
+    Methods of the trainer that the driver calls (TRAINER_METHODS) are methods of the actor.
+    """
 
     def __init__(self, config: TrainerConfig, rank: int) -> None:
         self._arguments = (config, rank)
+        self._trainer: Any = None
 
     def meeting_point(self) -> str:
         """Where ranks may meet on the node of this one."""
@@ -34,8 +38,31 @@ class TrainerRank(Trainer):
 
     def construct(self, init_method: str | None) -> int:
         """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
-        super().__init__(*self._arguments, init_method)
-        return self.parameters()
+        from .trainer_rank import Trainer
+
+        self._trainer = Trainer(*self._arguments, init_method)
+        return int(self._trainer.parameters())
+
+    def pid(self) -> int:
+        """Process id of this rank; told while it is constructed, too."""
+        return os.getpid()
+
+
+TRAINER_METHODS = (
+    "step", "stream", "export_weights", "transfer", "place", "peak_bytes", "stage", "write_staged", "load",
+)  # fmt: skip
+
+
+def _of_trainer(name: str) -> Callable[..., Any]:
+    def method(self: TrainerRank, *arguments: Any) -> Any:
+        return getattr(self._trainer, name)(*arguments)
+
+    method.__name__ = name
+    return method
+
+
+for _name in TRAINER_METHODS:  # Ray calls methods that the class has
+    setattr(TrainerRank, _name, _of_trainer(_name))
 
 
 def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
@@ -58,7 +85,7 @@ def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
     return ranks
 
 
-def _guard(trainer: Trainer, stays_on: tuple[int, ...]) -> None:
+def _guard(rank: TrainerRank, stays_on: tuple[int, ...]) -> None:
     """Start the guard process of a rank; runs in the rank, which from now on keeps to these cores, if any."""
     guard_group()
     if stays_on:

@@ -25,9 +25,8 @@ from ..supervision import CALL_DEADLINE_S
 from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
 from .broadcast_parts import Partly, fault_of, node_memories
 from .slots.slot_choice import Choice, SlotsName, choose
-from .transfer.bucket_plan import BucketPlan, bucket_plan
+from .transfer.bucket_plan import BucketPlan, Holdings, bucket_plan
 from .transfer.engine_transfers import Received
-from .transfer.held_parameters import Holdings
 from .transfer.message_board import MessageBoard, TransferBroken
 from .transfer.session import ReceivingNode, Session
 from .ways import Sent, WayClosed

@@ -9,12 +9,10 @@ are, and may be loaded by another number of ranks.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from ..trainer.optimizer.sharded_adamw import ShardedAdamW
-from .manifest import write_manifest
+from .manifest import sync_folder, write_manifest
 
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -84,15 +82,6 @@ def _silent_if_single() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         yield
-
-
-def sync_folder(folder: Path) -> None:
-    """Make files that were made or renamed in `folder` survive a power failure."""
-    descriptor: Any = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

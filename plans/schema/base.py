@@ -50,6 +50,11 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_true(value: object) -> bool:
+    """For `exclude_if`: a switch that is on without being written is not written."""
+    return value is True
+
+
 def is_zero(value: object) -> bool:
     """Return whether a value is 0; for `exclude_if`."""
     return value == 0

@@ -15,7 +15,8 @@ import pytest
 
 from rlplan.benchmarks.gpu_check import wheel_parts, wheels
 from rlplan.benchmarks.gpu_check.check_result import assembled, run_figures, trace_lines, untried_ways
-from rlplan.benchmarks.gpu_check.command_parts import Part, run_part
+from rlplan.benchmarks.gpu_check.command_parts import Part, end_of, run_part
+from rlplan.benchmarks.gpu_check.group_check import job_figures
 from rlplan.benchmarks.gpu_check.memory_watch import Sample, changes, turn_figures
 from rlplan.benchmarks.gpu_check.random_policy import job_document, prompt_rows, words
 from rlplan.benchmarks.gpu_check.shape_check import batches
@@ -115,6 +116,22 @@ def test_the_result_is_bad_if_a_part_failed_or_a_run_trained_what_it_must_not() 
     assert (result["failed"], result["ok"]) == (["7b profile"], False)
     broken = {**good, "runs": {"race": {"on_policy_violations": 2}}}
     assert assembled({}, {"tiny": broken}, {})["broken"] == ["tiny race: on_policy_violations"]
+    grouped = assembled({}, {"tiny": good}, {}, group={"parts": {"execute": {"ok": False}}})
+    assert (grouped["failed"], grouped["ok"]) == (["groups execute"], False)
+
+
+def test_a_job_of_the_group_tells_its_turns_and_what_their_switches_took() -> None:
+    permits = [
+        {"event": "permit", "phase": phase, "waited_s": 1.0, "switch_in_s": seconds, "switch_out_s": 2 * seconds}
+        for phase, seconds in (("rollout", 0.1), ("train", 0.3), ("rollout", 0.2))
+    ]
+    step = {"event": "step", "total_s": 4.0, "sync_s": 0.5, "weights_way": "broadcast", "weights_slots": "ipc"}
+    figures = job_figures([(0, event) for event in (*permits, step)])
+    assert (figures["steps"], figures["turns"], figures["waited_s"], figures["step_s"]) == (1, 3, 3.0, 4.0)
+    assert figures["switch_in_s"] == {"rollout": pytest.approx(0.15), "train": 0.3}
+    assert figures["switch_out_s"] == {"rollout": pytest.approx(0.3), "train": 0.6}
+    assert figures["weights"]["slots"] == {"ipc": 1}
+    assert job_figures([])["step_s"] is None
 
 
 def test_what_one_device_cannot_show_is_named_with_the_reason() -> None:
@@ -139,6 +156,16 @@ def test_weights_that_do_not_come_through_slots_or_come_through_others_than_aske
     said = Part(False, 1.0, "exit code 1", 'warning\n{"slots": {"ipc": {"error": "no handle"}}}\n')
     assert figures_of(said, "ipc") == {"error": "no handle"}
     assert figures_of(Part(False, 1.0, "exit code 1: no torch"), "ipc") == {"error": "exit code 1: no torch"}
+
+
+def test_the_stack_that_ray_writes_when_it_is_asked_to_end_hides_nothing() -> None:
+    stack = [
+        "*** SIGTERM received at time=1795708173 on cpu 14 ***",
+        "PC: @     0x7fc50552a2d2  (unknown)  epoll_wait",
+        "    @           0x6d46d7        128  (unknown)",
+        "[2026-11-26 15:49:33,979 E 818 818] logging.cc:474:     @           0x657a05  (unknown)  _start",
+    ] * 5
+    assert end_of("\n".join(["profile: prefill", "", *stack])) == "profile: prefill"
 
 
 def test_a_part_that_fails_or_is_late_tells_the_end_of_its_output_and_leaves_no_process(tmp_path: Path) -> None:

@@ -116,21 +116,21 @@ def test_over_a_slow_link_between_pools_of_cpus_weights_are_relayed_and_the_plan
 
 
 @cache
-def small_documents(objective: str = "seconds"):
+def small_documents(objective: str = "seconds", streams: bool = True):
     """A job of 8 x 4 on pools of two nodes and of one, at two prices."""
     base = solved_on_gpus()
     cluster = apart(base.cluster, 2, 1)
     cheap = cluster.pools["learn"].model_copy(update={"usd_per_node_hour": 1.0})
     cluster = cluster.model_copy(update={"pools": {**cluster.pools, "learn": cheap}})
-    job = placed(base.job)
+    job = base.job.model_copy(update={"placement": JobPlacement(train_pool="learn", streams=streams)})
     options = SolveOptions(mode="sync", objective=objective, passes=QUICK)
     plan = solve(cluster, job, base.profile, base.trace, base.plan.inputs, options).plan
     return dataclasses.replace(base, cluster=cluster, job=job, plan=plan)
 
 
-@pytest.mark.parametrize("objective", ["seconds", "usd"])
-def test_what_solve_writes_check_finds_no_fault_in_and_pays_each_pool_at_its_price(objective):
-    documents = small_documents(objective)
+@pytest.mark.parametrize(("objective", "streams"), [("seconds", True), ("usd", True), ("seconds", False)])
+def test_what_solve_writes_check_finds_no_fault_in_and_pays_each_pool_at_its_price(objective, streams):
+    documents = small_documents(objective, streams)
     plan, cluster, job = documents.plan, documents.cluster, documents.job
     assert list(misfits(plan, cluster, job, None)) == []
     assert physics(plan, cluster, job, documents.profile, None) == []
@@ -146,8 +146,9 @@ def test_what_solve_writes_check_finds_no_fault_in_and_pays_each_pool_at_its_pri
         assert taken == NodesTaken(1, 1), "a few samples do not pay for a second node of engines"
 
 
-def test_such_a_plan_is_simulated_as_it_was_predicted_and_refreshed_into_itself():
-    documents = small_documents()
+@pytest.mark.parametrize("streams", [True, False])
+def test_such_a_plan_is_simulated_as_it_was_predicted_and_refreshed_into_itself(streams):
+    documents = small_documents(streams=streams)
     plan, cluster, job, profile, trace = (
         documents.plan, documents.cluster, documents.job, documents.profile, documents.trace
     )  # fmt: skip
@@ -159,6 +160,14 @@ def test_such_a_plan_is_simulated_as_it_was_predicted_and_refreshed_into_itself(
     assert round_costs(plan.job, profile)[0].train.host_link_s == 0.0
     again = refresh(plan, cluster, job, profile, trace, plan.inputs, None, passes=QUICK)
     assert again.job == plan.job and again.predicted == plan.predicted and not again.solver.refreshed
+
+
+def test_a_job_of_a_group_asks_for_trainers_that_wait_for_the_end_of_the_rollout():
+    streamed, waits = (small_documents(streams=streams).plan for streams in (True, False))
+    assert streamed.job.placement == PlacementSpec(train_pool="learn", streams=True)
+    assert waits.job.placement == PlacementSpec(train_pool="learn", streams=False)
+    assert waits.predicted.phases_s.train > streamed.predicted.phases_s.train
+    assert waits.predicted.step_s.mean > streamed.predicted.step_s.mean
 
 
 def test_a_plan_whose_trainers_were_moved_to_another_pool_by_hand_is_refreshed_there():

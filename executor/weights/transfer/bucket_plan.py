@@ -30,6 +30,28 @@ class Source(NamedTuple):
     box: Box
 
 
+class Holdings(NamedTuple):
+    """What one rank says of itself before weights travel.
+
+    Attributes:
+        node: Ray's id of the node that it runs on.
+        dtype: the job's, in which weights travel.
+        shapes: of all parameters.
+        held: the box of each parameter that it holds.
+        sources: the checkpoint's tensors (of rank 0 only).
+        obstacle: why its weights cannot travel in pieces; None if they can.
+        device: UUID of its GPU; "" on a CPU.
+    """
+
+    node: str
+    dtype: str
+    shapes: dict[str, tuple[int, ...]]
+    held: dict[str, Box]
+    sources: tuple[Source, ...]
+    obstacle: str | None = None
+    device: str = ""
+
+
 class Placed(NamedTuple):
     """A tensor in a bucket: `offset` is the byte at which it begins."""
 

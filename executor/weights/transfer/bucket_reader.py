@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,9 +14,10 @@ from ..slots.device_slots import opened_slots
 from ..slots.node_memory import NodeMemory
 from ..slots.slot_memory import SlotMemory
 from .device_sender import handle_key
+from .engine_transfers import RankAnswer
 from .message_board import TransferBroken
 from .node_receiver import DeviceReceiver
-from .session import SLOTS, Ring, Session
+from .session import SLOTS, Ring, Session, session_of_reader
 
 
 class OtherVersion(Exception):
@@ -131,6 +132,61 @@ class BucketReader:
                 raise TransferBroken("the model keeps views of tensors; they are received again as copies")
             if sys.getrefcount(tensor) > _NOT_HELD:
                 tensor.data = tensor.clone()
+
+
+class ReaderRank:
+    """The part of an engine rank in transfers. `load` gives tensors to vLLM, `reset` undoes a load that broke off;
+    `at` says where the rank is."""
+
+    def __init__(self, load: Callable[[Any], None], reset: Callable[[], None], at: ReaderPlace) -> None:
+        self._load, self._reset, self._at = load, reset, at
+        self._readers: dict[str, BucketReader] = {}
+
+    def open(self, text: str) -> str | None:
+        """Join a session; returns why it could not."""
+        session = session_of_reader(text)
+        try:
+            self._readers[session.name] = BucketReader(session, self._at)
+        except TransferBroken as broken:
+            return str(broken)
+        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
+            if session.slots == "host":
+                raise
+            return f"slots {session.slots}: {error}"
+        return None
+
+    def receive(self, name: str, turn: int, version: str, checksum: Callable[[Any], str] | None) -> RankAnswer:
+        """Load the weights of transfer number `turn`, unless they are of another version than `version`."""
+        reader, sums = self._readers.get(name), dict[str, str]()
+        if reader is None:
+            return RankAnswer(version, sums, f"an engine is in no session {name}")
+
+        def tensors() -> Any:
+            for tensor_name, tensor in reader.tensors(turn, version):
+                if checksum is not None:
+                    sums[tensor_name] = checksum(tensor)
+                yield tensor_name, tensor
+                del tensor  # who holds it is counted
+
+        try:
+            reader.await_first(turn, version)
+            try:
+                self._load(tensors())
+            except BaseException:
+                self._reset()
+                raise
+        except OtherVersion as other:
+            return RankAnswer(other.found, {})
+        except TransferBroken as broken:
+            reader.end(str(broken))
+            return RankAnswer(version, {}, str(broken))
+        return RankAnswer(version, sums)
+
+    def leave(self, name: str) -> None:
+        """Leave a session, if this rank is in it."""
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            reader.leave()
 
 
 def _quietly(receiver: DeviceReceiver, turn: int) -> None:

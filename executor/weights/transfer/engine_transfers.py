@@ -1,17 +1,18 @@
-"""All transfers in which one engine takes part: its actor, for the node, and its ranks."""
+"""Transfers in which an engine's actor takes part, for its node, and what it and its ranks (bucket_reader.py) tell."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...actors import retrieved
 from ...host import node_address, node_key
-from .bucket_reader import BucketReader, OtherVersion, ReaderPlace
 from .message_board import TransferBroken
-from .node_receiver import NodeReceiver
-from .session import Session, session_of_reader
+from .session import Session
+
+if TYPE_CHECKING:
+    from .node_receiver import NodeReceiver
 
 RankCall = Callable[[str, tuple[Any, ...]], Awaitable[list[Any]]]
 """Calls a method of all ranks of the engine; returns what they return."""
@@ -54,6 +55,8 @@ class ActorTransfers:
     def make_memory(self, name: str, bucket_bytes: int, ranks: int) -> str:
         """Make the memory of this node for a session of `ranks` trainer ranks; returns its path (it begins with a
         slash) or why it could not."""
+        from .node_receiver import NodeReceiver  # here, since the driver names this class, and this is all of torch
+
         try:
             self._made[name] = NodeReceiver(bucket_bytes, ranks)
         except TransferBroken as broken:
@@ -94,58 +97,3 @@ class ActorTransfers:
         if made is not None:
             made.leave()
         await self._call_ranks("leave_transfer", (name,))
-
-
-class ReaderRank:
-    """The part of an engine rank in transfers. `load` gives tensors to vLLM, `reset` undoes a load that broke off;
-    `at` says where the rank is."""
-
-    def __init__(self, load: Callable[[Any], None], reset: Callable[[], None], at: ReaderPlace) -> None:
-        self._load, self._reset, self._at = load, reset, at
-        self._readers: dict[str, BucketReader] = {}
-
-    def open(self, text: str) -> str | None:
-        """Join a session; returns why it could not."""
-        session = session_of_reader(text)
-        try:
-            self._readers[session.name] = BucketReader(session, self._at)
-        except TransferBroken as broken:
-            return str(broken)
-        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
-            if session.slots == "host":
-                raise
-            return f"slots {session.slots}: {error}"
-        return None
-
-    def receive(self, name: str, turn: int, version: str, checksum: Callable[[Any], str] | None) -> RankAnswer:
-        """Load the weights of transfer number `turn`, unless they are of another version than `version`."""
-        reader, sums = self._readers.get(name), dict[str, str]()
-        if reader is None:
-            return RankAnswer(version, sums, f"an engine is in no session {name}")
-
-        def tensors() -> Any:
-            for tensor_name, tensor in reader.tensors(turn, version):
-                if checksum is not None:
-                    sums[tensor_name] = checksum(tensor)
-                yield tensor_name, tensor
-                del tensor  # who holds it is counted
-
-        try:
-            reader.await_first(turn, version)
-            try:
-                self._load(tensors())
-            except BaseException:
-                self._reset()
-                raise
-        except OtherVersion as other:
-            return RankAnswer(other.found, {})
-        except TransferBroken as broken:
-            reader.end(str(broken))
-            return RankAnswer(version, {}, str(broken))
-        return RankAnswer(version, sums)
-
-    def leave(self, name: str) -> None:
-        """Leave a session, if this rank is in it."""
-        reader = self._readers.pop(name, None)
-        if reader is not None:
-            reader.leave()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -13,31 +13,9 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from ...trainer.policy.local_tensors import local
 from .boxes import Box, chunk, whole
-from .bucket_plan import Source
+from .bucket_plan import Holdings, Source
 
 PROBE = 2  # elements of the last dimension with which the conversion of names is probed
-
-
-class Holdings(NamedTuple):
-    """What one rank says of itself before weights travel.
-
-    Attributes:
-        node: Ray's id of the node that it runs on.
-        dtype: the job's, in which weights travel.
-        shapes: of all parameters.
-        held: the box of each parameter that it holds.
-        sources: the checkpoint's tensors (of rank 0 only).
-        obstacle: why its weights cannot travel in pieces; None if they can.
-        device: UUID of its GPU; "" on a CPU.
-    """
-
-    node: str
-    dtype: str
-    shapes: dict[str, tuple[int, ...]]
-    held: dict[str, Box]
-    sources: tuple[Source, ...]
-    obstacle: str | None = None
-    device: str = ""
 
 
 def holdings(model: torch.nn.Module, rank: int, node: str, dtype: str, device: str = "") -> Holdings:

@@ -12,8 +12,9 @@ from ...trainer.policy.local_tensors import whole
 from ..checksum import tensor_checksum
 from ..network.network_group import HOST
 from ..slots.device_slots import device_key
+from .bucket_plan import Holdings
 from .device_sender import DeviceSender
-from .held_parameters import Holdings, by_parameter, holdings
+from .held_parameters import by_parameter, holdings
 from .message_board import TransferBroken
 from .sender import Sender
 from .session import Session

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ..base import Name, Positive, Strict
+from typing import Annotated
+
+from pydantic import Field
+
+from ..base import Name, Positive, Strict, is_true
 
 
 class Slo(Strict):
@@ -17,3 +21,7 @@ class JobPlacement(Strict):
 
     train_pool: Name
     """The pool of `cluster.yaml` that trainers have to themselves; engines are on another one."""
+
+    streams: Annotated[bool, Field(exclude_if=is_true)] = True
+    """Trainers train complete groups while the others of the round decode. False: they begin when the rollout has
+    ended, as a job of a co-execution group must, whose phases take turns with those of other jobs."""

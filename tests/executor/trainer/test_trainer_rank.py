@@ -24,6 +24,7 @@ from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
+from rlplan.executor.trainer.rank_actor import TRAINER_METHODS, TrainerRank
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
@@ -600,6 +601,10 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(
         trainer.step(random_groups(prompts, seed=33))
     first, second = weights(single, tmp_path), weights(resumed, tmp_path)
     assert max((first[name] - second[name]).abs().max().item() for name in first) < 1e-5
+
+
+def test_what_the_actor_of_a_rank_hands_on_the_trainer_has():
+    assert all(callable(getattr(Trainer, name)) and callable(getattr(TrainerRank, name)) for name in TRAINER_METHODS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""The part of the GPU check for jobs that run as one: two jobs of a tiny model, whose engines and trainers take turns.
+
+Nodes are two of Ray, of one GPU each: with two GPUs or more engines have the first and trainers the second. With one
+GPU both nodes offer it, so that turns, sleeping engines and waiting trainers are tried there too; what one phase then
+takes is no measure, since the other computes on the same GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.job import Job, load_job
+from rlplan.plans.schema.workload import Workload
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.traces.run_log import TRACE
+
+from ..ray_nodes import RayNodes
+from .check_result import Lines, trace_lines, weights_figures
+from .command_parts import Part, run_part
+from .shapes import SHAPES
+from .stand_in import guessed_lengths, write_stand_in
+
+JOBS = "one", "other"
+SHAPE = SHAPES["tiny"]
+"""Two engines that sleep and two trainers must have room beside one that is awake, on one GPU."""
+
+SLO, WARM_S, COLD_S = 4.0, 0.5, 60.0
+GROUP = "g1"
+LEAST_S = 240.0
+"""Seconds that the jobs have even if the minutes are over: two engines and two trainers start."""
+
+
+def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path) -> dict[str, Any]:
+    """Write, plan and run two jobs of a group for so many steps, in the new folder; what is reported of it."""
+    folder.mkdir(parents=True)
+    parts: dict[str, Part] = {}
+
+    def part(name: str, *command: Any, environment: Mapping[str, str] | None = None) -> bool:
+        left_s = max(ends_s - time.monotonic(), LEAST_S)
+        log = folder / f"{name.replace(' ', '-')}.log"
+        words = [str(word) for word in command]
+        parts[name] = run_part(words, left_s, log, {**os.environ, **(environment or {})}, cwd)
+        return parts[name].ok
+
+    def reported(**figures: Any) -> dict[str, Any]:
+        return {"parts": {name: each.data() for name, each in parts.items()}} | figures
+
+    first, rlplan = folder / JOBS[0], (sys.executable, "-m", "rlplan.cli.main")
+    policy = (sys.executable, "-m", "benchmarks.gpu_check.random_policy", first)
+    if not part("write", *policy, "--shape", SHAPE.name, "--device", device):
+        return reported()
+    apart(first)
+    if device == "cuda":
+        try:
+            profile = write_stand_in(first, SHAPE)
+        except InputError as error:
+            return reported(untried=str(error))
+        priced: tuple[Any, ...] = ("--profile", profile, "--lengths", guessed_lengths(device))
+    elif part("profile", *rlplan, "profile", first, "--trace-rounds", 2, "--minutes", 1):
+        priced = ()
+    else:
+        return reported()
+    for name in JOBS[1:]:
+        shutil.copytree(first, folder / name)
+    for name in JOBS:
+        job = folder / name
+        own = tuple(job / word.name if isinstance(word, Path) else word for word in priced)
+        if not part(f"solve {name}", *rlplan, "solve", job, *own, "--mode", "sync", "-o", job / "plan.yaml"):
+            return reported()
+    groups, out = folder / "groups.yaml", folder / "run"
+    if not part("solve groups", *rlplan, "solve", write_workload(folder), "-o", groups):
+        return reported()
+    with RayNodes([1, 1], pinned=device == "cpu", gpus=device == "cuda") as nodes:
+        part(
+            "execute", *rlplan, "execute", groups, "--steps", steps, "--out", out, "--json",
+            environment={"RAY_ADDRESS": nodes.address},
+        )  # fmt: skip
+    traces = {name: trace_lines(path) for name in JOBS if (path := out / GROUP / name / TRACE).is_file()}
+    part("report", *rlplan, "report", out, "--json")
+    return reported(jobs={name: job_figures(lines) for name, lines in traces.items()})
+
+
+def apart(folder: Path) -> None:
+    """Give the trainers of the job in a folder a pool to themselves; its pools have one node of one device each."""
+    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
+    pool = cluster["pools"]["main"]
+    pool["accelerators"]["per_node"] = 1
+    cluster["pools"]["train"] = pool
+    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    job = load_job(folder / "job.yaml").model_dump(mode="json")
+    dump(Job.model_validate(job | {"placement": {"train_pool": "train", "streams": False}}), folder / "job.yaml")
+
+
+def write_workload(folder: Path) -> Path:
+    """Write the workload of the jobs, which are solved; returns its path."""
+    shutil.copy2(folder / JOBS[0] / "cluster.yaml", folder)
+    state_bytes = math.ceil(SHAPE.state_bytes)
+    phases = {
+        phase: {"pool": pool, "nodes": 1, "resident_bytes": state_bytes, "warm_s": WARM_S}
+        for phase, pool in (("rollout", "main"), ("train", "train"))
+    }
+    jobs = {
+        name: {"slo": SLO, "cold_s": COLD_S, "source": {"plan": f"{name}/plan.yaml"}, "phases": phases} for name in JOBS
+    }
+    workload = {"rlplan_workload": 1, "cluster": "cluster.yaml", "jobs": jobs}
+    dump(Workload.model_validate(workload), folder / "workload.yaml")
+    return folder / "workload.yaml"
+
+
+def job_figures(lines: Lines) -> dict[str, Any]:
+    """Of a job's trace: steps, turns, seconds waited for others, medians of the seconds that its switches took, and how
+    its weights went."""
+    events = [event for _, event in lines]
+    steps = [event for event in events if event["event"] == "step"]
+    permits = [event for event in events if event["event"] == "permit"]
+    return {
+        "steps": len(steps),
+        "turns": len(permits),
+        "waited_s": round(sum(event["waited_s"] for event in permits), 3),
+        "switch_in_s": _by_phase(permits, "switch_in_s"),
+        "switch_out_s": _by_phase(permits, "switch_out_s"),
+        "step_s": statistics.median(step["total_s"] for step in steps) if steps else None,
+        "weights": weights_figures(lines),
+    }
+
+
+def _by_phase(permits: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {}
+    for event in permits:
+        seconds.setdefault(event["phase"], []).append(event[key])
+    return {phase: round(statistics.median(each), 4) for phase, each in seconds.items()}
