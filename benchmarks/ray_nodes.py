@@ -2,7 +2,7 @@
 
 The nodes are real: a raylet and an object store each, in a process that this one starts and ends. Devices are the
 resource `rlplan_core`. All nodes share the machine's cores; node K may run on core K modulo their number only. Or
-devices are GPUs: each node offers the machine's first ones, so nodes share them.
+devices are GPUs: each node offers the next ones of the machine, and those of a machine with fewer are shared.
 
     python -m benchmarks.ray_nodes   reads JSON commands, a line each; `RayNodes` writes them
 """
@@ -130,6 +130,9 @@ def _serve() -> None:
                 os.sched_setaffinity(0, {cores[(count - 1) % len(cores)]})
             count += 1
             devices, gpus = (0, False) if head else (command["devices"], command["gpus"])
+            if gpus:  # read by Ray's node
+                offered = [(len(nodes) - 1) * devices + number for number in range(devices)]
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(number % _gpus()) for number in offered)
             options: dict[str, Any] = {
                 "num_cpus": 0,
                 "num_gpus": devices if gpus else 0,
@@ -144,6 +147,12 @@ def _serve() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     cluster.shutdown()
+
+
+def _gpus() -> int:
+    import torch
+
+    return max(torch.cuda.device_count(), 1)
 
 
 def _drain(cluster: str, node_id: str, seconds: float) -> None:

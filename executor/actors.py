@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+import psutil
 import ray
 
 from ..plans.yaml.errors import InputError, RunFailed
@@ -42,8 +44,9 @@ LATE = "timed out during startup"
 
 
 def on_a_busy_machine(start: Callable[[], Started]) -> Started:
-    """What `start` returns, which starts processes of Ray on this machine; while other programs take the cores, it may
-    need more than one try. Raises RunFailed."""
+    """Call `start`, which starts processes of Ray on this machine, and return its result; where they answer too late,
+    end them and try again, RAY_STARTS times in all. Raises RunFailed."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     for _ in range(RAY_STARTS):
         try:
             return start()
@@ -51,6 +54,11 @@ def on_a_busy_machine(start: Callable[[], Started]) -> Started:
             if LATE not in str(error):
                 raise
             ray.shutdown()
+            late = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+            for child in late:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(late)
     raise RunFailed(
         f"Ray did not start on this machine within {RAY_STARTS} times 30 s; stop other programs, or set RAY_ADDRESS to "
         "a cluster that runs"

@@ -24,7 +24,7 @@ from .faults import Fault, classify, reason
 
 FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
 QUICK_START_S = 120.0  # and what any other may always take, for machines are busy
-BORN_S = 120.0  # before its first answer an actor's process must come up and import, for which a busy host takes long
+BORN_S = 120.0  # in which an actor's process may be silent while it comes up and imports: a busy host takes long
 START_FACTOR = 5.0  # or so often what the longest took, if that is more
 CALL_DEADLINE_S = 600.0
 STARTS_IN_A_ROW = 4

@@ -86,6 +86,7 @@ def prepare(
     space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
     rewards = [with_judge(choice.cost(profile.reward), profile, judge) for choice in space.rewards]
     apart, further = space.pools.apart, further_costs(pool for _, pool in space.rewards[0].further)
+    placement = job.placement if planned is None else planned.placement
     setting = Setting(
         target=rollout.prompts_per_step,
         group_size=rollout.samples_per_prompt,
@@ -100,7 +101,7 @@ def prepare(
         crowding=partial(crowding, profile, further=further),
         change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart, further),
         max_prompt_tokens=rollout.max_prompt_tokens,
-        streams=apart and (job.placement is None or job.placement.streams),
+        streams=placement is not None and placement.streams,
     )
     limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)

@@ -34,15 +34,16 @@ class Load(NamedTuple):
 
 
 LOADS: Mapping[int, Mapping[str, Load]] = {
-    2: {"short": Load(64, 96, False, 1.6), "middle": Load(64, 128, False, 1.6)},
+    2: {"short": Load(64, 96, False, 1.6), "brief": Load(72, 64, False, 1.6)},
     3: {"short": Load(64, 96, False, 2.4), "brief": Load(72, 64, False, 2.4), "slow": Load(56, 64, True, 2.4)},
 }
 """Jobs by the number of them in a group. Answers are short, so that training is about as long as decoding: of jobs that
 decode three quarters of the time two share two cores no better than 1.33 times."""
 
 
-MOVING: Mapping[str, Load] = {name: load._replace(slo=2.4) for name, load in {**LOADS[2], **LOADS[3]}.items()
-                             if name != "slow"}  # fmt: skip
+MOVING: Mapping[str, Load] = {
+    "short": LOADS[3]["short"], "middle": Load(64, 128, False, 2.4), "brief": LOADS[3]["brief"],
+}  # fmt: skip
 """Jobs that join and leave."""
 
 

@@ -12,8 +12,8 @@ execute` of the three plans for some steps, and `rlplan report`. A part that fai
 output, and the others go on as far as they can; what could not be tried is listed with the reason. `--device cpu
 --shapes tiny` shows the flow without a GPU.
 
-At the end two jobs of a tiny model run as one group, whose engines and trainers have a GPU each, or take turns beside
-each other on one (group_check.py).
+At the end, if minutes are left, two jobs of a tiny model run as one group, whose engines and trainers have a GPU each,
+or share one (group_check.py).
 
 `--slots` has weights go through these slots alone, in the first step and in all runs; a run that took others is
 `broken`. Without it the executor takes the best that the devices allow.

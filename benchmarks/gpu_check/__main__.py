@@ -19,7 +19,7 @@ from rlplan.plans.yaml.errors import InputError
 
 from ..entry import run
 from .check_result import assembled, untried_ways
-from .group_check import check_group
+from .group_check import GROUP_S, check_group
 from .memory_watch import cuda_free_bytes
 from .shape_check import ROOT, ShapeCheck
 from .shapes import chosen, reason_against
@@ -57,7 +57,13 @@ def machine(device: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(min=0.5), default=8.0, show_default=True, help="Time for all shapes.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.5),
+    default=8.0,
+    show_default=True,
+    help="No shape is begun after them.",
+)
 @click.option("--shapes", default="0.5b,1.5b,7b", show_default=True, help="Shapes to try: tiny, 0.5b, 1.5b, 7b.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Optimizer steps of each plan.")
@@ -111,9 +117,15 @@ def main(
     ways, used = ({name for each in sent for name in each[key]} for key in ("ways", "slots"))
     untried |= untried_ways(device, sorted(ways), weights, sorted(used))
     together = None
-    if groups:
+    left_s = began + 60 * minutes - time.monotonic()
+    if groups and left_s < GROUP_S:
+        left = f"{max(left_s, 0) / 60:.1f} of --minutes are left"
+        untried["groups"] = f"takes about {GROUP_S / 60:.0f} minutes, and {left}"
+    elif groups:
         notify("two jobs as one")
         together = check_group(device, steps, out / "groups", began + 60 * minutes, ROOT)
+        if "untried" in together:
+            untried["groups"] = together["untried"]
     result = assembled(here, checked, untried, weights, slots, together) | {
         "minutes": round((time.monotonic() - began) / 60, 2),
         "out": str(out),

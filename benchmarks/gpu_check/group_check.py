@@ -1,8 +1,7 @@
 """The part of the GPU check for jobs that run as one: two jobs of a tiny model, whose engines and trainers take turns.
 
-Nodes are two of Ray, of one GPU each: with two GPUs or more engines have the first and trainers the second. With one
-GPU both nodes offer it, so that turns, sleeping engines and waiting trainers are tried there too; what one phase then
-takes is no measure, since the other computes on the same GPU.
+Nodes are two of Ray, of one GPU each. With one GPU both nodes offer it, so that turns, sleeping engines and waiting
+trainers are tried there too; what one phase then takes is no measure, since the other computes on the same GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rlplan.traces.run_log import TRACE
 
 from ..ray_nodes import RayNodes
 from .check_result import Lines, trace_lines, weights_figures
-from .command_parts import Part, run_part
+from .command_parts import Part, end_of, run_part
 from .shapes import SHAPES
 from .stand_in import guessed_lengths, write_stand_in
 
@@ -36,20 +35,24 @@ SHAPE = SHAPES["tiny"]
 
 SLO, WARM_S, COLD_S = 4.0, 0.5, 60.0
 GROUP = "g1"
+GROUP_S = 180.0
+"""Seconds that the group takes about, on GPUs: a guess."""
 LEAST_S = 240.0
 """Seconds that the jobs have even if the minutes are over: two engines and two trainers start."""
 
 
 def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path) -> dict[str, Any]:
-    """Write, plan and run two jobs of a group for so many steps, in the new folder; what is reported of it."""
+    """Write, plan and run two jobs of a group for so many steps, in the new folder; what is reported of it: `parts`,
+    `jobs`, or `untried` with the reason. `ends_s`: `time.monotonic()` at which the check's minutes are over."""
     folder.mkdir(parents=True)
     parts: dict[str, Part] = {}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
 
     def part(name: str, *command: Any, environment: Mapping[str, str] | None = None) -> bool:
         left_s = max(ends_s - time.monotonic(), LEAST_S)
         log = folder / f"{name.replace(' ', '-')}.log"
         words = [str(word) for word in command]
-        parts[name] = run_part(words, left_s, log, {**os.environ, **(environment or {})}, cwd)
+        parts[name] = run_part(words, left_s, log, {**os.environ, **hidden, **(environment or {})}, cwd)
         return parts[name].ok
 
     def reported(**figures: Any) -> dict[str, Any]:
@@ -80,13 +83,18 @@ def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path)
     groups, out = folder / "groups.yaml", folder / "run"
     if not part("solve groups", *rlplan, "solve", write_workload(folder), "-o", groups):
         return reported()
-    with RayNodes([1, 1], pinned=device == "cpu", gpus=device == "cuda") as nodes:
-        part(
-            "execute", *rlplan, "execute", groups, "--steps", steps, "--out", out, "--json",
-            environment={"RAY_ADDRESS": nodes.address},
-        )  # fmt: skip
+    began_s = time.monotonic()
+    try:
+        with RayNodes([1, 1], pinned=device == "cpu", gpus=device == "cuda") as nodes:
+            address = {"RAY_ADDRESS": nodes.address}
+            command = (*rlplan, "execute", groups, "--steps", steps, "--out", out, "--json")
+            ran = part("execute", *command, environment=address)
+    except RuntimeError as error:
+        parts["nodes"] = Part(False, time.monotonic() - began_s, end_of(str(error)))
+        return reported()
     traces = {name: trace_lines(path) for name in JOBS if (path := out / GROUP / name / TRACE).is_file()}
-    part("report", *rlplan, "report", out, "--json")
+    if ran:
+        part("report", *rlplan, "report", out, "--json")
     return reported(jobs={name: job_figures(lines) for name, lines in traces.items()})
 
 

@@ -29,8 +29,8 @@ from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key, output_file
-from ..weights.transfer.engine_transfers import ActorTransfers, RankAnswer, Received, agreed
-from ..weights.transfer.session import Session
+from ..weights.transfer.engine_transfers import ActorTransfers, Received, agreed
+from ..weights.transfer.session import RankAnswer, Session
 from .core_watch import CoreWatch
 from .decoding import Decoding
 from .guard import guard_group

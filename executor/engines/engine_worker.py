@@ -14,7 +14,7 @@ from ..drafts.draft_worker import DraftRank
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.slots.device_slots import device_key
 from ..weights.transfer.bucket_reader import ReaderPlace, ReaderRank
-from ..weights.transfer.engine_transfers import RankAnswer
+from ..weights.transfer.session import RankAnswer
 from .vllm_options import DRAWN_TOKENS
 
 

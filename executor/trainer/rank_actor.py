@@ -55,6 +55,7 @@ TRAINER_METHODS = (
 
 def _of_trainer(name: str) -> Callable[..., Any]:
     def method(self: TrainerRank, *arguments: Any) -> Any:
+        assert self._trainer is not None, f"{name} before construct"
         return getattr(self._trainer, name)(*arguments)
 
     method.__name__ = name

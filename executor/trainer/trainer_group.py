@@ -65,6 +65,7 @@ class TrainerGroup:
         self._ranks: list[Any] = []
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
+        self._constructed = False  # until then ranks import, and a busy host takes long for it
         self.parameters = 0
         """Parameters of the policy; known once started."""
         self.lives = 0
@@ -86,6 +87,7 @@ class TrainerGroup:
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         self._gone = retrieved(asyncio.get_running_loop().create_future())
+        self._constructed = False
         self.lives += 1
         self._ranks = self._spawn(self.config, self._places)
         self._pulses = [
@@ -98,12 +100,14 @@ class TrainerGroup:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
             method = f"tcp://{points}"
         self.parameters = int(await self._all("construct", deadline_s, method))
+        self._constructed = True
 
     async def _watch(self, rank: int, actor: Any) -> None:
-        silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
+        silence, born_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
         name = f"rank {rank} of {self.config.ranks}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
+            patience_s = self.supervisor.patience.stall_s if self._constructed else born_s
             silent_s = await silent_seconds(call, silence, patience_s)
             if silent_s is not None:
                 self._lose(f"no sign of life of {name} for {silent_s:.0f} s")
@@ -113,7 +117,6 @@ class TrainerGroup:
                 self._lose(f"{name}: {reason(error)}")
                 return
             silence.heard(time.monotonic())
-            patience_s = self.supervisor.patience.stall_s
             await asyncio.sleep(PULSE_S)
 
     def _lose(self, why: str) -> TrainerDied:

@@ -9,14 +9,12 @@ Invariants:
 - What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
-- Every method except `parameters`, `pid`, `close` and `transfer` is collective: all ranks call it, with the same
-  arguments.
+- Every method except `parameters`, `close` and `transfer` is collective: all ranks call it, with the same arguments.
   `write_staged` may run in a thread of its own beside the others.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -251,10 +249,6 @@ class Trainer:
     def parameters(self) -> int:
         """Number of parameters of the policy; returns only once the trainer is ready."""
         return self._parameters
-
-    def pid(self) -> int:
-        """Process id of this rank."""
-        return os.getpid()
 
     def close(self) -> None:
         """Leave the process group; nothing may be called after it."""

@@ -51,7 +51,7 @@ def is_false(value: object) -> bool:
 
 
 def is_true(value: object) -> bool:
-    """For `exclude_if`: a switch that is on without being written is not written."""
+    """Return whether a value is True; for `exclude_if`."""
     return value is True
 
 

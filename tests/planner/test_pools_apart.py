@@ -170,18 +170,26 @@ def test_a_job_of_a_group_asks_for_trainers_that_wait_for_the_end_of_the_rollout
     assert waits.predicted.step_s.mean > streamed.predicted.step_s.mean
 
 
-def test_a_plan_whose_trainers_were_moved_to_another_pool_by_hand_is_refreshed_there():
+@pytest.mark.parametrize("of_job", [None, True, False])
+def test_a_plan_whose_trainers_were_moved_to_another_pool_by_hand_is_refreshed_there(of_job):
     base = solved_on_gpus()
     cluster = apart(base.cluster, 1, 1)
-    moved = base.plan.job.model_copy(update={"placement": PlacementSpec(train_pool="learn")})
-    short = moved.rounds.short
+    named = None if of_job is None else JobPlacement(train_pool="learn", streams=of_job)
+    job = base.job.model_copy(update={"placement": named})
+    short = base.plan.job.rounds.short
     rollout = short.rollout.model_copy(update={"pool": "decode"})
-    rounds = moved.rounds.model_copy(update={"short": short.model_copy(update={"rollout": rollout})})
-    plan = base.plan.model_copy(update={"job": moved.model_copy(update={"rounds": rounds})})
-    again = refresh(plan, cluster, base.job, base.profile, base.trace, plan.inputs, None, passes=QUICK)
-    assert again.job.placement == PlacementSpec(train_pool="learn")
-    assert (again.predicted.nodes, again.predicted.train_nodes) == (2, 1)
-    assert again.predicted.phases_s.sync < base.plan.predicted.phases_s.sync
+    rounds = base.plan.job.rounds.model_copy(update={"short": short.model_copy(update={"rollout": rollout})})
+    train_s = {}
+    for streams in (True, False):
+        placement = PlacementSpec(train_pool="learn", streams=streams)
+        moved = base.plan.job.model_copy(update={"placement": placement, "rounds": rounds})
+        plan = base.plan.model_copy(update={"job": moved})
+        again = refresh(plan, cluster, job, base.profile, base.trace, plan.inputs, None, passes=QUICK)
+        assert again.job.placement == placement
+        assert (again.predicted.nodes, again.predicted.train_nodes) == (2, 1)
+        assert again.predicted.phases_s.sync < base.plan.predicted.phases_s.sync
+        train_s[streams] = again.predicted.phases_s.train
+    assert train_s[True] < train_s[False], "what the plan says of its trainers counts, not what the job says"
 
 
 def other(**accelerators):

@@ -14,10 +14,9 @@ from ..slots.device_slots import opened_slots
 from ..slots.node_memory import NodeMemory
 from ..slots.slot_memory import SlotMemory
 from .device_sender import handle_key
-from .engine_transfers import RankAnswer
 from .message_board import TransferBroken
 from .node_receiver import DeviceReceiver
-from .session import SLOTS, Ring, Session, session_of_reader
+from .session import SLOTS, RankAnswer, Ring, Session, session_of_reader
 
 
 class OtherVersion(Exception):

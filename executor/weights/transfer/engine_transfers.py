@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...actors import retrieved
 from ...host import node_address, node_key
 from .message_board import TransferBroken
-from .session import Session
+from .session import RankAnswer, Session
 
 if TYPE_CHECKING:
     from .node_receiver import NodeReceiver
@@ -22,14 +22,6 @@ class Received(NamedTuple):
     """What an engine tells of a transfer: checksums of what it received, if asked for; `broken`: why it received
     nothing that may be used."""
 
-    sums: dict[str, str]
-    broken: str | None = None
-
-
-class RankAnswer(NamedTuple):
-    """What an engine rank tells of a transfer: the version of the bytes, checksums, why it broke off."""
-
-    version: str
     sums: dict[str, str]
     broken: str | None = None
 

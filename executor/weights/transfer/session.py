@@ -32,6 +32,14 @@ class ReceivingNode(NamedTuple):
     readers: int
 
 
+class RankAnswer(NamedTuple):
+    """What an engine rank tells of a transfer: the version of the bytes, checksums, why it broke off."""
+
+    version: str
+    sums: dict[str, str]
+    broken: str | None = None
+
+
 class Session(NamedTuple):
     """See the module. `host` and `port`: the driver's store; `deadline_s`: longest wait for one bucket, in seconds."""
 

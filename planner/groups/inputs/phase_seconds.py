@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -49,8 +50,16 @@ def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
 def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     """Phase seconds from the predictions of a plan: each round kind with its share of the steps, its rollout lognormal
     through its p50 and p95, and the rest of its step (update, weight transfer) as training. Exposed reward seconds
-    count as rollout: its engines are held until the batch is complete."""
+    count as rollout: its engines are held until the batch is complete. Warns of a plan whose trainers stream: it says
+    only what of their training is left when the rollout ends, and in a group all of it follows."""
     predicted = plan.predicted
+    if plan.job.placement is not None and plan.job.placement.streams:
+        warnings.warn(
+            f"job {plan.job.name}: its plan trains while it decodes, so the seconds of its training are too few here: "
+            "in a group training begins when the rollout has ended; write streams: false beside train_pool into its "
+            "job.yaml (placement), and solve it again",
+            stacklevel=2,
+        )
     rounds: list[PredictedRound] = [predicted.rounds.short]
     if predicted.rounds.long is not None and predicted.rounds.long.share > 0:
         rounds.append(predicted.rounds.long)
