@@ -28,7 +28,7 @@ from typing import Any
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
-from ..host import node_key, output_file
+from ..host import node_key, output_file, without_collection
 from ..weights.transfer.engine_transfers import ActorTransfers, Received, agreed
 from ..weights.transfer.session import RankAnswer, Session
 from .core_watch import CoreWatch
@@ -61,8 +61,9 @@ class RolloutEngine:
         began = time.perf_counter()
         guard_group()
         os.nice(niceness(self._config))  # what it starts inherits it
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
+        with without_collection():
+            from vllm import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
 
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(self._config)))

@@ -13,6 +13,7 @@ import ray
 
 from ..actors import ACTOR_OPTIONS, visible_gpus
 from ..engines.guard import guard_group
+from ..host import without_collection
 from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat
 from .trainer_config import TrainerConfig
@@ -38,7 +39,8 @@ class TrainerRank:
 
     def construct(self, init_method: str | None) -> int:
         """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
-        from .trainer_rank import Trainer
+        with without_collection():
+            from .trainer_rank import Trainer
 
         self._trainer = Trainer(*self._arguments, init_method)
         return int(self._trainer.parameters())
