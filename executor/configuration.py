@@ -133,10 +133,9 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     if planned.rounds.long is not None:
         rounds["long"] = _round_settings(planned.rounds.long)
     timeouts = {name: TimeoutSpec(**pool.timeout_numbers()) for name, pool in worker_pools(planned, job).items()}
-    sync, placement = planned.sync, planned.placement
-    streams = placement is not None and placement.streams
+    sync = planned.sync
     return RunSettings(
-        planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay, streams=streams
+        planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay, streams=planned.streams
     )
 
 

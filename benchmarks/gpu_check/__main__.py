@@ -19,9 +19,10 @@ from rlplan.plans.yaml.errors import InputError
 
 from ..entry import run
 from .check_result import assembled, untried_ways
+from .command_parts import ROOT, Parts
 from .group_check import GROUP_S, check_group
 from .memory_watch import cuda_free_bytes
-from .shape_check import ROOT, ShapeCheck
+from .shape_check import ShapeCheck
 from .shapes import chosen, reason_against
 from .weight_slots import try_slots
 
@@ -87,6 +88,7 @@ def main(
 ) -> None:
     """Profile, plan and train models of random weights on this machine; exit code 1 if a part failed."""
     began = time.monotonic()
+    ends_s = began + 60 * minutes
     wanted = chosen(shapes)
     here = machine(device)
     out = out or Path(tempfile.mkdtemp(prefix="rlplan-gpu-check-"))
@@ -106,24 +108,23 @@ def main(
     memory_bytes = [gpu["memory_bytes"] for gpu in here["gpus"]]
     for shape in wanted:
         # The first shape is tried however short the minutes are: its parts have deadlines.
-        left_s = began + 60 * minutes - time.monotonic() if checked else math.inf
+        left_s = ends_s - time.monotonic() if checked else math.inf
         if (reason := reason_against(shape, left_s, memory_bytes)) is not None:
             untried[shape.name] = reason
             continue
         free_bytes = cuda_free_bytes if device == "cuda" else None
-        check = ShapeCheck(shape, device, steps, out / shape.name, began + 60 * minutes, free_bytes, notify)
-        checked[shape.name] = check.run(out / "profiles")
+        parts = Parts(shape.name, device, out / shape.name, ends_s, notify)
+        checked[shape.name] = ShapeCheck(shape, parts, steps, free_bytes).run(out / "profiles")
     sent = [run_["weights"] for shape in checked.values() for run_ in shape.get("runs", {}).values()]
     ways, used = ({name for each in sent for name in each[key]} for key in ("ways", "slots"))
     untried |= untried_ways(device, sorted(ways), weights, sorted(used))
     together = None
-    left_s = began + 60 * minutes - time.monotonic()
+    left_s = ends_s - time.monotonic()
     if groups and left_s < GROUP_S:
         left = f"{max(left_s, 0) / 60:.1f} of --minutes are left"
         untried["groups"] = f"takes about {GROUP_S / 60:.0f} minutes, and {left}"
     elif groups:
-        notify("two jobs as one")
-        together = check_group(device, steps, out / "groups", began + 60 * minutes, ROOT)
+        together = check_group(Parts("groups", device, out / "groups", ends_s, notify), steps)
         if "untried" in together:
             untried["groups"] = together["untried"]
     result = assembled(here, checked, untried, weights, slots, together) | {

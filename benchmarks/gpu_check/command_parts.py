@@ -7,15 +7,22 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MARK = "RLPLAN_GPU_CHECK"
 """Environment variable by which the processes of a part are known, also those that left its process group."""
+
+ROOT = Path(__file__).resolve().parents[2]
+RLPLAN = (sys.executable, "-m", "rlplan.cli.main")
+
+LEAST_S = 240.0
+"""Seconds that a part has even if the minutes are over: the first start of an engine has taken 190 s on an H100."""
 
 END_LINES = 12
 """Lines of a failed command's output that are reported."""
@@ -85,6 +92,44 @@ def run_part(command: Sequence[str], deadline_s: float, log: Path, environment: 
     why = f"not done within {deadline_s:.0f} s" if late else f"exit code {process.returncode}"
     end = end_of(log.read_text(encoding="utf-8", errors="replace")) or end_of(text)
     return Part(False, seconds, f"{why}\n{end}".rstrip(), text)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of one check, one after the other.
+
+    Attributes:
+        check: its name, for who waits.
+        device: `cuda` or `cpu`; on a CPU no part sees a GPU.
+        folder: for the parts' output; made if it is not there.
+        ends_s: `time.monotonic()` at which the minutes are over.
+        notify: takes a line for each part that begins or fails.
+        done: what became of each part, by name, in the order in which they ran.
+    """
+
+    check: str
+    device: str
+    folder: Path
+    ends_s: float
+    notify: Callable[[str], None]
+    done: dict[str, Part] = field(default_factory=dict)
+
+    def run(self, name: str, *command: Any, **environment: str) -> bool:
+        """Run a part with these variables in its environment; whether it ended well."""
+        self.notify(f"{self.check}: {name}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
+        left_s = max(self.ends_s - time.monotonic(), LEAST_S)
+        log = self.folder / f"{name.replace(' ', '-')}.log"
+        words = [str(word) for word in command]
+        part = self.done[name] = run_part(words, left_s, log, {**os.environ, **hidden, **environment}, ROOT)
+        if not part.ok:
+            self.notify(f"{self.check}: {name} failed: {part.error}")
+        return part.ok
+
+    def data(self) -> dict[str, dict[str, Any]]:
+        """As they are reported."""
+        return {name: part.data() for name, part in self.done.items()}
 
 
 def end_marked(token: str) -> None:

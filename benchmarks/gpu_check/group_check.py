@@ -7,7 +7,6 @@ trainers are tried there too; what one phase then takes is no measure, since the
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import statistics
 import sys
@@ -25,7 +24,7 @@ from rlplan.traces.run_log import TRACE
 
 from ..ray_nodes import RayNodes
 from .check_result import Lines, trace_lines, weights_figures
-from .command_parts import Part, end_of, run_part
+from .command_parts import RLPLAN, Part, Parts, end_of
 from .shapes import SHAPES
 from .stand_in import guessed_lengths, write_stand_in
 
@@ -37,30 +36,19 @@ SLO, WARM_S, COLD_S = 4.0, 0.5, 60.0
 GROUP = "g1"
 GROUP_S = 180.0
 """Seconds that the group takes about, on GPUs: a guess."""
-LEAST_S = 240.0
-"""Seconds that the jobs have even if the minutes are over: two engines and two trainers start."""
 
 
-def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path) -> dict[str, Any]:
-    """Write, plan and run two jobs of a group for so many steps, in the new folder; what is reported of it: `parts`,
-    `jobs`, or `untried` with the reason. `ends_s`: `time.monotonic()` at which the check's minutes are over."""
-    folder.mkdir(parents=True)
-    parts: dict[str, Part] = {}
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-
-    def part(name: str, *command: Any, environment: Mapping[str, str] | None = None) -> bool:
-        left_s = max(ends_s - time.monotonic(), LEAST_S)
-        log = folder / f"{name.replace(' ', '-')}.log"
-        words = [str(word) for word in command]
-        parts[name] = run_part(words, left_s, log, {**os.environ, **hidden, **(environment or {})}, cwd)
-        return parts[name].ok
+def check_group(parts: Parts, steps: int) -> dict[str, Any]:
+    """Write, plan and run two jobs of a group for so many steps, in the new folder of `parts`; what is reported of it:
+    `parts`, `jobs`, or `untried` with the reason."""
+    folder, device = parts.folder, parts.device
 
     def reported(**figures: Any) -> dict[str, Any]:
-        return {"parts": {name: each.data() for name, each in parts.items()}} | figures
+        return {"parts": parts.data()} | figures
 
-    first, rlplan = folder / JOBS[0], (sys.executable, "-m", "rlplan.cli.main")
+    first = folder / JOBS[0]
     policy = (sys.executable, "-m", "benchmarks.gpu_check.random_policy", first)
-    if not part("write", *policy, "--shape", SHAPE.name, "--device", device):
+    if not parts.run("write", *policy, "--shape", SHAPE.name, "--device", device):
         return reported()
     apart(first)
     if device == "cuda":
@@ -69,7 +57,7 @@ def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path)
         except InputError as error:
             return reported(untried=str(error))
         priced: tuple[Any, ...] = ("--profile", profile, "--lengths", guessed_lengths(device))
-    elif part("profile", *rlplan, "profile", first, "--trace-rounds", 2, "--minutes", 1):
+    elif parts.run("profile", *RLPLAN, "profile", first, "--trace-rounds", 2, "--minutes", 1):
         priced = ()
     else:
         return reported()
@@ -78,23 +66,22 @@ def check_group(device: str, steps: int, folder: Path, ends_s: float, cwd: Path)
     for name in JOBS:
         job = folder / name
         own = tuple(job / word.name if isinstance(word, Path) else word for word in priced)
-        if not part(f"solve {name}", *rlplan, "solve", job, *own, "--mode", "sync", "-o", job / "plan.yaml"):
+        if not parts.run(f"solve {name}", *RLPLAN, "solve", job, *own, "--mode", "sync", "-o", job / "plan.yaml"):
             return reported()
     groups, out = folder / "groups.yaml", folder / "run"
-    if not part("solve groups", *rlplan, "solve", write_workload(folder), "-o", groups):
+    if not parts.run("solve groups", *RLPLAN, "solve", write_workload(folder), "-o", groups):
         return reported()
     began_s = time.monotonic()
     try:
         with RayNodes([1, 1], pinned=device == "cpu", gpus=device == "cuda") as nodes:
-            address = {"RAY_ADDRESS": nodes.address}
-            command = (*rlplan, "execute", groups, "--steps", steps, "--out", out, "--json")
-            ran = part("execute", *command, environment=address)
+            command = (*RLPLAN, "execute", groups, "--steps", steps, "--out", out, "--json")
+            ran = parts.run("execute", *command, RAY_ADDRESS=nodes.address)
     except RuntimeError as error:
-        parts["nodes"] = Part(False, time.monotonic() - began_s, end_of(str(error)))
+        parts.done["nodes"] = Part(False, time.monotonic() - began_s, end_of(str(error)))
         return reported()
     traces = {name: trace_lines(path) for name in JOBS if (path := out / GROUP / name / TRACE).is_file()}
     if ran:
-        part("report", *rlplan, "report", out, "--json")
+        parts.run("report", *RLPLAN, "report", out, "--json")
     return reported(jobs={name: job_figures(lines) for name, lines in traces.items()})
 
 

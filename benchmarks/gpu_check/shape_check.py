@@ -6,23 +6,20 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlplan.plans.yaml.errors import InputError
 
 from .check_result import run_figures, trace_lines
-from .command_parts import Part, run_part
+from .command_parts import RLPLAN, Part, Parts
 from .memory_watch import MemoryWatch, turn_figures
 from .shapes import Shape
 from .stand_in import guessed_lengths, write_stand_in
 
-ROOT = Path(__file__).resolve().parents[2]
 MODES = ("sync", "exact", "race")
-RLPLAN = (sys.executable, "-m", "rlplan.cli.main")
 HOST_SHARE = 0.7
 """Of the host's memory that trainers which wait may fill; the rest is for engines, Ray and what else runs."""
 DISK_SHARE = 0.5
@@ -31,61 +28,50 @@ DISK_SHARE = 0.5
 PROFILE_SHARE = 0.5
 """Of a shape's minutes for what refines its profile, starts included; the least is measured however long it takes."""
 
-LEAST_S = 240.0
-"""Seconds that a part has even if the minutes are over: the first start of an engine has taken 190 s on an H100."""
-
 
 @dataclass(slots=True)
 class ShapeCheck:
-    """The check of one shape in `folder`.
+    """The check of one shape.
 
     Attributes:
         shape: what is checked.
-        device: `cuda` or `cpu`.
+        parts: runs its parts; job, plans and runs go to their folder, which is new.
         steps: optimizer steps of each plan.
-        folder: where job, plans and runs go; new.
-        ends_s: `time.monotonic()` at which the minutes are over.
         free_bytes: tells the free memory of the GPUs; None: there are none.
-        notify: takes a line for each part that begins.
-        parts: what became of each part, by name, in the order in which they ran.
     """
 
     shape: Shape
-    device: str
+    parts: Parts
     steps: int
-    folder: Path
-    ends_s: float
     free_bytes: Callable[[], int] | None
-    notify: Callable[[str], None]
-    parts: dict[str, Part] = field(default_factory=dict)
 
     def run(self, profiles: Path) -> dict[str, Any]:
         """Run all parts; the measured profile is copied into the folder `profiles`. Returns what is reported."""
-        job = self.folder / "job"
+        job = self.parts.folder / "job"
         result: dict[str, Any] = {}
         policy = (sys.executable, "-m", "benchmarks.gpu_check.random_policy")
-        if self._part("write", *policy, job, "--shape", self.shape.name, "--device", self.device):
-            result["model"] = json.loads(self.parts["write"].output.splitlines()[-1])
+        if self.parts.run("write", *policy, job, "--shape", self.shape.name, "--device", self.parts.device):
+            result["model"] = json.loads(self.parts.done["write"].output.splitlines()[-1])
             minutes = PROFILE_SHARE * self.shape.minutes
-            profiled = self._part(
+            profiled = self.parts.run(
                 "profile", *RLPLAN, "profile", job, "--trace-rounds", 2, "--minutes", f"{minutes:g}", "--json"
             )
             if profiled:
-                result["measured"] = json.loads(self.parts["profile"].output.splitlines()[-1])
+                result["measured"] = json.loads(self.parts.done["profile"].output.splitlines()[-1])
                 result["profile"] = str(keep_profile(job, profiles, self.shape.architecture.name))
                 result |= self._plans_and_runs(job)
-            elif self.device == "cuda":
+            elif self.parts.device == "cuda":
                 try:
                     path = write_stand_in(job, self.shape)
                 except InputError as error:
                     return self._reported(result | {"stand_in": str(error)})
-                lengths = guessed_lengths(self.device)
+                lengths = guessed_lengths(self.parts.device)
                 result |= {"stand_in": str(path)} | self._plans_and_runs(job, "--profile", path, "--lengths", lengths)
         return self._reported(result)
 
     def _reported(self, result: dict[str, Any]) -> dict[str, Any]:
         """A result with what became of the parts."""
-        return {"parts": {name: part.data() for name, part in self.parts.items()}} | result
+        return {"parts": self.parts.data()} | result
 
     def _plans_and_runs(self, job: Path, *more: Any) -> dict[str, Any]:
         """Solve the plans, with `more` options, and execute those that could be solved; they take turns on the same
@@ -93,45 +79,32 @@ class ShapeCheck:
         plans = [
             job / f"{mode}.yaml"
             for mode in MODES
-            if self._part(
+            if self.parts.run(
                 f"solve {mode}", *RLPLAN, "solve", job, *more, "--mode", mode, "-o", job / f"{mode}.yaml", "--json"
             )
         ]
-        result: dict[str, Any] = {"plans": {plan.stem: _summary(self.parts[f"solve {plan.stem}"]) for plan in plans}}
-        out = self.folder / "run"
+        result: dict[str, Any] = {
+            "plans": {plan.stem: _summary(self.parts.done[f"solve {plan.stem}"]) for plan in plans}
+        }
+        out = self.parts.folder / "run"
         if not plans:
             return result
         with MemoryWatch(out, self.free_bytes) as watch:
-            room = min(HOST_SHARE * host_memory_bytes(), DISK_SHARE * shutil.disk_usage(self.folder).free)
+            room = min(HOST_SHARE * host_memory_bytes(), DISK_SHARE * shutil.disk_usage(self.parts.folder).free)
             for batch in batches(plans, self.shape, room):
                 # A run of one plan has its trace in --out itself, one of several a folder for each under it.
                 alone = len(batch) == 1
-                self._part(
+                self.parts.run(
                     f"execute {batch[0].stem}" if alone else "execute", *RLPLAN, "execute", *batch,
                     "--steps", self.steps, "--out", out / batch[0].stem if alone else out, "--json",
                 )  # fmt: skip
                 for saved in out.glob("*/checkpoints"):  # nobody resumes these runs, and the disk is soon full
                     shutil.rmtree(saved)
-        if not self._part("report", *RLPLAN, "report", out, "--json"):
+        if not self.parts.run("report", *RLPLAN, "report", out, "--json"):
             return result
         traces = {plan.stem: trace_lines(path) for plan in plans if (path := out / plan.stem / "trace.jsonl").is_file()}
-        report = json.loads(self.parts["report"].output)
+        report = json.loads(self.parts.done["report"].output)
         return result | {"runs": run_figures(report, traces), "turns": turn_figures(traces, watch.samples)}
-
-    def _part(self, name: str, *command: Any) -> bool:
-        """Run a part; whether it ended well."""
-        self.notify(f"{self.shape.name}: {name}")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        environment = dict(os.environ)
-        if self.device == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        left_s = max(self.ends_s - time.monotonic(), LEAST_S)
-        log = self.folder / f"{name.replace(' ', '-')}.log"
-        part = run_part([str(word) for word in command], left_s, log, environment, ROOT)
-        self.parts[name] = part
-        if not part.ok:
-            self.notify(f"{self.shape.name}: {name} failed: {part.error}")
-        return part.ok
 
 
 def host_memory_bytes() -> int:

@@ -64,10 +64,9 @@ def round_costs(
     judge = planned.reward.judge
     slower = judge_factors(profile, judge)[1] if judge is not None else 1.0
     pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
-    streams = planned.placement is not None and planned.placement.streams
     further = further_costs(planned.reward.further.values())
     workers = planned.reward.all_workers or profile.reward.workers
-    kinds = partial(_kind, profile, allowed, slower, pools, apart, streams, workers, further)
+    kinds = partial(_kind, profile, allowed, slower, pools, apart, planned.streams, workers, further)
     short = kinds(rounds.short)
     return short, kinds(rounds.long) if rounds.long else short
 

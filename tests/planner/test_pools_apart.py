@@ -44,8 +44,8 @@ def apart(cluster: Cluster, engines: int, trainers: int, links: tuple[Link, ...]
     return cluster.model_copy(update={"pools": pools, "links": links})
 
 
-def placed(job: Job, name: str = "learn") -> Job:
-    return job.model_copy(update={"placement": JobPlacement(train_pool=name)})
+def placed(job: Job, name: str = "learn", streams: bool = True) -> Job:
+    return job.model_copy(update={"placement": JobPlacement(train_pool=name, streams=streams)})
 
 
 @cache
@@ -122,7 +122,7 @@ def small_documents(objective: str = "seconds", streams: bool = True):
     cluster = apart(base.cluster, 2, 1)
     cheap = cluster.pools["learn"].model_copy(update={"usd_per_node_hour": 1.0})
     cluster = cluster.model_copy(update={"pools": {**cluster.pools, "learn": cheap}})
-    job = base.job.model_copy(update={"placement": JobPlacement(train_pool="learn", streams=streams)})
+    job = placed(base.job, streams=streams)
     options = SolveOptions(mode="sync", objective=objective, passes=QUICK)
     plan = solve(cluster, job, base.profile, base.trace, base.plan.inputs, options).plan
     return dataclasses.replace(base, cluster=cluster, job=job, plan=plan)
@@ -174,8 +174,7 @@ def test_a_job_of_a_group_asks_for_trainers_that_wait_for_the_end_of_the_rollout
 def test_a_plan_whose_trainers_were_moved_to_another_pool_by_hand_is_refreshed_there(of_job):
     base = solved_on_gpus()
     cluster = apart(base.cluster, 1, 1)
-    named = None if of_job is None else JobPlacement(train_pool="learn", streams=of_job)
-    job = base.job.model_copy(update={"placement": named})
+    job = base.job if of_job is None else placed(base.job, streams=of_job)
     short = base.plan.job.rounds.short
     rollout = short.rollout.model_copy(update={"pool": "decode"})
     rounds = base.plan.job.rounds.model_copy(update={"short": short.model_copy(update={"rollout": rollout})})

@@ -146,12 +146,8 @@ class ReaderRank:
         session = session_of_reader(text)
         try:
             self._readers[session.name] = BucketReader(session, self._at)
-        except TransferBroken as broken:
-            return str(broken)
-        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
-            if session.slots == "host":
-                raise
-            return f"slots {session.slots}: {error}"
+        except RuntimeError as error:
+            return session.why_not_joined(error)
         return None
 
     def receive(self, name: str, turn: int, version: str, checksum: Callable[[Any], str] | None) -> RankAnswer:

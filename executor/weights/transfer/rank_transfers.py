@@ -58,12 +58,8 @@ class RankTransfers:
                 if session.slots == "host"
                 else DeviceSender(session, self._rank, address, parameters, self._device)
             )
-        except TransferBroken as broken:
-            return str(broken)
-        except RuntimeError as error:  # of CUDA or NCCL: weights can go through host memory then
-            if session.slots == "host":
-                raise
-            return f"slots {session.slots}: {error}"
+        except RuntimeError as error:
+            return session.why_not_joined(error)
         return None
 
     def publish(self, name: str, turn: int, version: str) -> str | None:

@@ -15,7 +15,7 @@ from ..network.routes import Route, rank_routes, relay_routes, relaying_nodes
 from ..slots.slot_choice import SlotsName
 from .boxes import Box
 from .bucket_plan import Bucket, BucketPlan, Piece, Placed
-from .message_board import MessageBoard
+from .message_board import MessageBoard, TransferBroken
 
 SLOTS = 2
 """Buckets that a node holds at a time: while engines load one, the next one arrives."""
@@ -60,6 +60,15 @@ class Session(NamedTuple):
     def node(self, key: str) -> ReceivingNode:
         """The receiving node of that id."""
         return next(node for node in self.nodes if node.key == key)
+
+    def why_not_joined(self, error: RuntimeError) -> str:
+        """Why a party that met `error` has not joined the session. Raises the error if weights could not go another
+        way: one of CUDA or NCCL closes slots on devices, and leaves those in host memory."""
+        if isinstance(error, TransferBroken):
+            return str(error)
+        if self.slots == "host":
+            raise error
+        return f"slots {self.slots}: {error}"
 
     def writers(self, key: str) -> int:
         """Parties that fill the slots of a node: its own trainer ranks, and one for all ranks elsewhere; those on a

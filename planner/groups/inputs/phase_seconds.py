@@ -53,7 +53,7 @@ def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     count as rollout: its engines are held until the batch is complete. Warns of a plan whose trainers stream: it says
     only what of their training is left when the rollout ends, and in a group all of it follows."""
     predicted = plan.predicted
-    if plan.job.placement is not None and plan.job.placement.streams:
+    if plan.job.streams:
         warnings.warn(
             f"job {plan.job.name}: its plan trains while it decodes, so the seconds of its training are too few here: "
             "in a group training begins when the rollout has ended; write streams: false beside train_pool into its "

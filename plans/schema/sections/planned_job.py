@@ -186,6 +186,11 @@ class PlannedJob(Strict):
     why: dict[WhyKey, str]
     """For each decision, by dotted key: what it gains and what the next best choice would cost."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether trainers on a pool of their own train while the round decodes."""
+        return self.placement is not None and self.placement.streams
+
     def round_numbers(self) -> RoundNumbers:
         """Return the keyword arguments of a `RoundSpec` (rounds/schedule.py) except two, which only the job has."""
         short, long = self.rounds.short, self.rounds.long
