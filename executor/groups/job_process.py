@@ -166,7 +166,10 @@ class JobProcess:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
                 env={**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address},
                 limit=LINE_BYTES,
-                start_new_session=True,  # a terminal's Ctrl-C is for the group's driver, which passes it on
+                # A terminal's Ctrl-C is for the group's driver, which passes it on. A session would keep it away too,
+                # but Linux schedules each session as one (sched_autogroup): on cores that compute, a job's process in
+                # a session of its own waited for seconds, and samples were scored only when the round was over.
+                process_group=0,
             )  # fmt: skip
         self._process = process
         passing = asyncio.create_task(self._pass_on())
