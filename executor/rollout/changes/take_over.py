@@ -6,7 +6,6 @@ Each engine sleeps, wakes and loads in the turns of its devices and of the weigh
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from ....rounds.device_ledger import Turn
@@ -15,6 +14,7 @@ from ...engines.engine_handle import EngineHandle
 from ...faults import ActorFailed
 from ...memory.device_turns import DeviceTurns
 from ...memory.turns_took import TurnsOf
+from ...trainer.trainer_group import TrainerDied
 
 GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
 """Gives weights of that version to engines. Raises ActorFailed if one of them is gone, or RunFailed."""
@@ -49,8 +49,12 @@ class TakeOver:
         lives = {engine: engine.lives for engine in self._engines if engine.alive}
         if not lives:
             return
-        with contextlib.suppress(ActorFailed):  # the others have them
+        try:
             await self._give_all(list(lives), version)
+        except TrainerDied:
+            raise  # no engine is to blame, and the run leaves the round
+        except ActorFailed:
+            pass  # an engine's: the others have them
         for engine, life in lives.items():
             if engine.version != version and engine.lives == life and not self.over:
                 engine.fail("it did not receive the weights of its round")  # its replacement gets them when it is up

@@ -22,6 +22,7 @@ from rlplan.executor.rollout.changes.engine_tail import round_tail
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
@@ -449,6 +450,34 @@ def test_a_round_that_ends_in_the_change_leaves_nothing_that_moves(tmp_path, bou
         await asyncio.sleep(0.1)
         assert len(stage.log) == before, "nobody moves any more"
         check(await stage.round(version="w"), "w")
+
+    play(body, tmp_path, bounded)
+
+
+@both
+def test_a_trainer_that_dies_while_the_tail_gets_weights_costs_no_engine(tmp_path, bounded):
+    async def body(stage):
+        (tail,) = stage.tail
+        lives, give_all = tail.lives, stage.give_all
+
+        async def dies(engines, version):
+            stage.given.append([])
+            raise TrainerDied("trainer a", "it is gone")
+
+        async def during(task):
+            await until(lambda: stage.given)
+            await asyncio.sleep(0.05)
+            task.cancel()  # as the run does, which goes back to its checkpoint
+
+        stage.give_all = dies
+        with pytest.raises(asyncio.CancelledError):
+            await stage.round(during=during)
+        assert tail.alive and tail.lives == lives
+        await stage.turns.to_training(stage.run)
+        stage.give_all = give_all
+        result = await stage.round(version="w")
+        check(result, "w")
+        assert any(sample.moves for sample in result.samples.values()), "the next round has its tail"
 
     play(body, tmp_path, bounded)
 
