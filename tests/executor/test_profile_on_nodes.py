@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("vllm")
 
-from rlplan.executor.example.write import write_example
-from rlplan.plans.schema.cluster import Cluster, load_cluster
-from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.yaml.yaml_io import dump, load
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.profile_schema import Profile
+
+from .groups.group_runs import ONE_CORE
+from .test_execute import JOB, write_files
 
 pytestmark = pytest.mark.engine
 
@@ -25,18 +26,15 @@ LIMIT_S = 900
 
 
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory):
+def profiled(tiny_model, tmp_path_factory):
     """(folder of the job, what was printed and where actors were) of a profile of a short job on two nodes."""
     folder = tmp_path_factory.mktemp("profile") / "job"
-    write_example(folder)
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": 8, "max_response_tokens": 256}
-    job["search"] |= {"tp": [1], "micro_batch_tokens": [1024]}
-    dump(Job.model_validate(job), folder / "job.yaml")
-    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
-    cluster["pools"]["main"]["nodes"] = 2
-    cluster["pools"]["main"]["accelerators"]["per_node"] = 1
-    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    folder.mkdir()
+    job = JOB.replace("prompts_per_step: 4, samples_per_prompt: 2", "prompts_per_step: 8, samples_per_prompt: 4")
+    job = job.replace("max_response_tokens: 48", "max_response_tokens: 256").replace("[64, 256]", "[1024]")
+    write_files(folder, tiny_model, job, ONE_CORE.replace("nodes: 1", "nodes: 2"), prompts=256)
+    for name in ("profile.yaml", "lengths.jsonl"):
+        (folder / name).unlink()
     done = subprocess.run([sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, json.loads(done.stdout.splitlines()[-1])
