@@ -69,7 +69,7 @@ async def observe(nodes: RayNodes) -> dict[str, Any]:
     seen["two_after_drain"] = (await keeper.engine("two")).address
     nodes.kill(ranks[0].address)
     try:
-        await keeper.ranks("plan", 3.0)
+        await keeper.ranks("plan", 30.0)
     except RunFailed as error:
         seen["gave_up"] = str(error)
     seen["news"] = [f"{each.event} {each.node} {each.address}" for each in news]

@@ -87,7 +87,7 @@ def test_an_engine_of_a_lost_node_waits_for_another_one_while_the_others_go_on(s
 
 
 def test_trainer_ranks_wait_for_a_node_only_so_long(seen):
-    assert "no node with 2 free rlplan_core came in place of one that was lost, within 3 s" in seen["gave_up"]
+    assert "no node with 2 free rlplan_core came in place of one that was lost, within 30 s" in seen["gave_up"]
     assert seen["news"][-1] == "node_lost 2 127.0.0.5"
 
 
