@@ -25,7 +25,7 @@ from .group_runs import (
 )
 from .test_group_run import JOBS
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # six engines start, minutes each on a slow machine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # five engines start, minutes each on a slow machine
 
 # Two samples at once on each engine: while a quarter of a round ends on one engine, the other job decodes three
 # quarters of its own on the other, three times as long. So it is given the first engine while it can still use it.
