@@ -14,11 +14,12 @@ STEPS ?= 20
 
 setup: $(STAMP)
 
-# Each process of an engine or a trainer imports 5800 modules. Where PYTHONDONTWRITEBYTECODE is set, it would compile
-# those without bytecode, for 20 s if none had any; so what make runs writes bytecode, also for what is run without make.
+# A process of an engine or a trainer imports up to 5800 modules. Where PYTHONDONTWRITEBYTECODE is set, each process
+# compiles again those that have no bytecode: 20 s if none has any. So all that make runs may write bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Compiled at once, on all cores: large packages, but for the parts that few import. Some files are for other Pythons.
+# `make setup` compiles large packages on all cores, without parts that are seldom imported (some are for other Pythons).
+# Then it imports what engines and trainers import, which compiles the rest.
 COMPILED := torch vllm ray transformers openai sympy numba networkx numpy pydantic aiohttp huggingface_hub accelerate opentelemetry
 IMPORTED := vllm.v1.engine.async_llm, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, rlplan.executor.trainer.trainer_rank, \
   transformers.models.qwen2.modeling_qwen2, transformers.models.llama.modeling_llama

@@ -17,7 +17,8 @@ from ...memory.turns_took import TurnsOf
 from ...trainer.trainer_group import TrainerDied
 
 GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
-"""Gives weights of that version to engines. Raises ActorFailed if one of them is gone, or RunFailed."""
+"""Gives weights of that version to engines. Raises TrainerDied if the trainer is gone, ActorFailed if an engine is, or
+RunFailed."""
 
 
 class TakeOver:
@@ -52,9 +53,9 @@ class TakeOver:
         try:
             await self._give_all(list(lives), version)
         except TrainerDied:
-            raise  # no engine is to blame, and the run leaves the round
+            raise  # engines without these weights are sound: they are not replaced
         except ActorFailed:
-            pass  # an engine's: the others have them
+            pass  # one engine is gone; the others have the weights
         for engine, life in lives.items():
             if engine.version != version and engine.lives == life and not self.over:
                 engine.fail("it did not receive the weights of its round")  # its replacement gets them when it is up

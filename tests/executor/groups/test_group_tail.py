@@ -25,7 +25,7 @@ from .group_runs import (
 )
 from .test_group_run import JOBS
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # five engines start, minutes each on a slow machine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # six engines start, minutes each on a slow machine
 
 # Two samples at once on each engine: while a quarter of a round ends on one engine, the other job decodes three
 # quarters of its own on the other, three times as long. So it is given the first engine while it can still use it.
@@ -91,13 +91,13 @@ def test_tails_move_to_one_node_while_the_other_job_begins_on_the_rest_and_no_sa
     words = [event["event"] for event in read_trace(out / TURNS)]
     assert words.count("tail") >= 2 and words.count("cleared") >= 1
     one_holder_of_each_unit(out / TURNS)
-    moved, grown = dict.fromkeys(JOBS, 0), 0
+    moved = grown = 0
     for name in JOBS:
         log = all_steps(out / name, STEPS)
         for event in (event for event in log.events if event["event"] == "units"):
-            moved[name] += event["moved"] if event["step"] == 1 else 0
+            moved += event["moved"]
             grown += any(len(names) == 2 for _, names in event["changes"])
-    assert sum(moved.values()) > 0 and grown > 0
-    most = max(JOBS, key=moved.__getitem__)
-    alone = first_samples_alone(tmp_path / "alone", groups.parent / most, partial(own_plan, engines=1))
-    assert first_samples(out / most) == alone
+    assert moved > 0 and grown > 0
+    for name in JOBS:
+        alone = first_samples_alone(tmp_path / f"{name} alone", groups.parent / name, partial(own_plan, engines=1))
+        assert first_samples(out / name) == alone
