@@ -1,0 +1,77 @@
+"""The test files that a change concerns: of what differs from a commit, uncommitted changes included.
+
+    python -m benchmarks.suite.changed [--base COMMIT]      # prints a path a line
+
+A changed module's tests are those in its folder's mirror below tests/ and those that import it. A changed test file is
+itself; a changed helper or conftest.py of tests stands for the tests that import it, from wherever. Without --base the
+commit is where HEAD left origin/main, or HEAD where there is none.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import click
+
+from rlplan.plans.yaml.errors import InputError
+
+from ..entry import run
+from .imports import ROOMS, distances, import_graph, tracked_files
+
+ROOT = Path(__file__).resolve().parents[2]
+WHOLE = {"pyproject.toml", "Makefile", "tests/conftest.py", "__init__.py"}
+"""A change of one of these concerns every test."""
+
+
+def is_test(path: str) -> bool:
+    """Whether pytest collects the file."""
+    return path.startswith("tests/") and Path(path).name.startswith("test_") and path.endswith(".py")
+
+
+def concerned(changed: list[str], graph: dict[str, set[str]]) -> list[str]:
+    """The test files of a change, sorted. `changed`: paths below the root; `graph`: imports.import_graph of all files."""
+    if WHOLE & set(changed):
+        return sorted(path for path in graph if is_test(path))
+    found: set[str] = set()
+    for path in changed:
+        folder, _, _ = path.rpartition("/")
+        if is_test(path):
+            found.add(path)
+        elif path.startswith("tests/"):
+            found |= {other for other in distances(graph, path) if is_test(other)}
+        else:
+            if path.split("/")[0] in (*ROOMS, "benchmarks", "docs"):
+                found |= {other for other in graph if is_test(other) and other.rpartition("/")[0] == f"tests/{folder}"}
+            found |= {other for other, imported in graph.items() if is_test(other) and path in imported}
+    return sorted(found & graph.keys())
+
+
+def changed_files(base: str | None) -> list[str]:
+    """Paths that differ from `base`, new ones included. Raises InputError if it is no commit."""
+
+    def git(*arguments: str) -> list[str]:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"git {' '.join(arguments)}: {done.stderr.strip()}; name a commit of this repository")
+        return done.stdout.splitlines()
+
+    if base is None:
+        has_main = subprocess.run(
+            ["git", "rev-parse", "--quiet", "--verify", "origin/main"], cwd=ROOT, capture_output=True, check=False
+        )
+        base = git("merge-base", "HEAD", "origin/main")[0] if has_main.returncode == 0 else "HEAD"
+    return sorted({*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")})
+
+
+@click.command()
+@click.option("--base", help="A commit; default: where HEAD left origin/main, else HEAD.")
+def main(base: str | None) -> None:
+    """Print the test files that the change since a commit concerns."""
+    graph = import_graph(ROOT, [path for path in tracked_files(ROOT) if path.endswith(".py")])
+    for path in concerned(changed_files(base), graph):
+        click.echo(path)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,170 @@
+"""The share of small faults in product code that the tests of the same room catch.
+
+    python -m benchmarks.suite.mutants [--count N] [--seed N] [--room NAME] [--marks EXPRESSION] [--json]
+
+Each mutant is a copy of this tree with one line changed (mutations.py). The tests of its room that `make test` has run
+until one fails, those first that import the changed module by the fewest hops. As many mutants run at once as there are
+cores. What no test catches is printed with its line.
+
+JSON: {"count", "seed", "caught": share, "rooms": {ROOM: {"mutants": N, "caught": N}}, "mutants": [{"path", "line", "kind",
+"was", "now", "caught_by": test or null, "seconds"}]}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import click
+from rich.console import Console
+
+from ..entry import run
+from .imports import ROOMS, distances, import_graph, tracked_files
+from .mutations import Mutation, draw
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKS = "not engine"
+"""Tests of `make test`, but for those that start engines: they take minutes, for each mutant that the others miss."""
+
+MOST_S, TEST_S, MOST_BYTES = 3600, 400, 8 * 10**9
+"""Of all tests of a mutant, of a single test, of memory that a process of them writes: a fault may never end."""
+
+
+def room_tests(graph: dict[str, set[str]], mutated: str) -> list[str]:
+    """The test files of the room of a file, the nearest importers first; of equals, those in its own folder's mirror."""
+    folder, _, _ = mutated.rpartition("/")
+    hops = distances(graph, mutated)
+    tests = [path for path in graph if re.match(rf"tests/{folder.split('/')[0]}/(.*/)?test_[^/]*\.py$", path)]
+    return sorted(tests, key=lambda path: (hops.get(path, 99), not path.startswith(f"tests/{folder}/"), path))
+
+
+def copied(files: list[str], home: Path) -> Path:
+    """A copy of the tree in `home/rlplan`, under which name it is imported; bytecode goes along, for speed."""
+    top = home / "rlplan"
+    for path in files:
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, top / path)
+    return top
+
+
+def limited() -> None:
+    """Called in the process that runs the tests: what a fault allocates without end does not take the machine along."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+
+
+def caught_by(top: Path, tests: list[str], marks: str) -> str | None:
+    """The first test that fails in a tree, or None. Raises RuntimeError if pytest says neither."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += ["--randomly-dont-reorganize", "--randomly-seed=1", "-m", marks, "--timeout", str(TEST_S), *tests]
+    environment = {**os.environ, "PYTHONPATH": str(top.parent), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=top, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, preexec_fn=limited,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=MOST_S)
+    except subprocess.TimeoutExpired:
+        return f"no end in {MOST_S} s"
+    finally:
+        for line in subprocess.run(
+            ["ps", "-eo", "pid=,sid="], capture_output=True, text=True, check=True
+        ).stdout.splitlines():
+            pid, session = map(int, line.split())
+            if session == process.pid:
+                try:
+                    os.kill(pid, 9)
+                except ProcessLookupError:
+                    continue
+        process.wait()
+    if process.returncode == 0:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.M)
+    if failed:
+        return failed[1]
+    if process.returncode in (1, 2, 3, 4) or process.returncode < 0:
+        return f"pytest ended with {process.returncode}: {said.strip().splitlines()[-1][:80]}"
+    raise RuntimeError(f"pytest ended with {process.returncode} and no test: {said[-1000:]}")
+
+
+def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[str, object]:
+    """Put the fault into a copy of the tree, run the tests, and take it out again."""
+    own, original = top / mutation.path, (ROOT / mutation.path).read_text(encoding="utf-8")
+    began = time.monotonic()
+    # numba's files know of changes in their own module alone, not in what that module calls.
+    if "numba" in original or "compiled" in mutation.path:
+        for kept in [*top.rglob("*.nbi"), *top.rglob("*.nbc")]:
+            kept.unlink()
+    own.write_text(mutation.text, encoding="utf-8")
+    try:
+        by = caught_by(top, tests, marks)
+    finally:
+        own.write_text(original, encoding="utf-8")
+    at = mutation.line - 1
+    was, now = (text.splitlines()[at].strip() for text in (original, mutation.text))
+    return {
+        "path": mutation.path, "line": mutation.line, "kind": mutation.kind, "was": was, "now": now, "caught_by": by,
+        "seconds": round(time.monotonic() - began, 1),
+    }  # fmt: skip
+
+
+@click.command()
+@click.option("--count", default=60, show_default=True, help="Mutants to draw.")
+@click.option("--seed", default=1, show_default=True, help="Another seed draws other lines.")
+@click.option("--room", type=click.Choice(ROOMS), help="Of this room alone.")
+@click.option("--marks", default=MARKS, show_default=True, help="Tests that run, as pytest's -m takes them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def main(count: int, seed: int, room: str | None, marks: str, as_json: bool) -> None:
+    """Print the share of drawn faults that the tests of their room catch."""
+    files = tracked_files(ROOT)
+    graph = import_graph(ROOT, [path for path in files if path.endswith(".py")])
+    rooms = ROOMS if room is None else (room,)
+    sources = {path: (ROOT / path).read_text(encoding="utf-8") for path in graph if path.split("/")[0] in rooms}
+    drawn = draw(sources, count, seed)
+    progress, done = Console(stderr=True), []
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for core in range(cores):
+            trees.put(copied(files, Path(folder) / str(core)))
+
+        def one(mutation: Mutation) -> dict[str, object]:
+            top = trees.get()
+            try:
+                return tried(mutation, top, room_tests(graph, mutation.path), marks)
+            finally:
+                trees.put(top)
+
+        for row in pool.map(one, drawn):
+            done.append(row)
+            end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
+            progress.print(f"{len(done)}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
+    counts = {name: {"mutants": 0, "caught": 0} for name in rooms}
+    for row in done:
+        counted = counts[str(row["path"]).split("/")[0]]
+        counted["mutants"] += 1
+        counted["caught"] += row["caught_by"] is not None
+    share = sum(row["caught_by"] is not None for row in done) / count
+    if as_json:
+        result = {"count": count, "seed": seed, "caught": round(share, 4), "rooms": counts, "mutants": done}
+        click.echo(json.dumps(result))
+        return
+    for row in done:
+        if row["caught_by"] is None:
+            click.echo(f"not caught: {row['path']}:{row['line']}: {row['was']}  ->  {row['now']}")
+    for name, counted in counts.items():
+        click.echo(f"{name:10} {counted['caught']:3} of {counted['mutants']:3}")
+    click.echo(f"caught {share:.1%} of {count} (seed {seed})")
+
+
+if __name__ == "__main__":
+    run(main)
