@@ -30,7 +30,7 @@ def is_test(path: str) -> bool:
 
 
 def concerned(changed: list[str], graph: dict[str, set[str]]) -> list[str]:
-    """The test files of a change, sorted. `changed`: paths below the root; `graph`: imports.import_graph of all files."""
+    """The test files of a change, sorted. `changed`: paths below the root; `graph`: all files' import_graph."""
     if WHOLE & set(changed):
         return sorted(path for path in graph if is_test(path))
     found: set[str] = set()

@@ -23,7 +23,7 @@ def dotted(path: str) -> str:
 
 
 def import_graph(root: Path, paths: list[str]) -> dict[str, set[str]]:
-    """For each Python file, the files among `paths` that it imports, whenever it does; conftest.py of its folders too."""
+    """For each Python file, those of `paths` that it imports, whenever it does; of a test, its conftest.py files too."""
     modules = {dotted(path): path for path in paths if path.endswith(".py")}
     graph = {}
     for path in modules.values():

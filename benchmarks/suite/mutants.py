@@ -6,8 +6,8 @@ Each mutant is a copy of this tree with one line changed (mutations.py). The tes
 until one fails, those first that import the changed module by the fewest hops. As many mutants run at once as there are
 cores. What no test catches is printed with its line.
 
-JSON: {"count", "seed", "caught": share, "rooms": {ROOM: {"mutants": N, "caught": N}}, "mutants": [{"path", "line", "kind",
-"was", "now", "caught_by": test or null, "seconds"}]}.
+JSON: {"count", "seed", "caught": share, "rooms": {ROOM: {"mutants": N, "caught": N}}, "mutants": [{"path", "line",
+"kind", "was", "now", "caught_by": test or null, "seconds"}]}.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_S, TEST_S, MOST_BYTES = 3600, 400, 8 * 10**9
 
 
 def room_tests(graph: dict[str, set[str]], mutated: str) -> list[str]:
-    """The test files of the room of a file, the nearest importers first; of equals, those in its own folder's mirror."""
+    """The test files of the room of a file, the nearest importers first, and of those its folder's mirror."""
     folder, _, _ = mutated.rpartition("/")
     hops = distances(graph, mutated)
     tests = [path for path in graph if re.match(rf"tests/{folder.split('/')[0]}/(.*/)?test_[^/]*\.py$", path)]

@@ -21,7 +21,7 @@ SIGNS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mul
 
 @dataclass(frozen=True)
 class Mutation:
-    """One fault: `path` (below the root), `line` (from 1), what was changed there, and the file's text with the fault."""
+    """One fault: `path` (below the root), `line` (from 1), its kind, and the file's text with the fault."""
 
     path: str
     line: int
@@ -51,12 +51,17 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             changed.args[:2] = [second, first]
             yield "swapped arguments", changed
-    elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call | ast.Await):
+    elif can_be_dropped(changed):
         yield "dropped", ast.Pass()
-    elif isinstance(changed, ast.AugAssign | ast.Raise):
-        yield "dropped", ast.Pass()
-    elif isinstance(changed, ast.Assign) and all(isinstance(t, ast.Attribute | ast.Subscript) for t in changed.targets):
-        yield "dropped", ast.Pass()
+
+
+def can_be_dropped(node: ast.AST) -> bool:
+    """Whether code still runs without the statement: without a local variable it would not."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call | ast.Await)
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
+    return isinstance(node, ast.AugAssign | ast.Raise)
 
 
 def runs(node: ast.AST) -> Iterator[ast.AST]:
@@ -100,8 +105,8 @@ def mutations(path: str, source: str) -> dict[int, list[Mutation]]:
 def draw(sources: dict[str, str], count: int, seed: int) -> list[Mutation]:
     """`count` mutations, one a line, spread over the rooms by their lines of code.
 
-    A line's place in the draw is a digest of seed, file and the line's own text, and so is the mutation's among those of
-    the line: the same lines are drawn after other lines were changed. Raises ValueError if there are too few lines.
+    A line's place in the draw is a digest of seed, file and the line's own text, and so is the mutation's among the
+    line's: the same lines are drawn after other lines were changed. Raises ValueError if there are too few lines.
     """
 
     def digest(*parts: object) -> bytes:
