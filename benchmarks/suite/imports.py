@@ -23,7 +23,7 @@ def dotted(path: str) -> str:
 
 
 def import_graph(root: Path, paths: list[str]) -> dict[str, set[str]]:
-    """For each Python file, those of `paths` that it imports, whenever it does; of a test, its conftest.py files too."""
+    """For each Python file, those of `paths` that it imports; for a test also its conftest.py files."""
     modules = {dotted(path): path for path in paths if path.endswith(".py")}
     graph = {}
     for path in modules.values():
