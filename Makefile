@@ -10,7 +10,12 @@ DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
 STEPS ?= 20
 
-.PHONY: setup demo test search lint types docs clean
+JOBS ?= $(shell nproc)
+N ?= 60
+PLAIN := --import-mode=importlib -ra --strict-markers
+
+.PHONY: setup demo test test-all test-rest test-changed pure walk search-tests engines forget-reports search shuffle mutants \
+  lint types docs clean
 
 setup: $(STAMP)
 
@@ -54,14 +59,54 @@ demo: setup
 	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
 	$(BIN)/rlplan report $(DEMO)
 
+# Each part runs whatever became of those before it; the exit code tells whether one failed.
+each = @code=0; for part in $(1); do $(MAKE) --no-print-directory $$part || code=1; done; exit $$code
+PYTEST := $(BIN)/python -m pytest
+REPORT := --junit-xml=build/tests
 # A file's tests share fixtures, so they stay in one process; engines want the cores for themselves.
-test: setup lint types docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not engine"
-	$(BIN)/python -m pytest -m engine
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test: setup forget-reports
+	$(call each,lint types docs pure walk)
+
+test-all: setup forget-reports
+	$(call each,lint types docs pure walk search-tests engines)
+
+# What test-all has beyond test; .ci/run calls both.
+test-rest: setup
+	$(call each,search-tests engines)
+
+pure: setup
+	$(PYTEST) $(PARALLEL) -m "not engine and not search" $(REPORT)/pure.xml
+
+walk: setup
+	$(PYTEST) -m walk $(REPORT)/walk.xml
+
+search-tests: setup
+	$(PYTEST) $(PARALLEL) -m "search and not engine" $(REPORT)/search.xml
+
+engines: setup
+	$(PYTEST) -m "engine and not walk" $(REPORT)/engines.xml
+
+forget-reports:
+	@rm -rf build/tests
+
+# Pure tests of the modules that differ from origin/main (or HEAD, without it), and of those that import them.
+test-changed: setup
+	@files=$$($(BIN)/python -m benchmarks.suite.changed) && if [ -z "$$files" ]; then echo "no test is concerned"; else \
+	  $(PYTEST) $(PARALLEL) -m "not engine and not search" $$files; fi
 
 # `make test` draws the same hypothesis examples each time, so that it says what a change broke; this draws new ones.
 search: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/executor --hypothesis-profile search
+	$(PYTEST) $(PARALLEL) --ignore tests/executor -m "not engine" --hypothesis-profile search
+
+# Pure tests in another order, with other random data: SEED says which, and the first line of pytest prints it.
+shuffle: setup
+	$(PYTEST) $(PARALLEL) -o addopts="$(PLAIN)" -m "not engine and not search" $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+
+# The share of one-line faults that the tests of their room catch.
+mutants: setup
+	$(BIN)/python -m benchmarks.suite.mutants --count $(N) --seed $(or $(SEED),1)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -80,24 +80,51 @@ def loop():
 
 
 @pytest.fixture(scope="session")
-def fleet(tiny_model, loop):
-    """Two engines of TP 1 and one of TP 2, started once."""
+def nodes():
+    """A Ray cluster of two nodes with two devices each, on this machine; all that a test starts in it sits there."""
+    pytest.importorskip("ray")
+    from benchmarks.ray_nodes import RayNodes
+
+    with RayNodes([2, 2]) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray(nodes):
+    """This process is connected to that cluster."""
     from rlplan.executor.actors import start_ray
-    from rlplan.executor.engines.fleet import Fleet, FleetConfig
-    from rlplan.plans.schema.sections.layouts import EngineLayout
 
     start_ray()
-    fleet = Fleet(
-        FleetConfig(
-            layouts=(EngineLayout(1, 2), EngineLayout(2, 1)),
-            model_path=str(tiny_model),
-            dtype="float32",
-            device="cpu",
-            max_model_len=256,
-            max_num_seqs=64,
-            kv_memory_bytes_per_accelerator=100_000_000,
-        )
-    )
-    loop.run_until_complete(fleet.start())
-    yield fleet
-    loop.run_until_complete(fleet.close())
+
+
+@pytest.fixture(scope="session")
+def shared_engines(tiny_model, loop, ray):
+    from .shared_engines import SharedEngines
+
+    engines = SharedEngines(tiny_model, loop)
+    engines.start()
+    yield engines
+    engines.end()
+
+
+@pytest.fixture
+def fleet(shared_engines):
+    """Two engines of TP 1 and one of TP 2, up and awake; what a test leaves behind in them is removed."""
+    yield shared_engines.fleet
+    shared_engines.reset()
+
+
+@pytest.fixture
+def execute(fleet, shared_engines, loop):
+    """Call `rlplan execute` in this process on the shared engines: only its trainers and reward workers start."""
+    from rlplan.cli.main import cli
+    from rlplan.executor.engines import fleet as module
+
+    def run(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "Fleet", shared_engines.lent())
+            patch.setattr(asyncio, "run", loop.run_until_complete)
+            return cli.main(["execute", *map(str, arguments), "--json"], standalone_mode=False)
+
+    return run

@@ -47,11 +47,8 @@ def prompts():
 
 
 @pytest.fixture(scope="module")
-def engine(models, loop):
+def engine(models, loop, ray):
     """One engine that can draft, with the first weights."""
-    from rlplan.executor.actors import start_ray
-
-    start_ray()
     fleet = Fleet(
         FleetConfig(
             layouts=(EngineLayout(1, 1),), model_path=str(models[0][0]), dtype="float32", device="cpu",
@@ -141,9 +138,7 @@ def test_greedy_text_is_the_same_token_by_token_with_and_without_drafts(engine, 
     assert report.by_source["earlier"] > PROMPTS and report.index_bytes > 0
 
 
-def test_log_probs_of_sampled_tokens_are_those_of_a_forward_pass_also_where_drafts_were_accepted(
-    engine, models, prompts, loop
-):
+def test_log_probs_of_accepted_drafts_are_those_of_a_forward_pass(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:24])
 
@@ -161,7 +156,7 @@ def test_log_probs_of_sampled_tokens_are_those_of_a_forward_pass_also_where_draf
         assert event.logprobs == pytest.approx(drawn.tolist(), abs=1e-4)
 
 
-def test_a_request_with_a_seed_has_the_same_tokens_with_drafts_as_without(engine, models, prompts, loop):
+def test_a_seeded_request_has_the_same_tokens_with_and_without_drafts(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:32])
 
@@ -199,7 +194,7 @@ def test_new_weights_write_their_own_text_whatever_the_old_ones_left_behind(engi
         assert drawn == pytest.approx(truth.max(-1), abs=1e-4), "not the likeliest token of the new weights"
 
 
-def test_a_sample_that_another_engine_began_goes_on_with_drafts_of_its_prompt(engine, models, prompts, loop):
+def test_a_moved_sample_goes_on_with_drafts_of_its_prompt(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:8])
 
@@ -214,7 +209,7 @@ def test_a_sample_that_another_engine_began_goes_on_with_drafts_of_its_prompt(en
     assert report.by_source.get("earlier", 0) > 0
 
 
-def test_a_moved_sample_draws_on_with_its_seed_where_the_other_engine_stopped(engine, models, prompts, loop):
+def test_a_moved_sample_draws_on_where_its_seed_stopped(engine, models, prompts, loop):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:16])
 
@@ -229,9 +224,7 @@ def test_a_moved_sample_draws_on_with_its_seed_where_the_other_engine_stopped(en
     assert sum(report.accepted_at) > 0
 
 
-def test_drafts_end_before_the_longest_context_and_a_round_may_plan_fewer_than_the_engine_can(
-    engine, models, prompts, loop
-):
+def test_drafts_keep_to_the_longest_context_and_to_their_rounds_plan(engine, models, prompts, loop):
     fleet, drafting = engine
     name, prompt = next(iter(prompts.items()))
     some, longest = {name: prompt}, 256 - len(prompt)

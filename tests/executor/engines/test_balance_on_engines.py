@@ -22,7 +22,7 @@ LONGEST, GROUP = 200, 4
 MOVES_COST_NOTHING = BalanceSpec(1e-3, 1e-2, 0.0, 100_000, 0.0, 0.0)
 
 
-def test_a_balanced_round_has_the_samples_of_one_by_count_also_those_that_moved(fleet, loop, tiny_model):
+def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_model):
     async def body():
         path = tiny_model / "model.safetensors"
 

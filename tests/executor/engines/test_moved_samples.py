@@ -52,7 +52,7 @@ def rest(request, event):
 
 
 @pytest.mark.parametrize("there", [ONE, TWO], ids=["tp 1", "tp 2"])
-def test_a_sample_that_moves_to_another_engine_is_the_sample_that_it_would_have_been(fleet, loop, tiny_model, there):
+def test_a_moved_sample_is_what_it_would_have_been(fleet, loop, tiny_model, there):
     async def body():
         path = tiny_model / "model.safetensors"
         for layout in (ONE, there):
@@ -88,7 +88,7 @@ def test_a_sample_that_moves_to_another_engine_is_the_sample_that_it_would_have_
         assert logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-def test_what_waits_in_an_engine_is_released_without_a_token_and_then_the_engine_may_sleep(fleet, loop, tiny_model):
+def test_waiting_requests_are_released_without_a_token(fleet, loop, tiny_model):
     async def body():
         await load(fleet, ONE, tiny_model / "model.safetensors", "same")
         engine = fleet.engines(ONE)[0]

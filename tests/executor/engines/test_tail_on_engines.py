@@ -85,7 +85,7 @@ def check(machine, result, version):
     assert all(len(sample.tokens) == len(sample.logprobs) for sample in ended)
 
 
-def test_samples_that_go_on_at_tp_2_are_those_that_they_would_have_been(fleet, loop, tiny_model):
+def test_samples_that_go_on_at_tp_2_are_unchanged(fleet, loop, tiny_model):
     async def body():
         path = tiny_model / "model.safetensors"
         plain = await tail_round(fleet, path, "plain", None)
@@ -110,7 +110,7 @@ def test_samples_that_go_on_at_tp_2_are_those_that_they_would_have_been(fleet, l
     assert turns == ["engine_sleeps", "engine_sleeps", "engine_wakes_weights", "engine_wakes_kv"]
 
 
-def test_an_engine_of_the_tail_that_is_killed_in_mid_change_comes_back_and_decodes_it(fleet, loop, tiny_model):
+def test_a_tails_engine_killed_in_mid_change_comes_back_and_decodes(fleet, loop, tiny_model):
     path, (large,) = tiny_model / "model.safetensors", fleet.engines(TWO)
     before = large.facts.pid
 

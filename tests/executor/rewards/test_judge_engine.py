@@ -21,11 +21,8 @@ SAMPLES = 24
 
 @pytest.mark.engine
 @pytest.mark.timeout(600)
-def test_a_killed_judge_is_replaced_and_every_sample_gets_a_verdict_of_its_choices(tiny_model, loop):
+def test_a_killed_judge_is_replaced_and_every_sample_gets_a_verdict(tiny_model, loop, ray):
     pytest.importorskip("vllm")
-    from rlplan.executor.actors import start_ray
-
-    start_ray()
     engine = EngineConfig(
         "judge-0", str(tiny_model), "float32", 1, 256, 4, "cpu", 50_000_000,
         cores=(sorted(os.sched_getaffinity(0))[-1],), compute_share=0.2, fixed_cache=True,

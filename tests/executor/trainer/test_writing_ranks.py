@@ -21,7 +21,6 @@ pytest.importorskip("vllm")
 import torch
 from safetensors.torch import load_file
 
-from rlplan.executor.actors import start_ray
 from rlplan.executor.loop import checkpoint_if_due, step
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
@@ -84,10 +83,7 @@ def difference(first: Path, second: Path) -> float:
 
 
 @pytest.mark.timeout(300)
-def test_two_ranks_train_while_they_write_and_one_rank_and_two_others_go_on_from_what_they_wrote(
-    tiny_model, loop, tmp_path
-):
-    start_ray()
+def test_ranks_train_while_they_write_what_others_go_on_from(tiny_model, loop, ray, tmp_path):
     gate = tmp_path / "gate"
 
     async def write():
@@ -161,10 +157,7 @@ def limited(pid: int, most: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_run_outlives_a_full_disk_and_the_death_of_a_rank_while_its_checkpoints_are_written(
-    tiny_model, loop, tmp_path
-):
-    start_ray()
+def test_a_run_outlives_a_full_disk_and_a_death_in_writing(tiny_model, loop, ray, tmp_path):
     gate, out = tmp_path / "gate", tmp_path / "run"
     out.mkdir()
     group = TrainerGroup("toy", config(tiny_model, 2), Supervisor(Patience()))

@@ -37,7 +37,7 @@ BUCKET_BYTES = 20_000  # several buckets of the tiny model
 
 
 @pytest.fixture(scope="module")
-def trainer(loop, tmp_path_factory, fleet):
+def trainer(loop, tmp_path_factory, ray):
     """FSDP 2 x TP 2 of other weights than the engines have."""
     from rlplan.executor.configuration import trainer_config
 
@@ -51,23 +51,16 @@ def trainer(loop, tmp_path_factory, fleet):
 
 
 @pytest.fixture
-def engines(fleet, loop):
-    """All engines: two of TP 1 and one of TP 2, up, whatever the test before did to them."""
-
-    async def up():
-        found = fleet.all_engines()
-        while not all(engine.alive for engine in found):
-            await asyncio.sleep(0.1)
-        return found
-
-    return loop.run_until_complete(asyncio.wait_for(up(), 200))
+def engines(fleet):
+    """Two engines of TP 1 and one of TP 2."""
+    return fleet.all_engines()
 
 
 async def digests(engines):
     return [await engine.live_checksum() for engine in engines]
 
 
-def test_what_engines_of_any_tp_get_in_pieces_is_what_they_get_by_file_bit_for_bit(trainer, engines, loop, tmp_path):
+def test_weights_in_pieces_are_those_by_file_bit_for_bit(trainer, engines, loop, tmp_path):
     async def body():
         by_file = await ByFile(trainer, tmp_path / "w").send(engines, "by file", True)
         wanted = await digests(engines)
@@ -88,9 +81,7 @@ def test_what_engines_of_any_tp_get_in_pieces_is_what_they_get_by_file_bit_for_b
     assert versions == ["in pieces 2"] * 3
 
 
-def test_an_engine_rank_that_receives_into_slots_of_its_own_gets_the_same_weights(
-    trainer, engines, loop, tmp_path, monkeypatch
-):
+def test_a_rank_with_slots_of_its_own_gets_the_same_weights(trainer, engines, loop, tmp_path, monkeypatch):
     """The control flow of slots `nccl` with real engines: gloo and host memory in place of NCCL and a GPU."""
     one = engines[0]
 
@@ -116,7 +107,7 @@ def test_an_engine_rank_that_receives_into_slots_of_its_own_gets_the_same_weight
     assert got == wanted != before
 
 
-def test_an_engine_that_is_told_another_version_than_is_sent_refuses_it_and_decodes_nothing(trainer, engines, loop):
+def test_another_version_than_was_told_is_refused_and_decodes_nothing(trainer, engines, loop):
     class Late:
         def __getattr__(self, name):
             return getattr(trainer, name)
@@ -147,11 +138,8 @@ def ranks_of(engine: EngineHandle) -> list[psutil.Process]:
     return [process for core in cores for process in (core, *core.children(recursive=True))]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_engine_that_dies_or_hangs_in_a_transfer_is_replaced_and_the_others_get_the_weights(
-    trainer, engines, fleet, loop, tmp_path, sent
-):
-    victim, others = engines[-1], engines[:-1]
+def test_engines_that_die_or_hang_in_a_transfer_are_replaced(trainer, engines, fleet, loop, tmp_path):
+    hung, whole, killed = engines
 
     async def body():
         news = []
@@ -159,32 +147,30 @@ def test_an_engine_that_dies_or_hangs_in_a_transfer_is_replaced_and_the_others_g
         way = WeightSync(trainer, fleet, tmp_path / "w")
         way._broadcast = ByBroadcast(trainer, 5.0, bucket_bytes=BUCKET_BYTES)
         await way.sync(engines, "before", False)
-        for process in ranks_of(victim):
-            process.send_signal(sent)
-        began = time.monotonic()
+        for victim, sent in ((hung, signal.SIGSTOP), (killed, signal.SIGKILL)):
+            for process in ranks_of(victim):
+                process.send_signal(sent)
         report = await way.sync(engines, "v", True)
-        seconds = time.monotonic() - began
-        assert (report.way, report.engines, report.mismatches) == ("broadcast", 2, 0)
-        assert [engine.version for engine in others] == ["v", "v"]
-        while not any(isinstance(each, EngineBack) for each in news):
+        assert (report.way, report.engines, report.mismatches) == ("broadcast", 1, 0)
+        assert whole.version == "v" and not any(isinstance(each, EngineBack) for each in news), "nobody was waited for"
+        while sum(isinstance(each, EngineBack) for each in news) < 2:
             await asyncio.sleep(0.1)
-        await way.join(victim, "v")
-        assert victim.version == "v"
+        for victim in (hung, killed):
+            await way.join(victim, "v")
+            assert victim.version == "v"
         last = await way.sync(engines, "after", True)
         assert (last.way, last.engines, last.mismatches) == ("broadcast", 3, 0)
         got = await digests(engines)
         await ByFile(trainer, tmp_path / "w").send(engines, "by file", False)
         assert got == await digests(engines), "what was broken off has left nothing"
         await way.close()
-        fleet.listen_no_more()
-        return seconds, [each.engine for each in news if isinstance(each, EngineDied)]
+        return {each.engine.name for each in news if isinstance(each, EngineDied)}
 
-    seconds, died = loop.run_until_complete(asyncio.wait_for(body(), 300))
-    assert died == [victim]
-    assert seconds < 60.0
+    died = loop.run_until_complete(asyncio.wait_for(body(), 300))
+    assert died == {hung.name, killed.name}
 
 
-def test_weights_that_the_trainer_has_left_behind_are_sent_to_nobody_any_more(trainer, engines, fleet, loop, tmp_path):
+def test_weights_of_a_round_that_is_over_are_sent_to_nobody(trainer, engines, fleet, loop, tmp_path):
     async def body():
         way = WeightSync(trainer, fleet, tmp_path / "w")
         await way.sync(engines[:1], "v1", False)
@@ -201,9 +187,7 @@ def test_weights_that_the_trainer_has_left_behind_are_sent_to_nobody_any_more(tr
     assert engines[1].version != "v1"
 
 
-def test_a_trainer_rank_that_dies_in_a_transfer_is_the_trainers_death_and_engines_can_be_sent_weights_again(
-    trainer, engines, loop, tmp_path
-):
+def test_a_rank_that_dies_in_a_transfer_costs_no_engine(trainer, engines, loop, tmp_path):
     async def body():
         way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
         await way.send(engines, "before", False)
