@@ -294,4 +294,4 @@ def match_groups(old: GroupsPlan, new: GroupsPlan) -> dict[str, str]:
                 stay = graph.edges[edge]["weight"] if graph.has_edge(*edge) else int(key == home[job])
                 graph.add_edge(*edge, weight=stay + scale)
     pairs = nx.max_weight_matching(graph)
-    return {a[1]: b[1] for pair in pairs for a, b in [pair if pair[0][0] == "new" else pair[::-1]]}
+    return dict(sorted((a[1], b[1]) for pair in pairs for a, b in [pair if pair[0][0] == "new" else pair[::-1]]))
