@@ -15,7 +15,7 @@ import rlplan
 
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
-MOST_MODULES, MOST_LINES = 12, 300
+MOST_MODULES, MOST_LINES, MOST_WORDS = 12, 300, 12
 
 CROWDED = {"cli": "one module per command"}
 TWICE = {
@@ -51,7 +51,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
-def test_a_folder_holds_no_more_modules_than_one_finds_ones_way_in() -> None:
+def test_a_folder_holds_few_modules() -> None:
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in PATHS if path.name != "__init__.py")
     assert {folder for folder, count in counts.items() if count > MOST_MODULES} == set(CROWDED)
     assert max(folder.count("/") for folder in counts) <= 2
@@ -65,3 +65,19 @@ def test_a_module_can_be_read_in_one_sitting() -> None:
 def test_a_file_name_stands_for_one_thing() -> None:
     names = Counter(path.name for path in PATHS if path.name != "__init__.py")
     assert {name for name, count in names.items() if count > 1} == TWICE
+
+
+def test_the_name_of_a_test_has_few_words() -> None:
+    named = [
+        (path, node)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(named) > 1000
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno}": node.name
+        for path, node in named
+        if node.name.count("_") > MOST_WORDS
+    }
+    assert long == {}
