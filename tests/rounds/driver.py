@@ -13,8 +13,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds.machines.events import (
@@ -89,48 +90,40 @@ def drive(
     checked: bool = True,
 ) -> Run:
     """Run `machine` to its end. Raises AssertionError if it hangs or asks for something senseless."""
-    chaos = chaos or Chaos()
-    dice = order or random.Random(0)
-    run = Run(machine, number)
+    chaos, dice, run = chaos or Chaos(), order or random.Random(0), Run(machine, number)
     heap: list[tuple[float, SampleKey, Event]] = []
-    issues: dict[SampleKey, Issue] = {}
     ends: dict[SampleKey, Finished] = {}
-    live: set[SampleKey] = set()
-    finished: set[SampleKey] = set()
-    scored: set[SampleKey] = set()
+    cutoffs: dict[SampleKey, int] = {}
+    live, finished, scored = set[SampleKey](), set[SampleKey](), set[SampleKey]()
     redraws: dict[int, int] = {}
     drawn: Counter[str] = Counter()
 
     def push(at: float, event: Event) -> None:
         heapq.heappush(heap, (dice.random() if order else at, event.key, event))
 
-    def end_of(key: SampleKey) -> Finished:
-        issue = issues[key]
+    def issue(action: Issue, now: float) -> None:
+        key, watch = action.key, action.cutoff_tokens
+        assert key not in ends, f"{key} was issued twice"
+        live.add(key)
+        if key.draw not in redraws:
+            redraws[key.draw] = drawn[action.prompt]
+            drawn[action.prompt] += 1
+        run.samples[key] = Sample(number, action.prompt, redraws[key.draw], key.sample)
         tokens = lengths(run.samples[key])
-        return Finished(key, min(tokens, issue.max_tokens), tokens > issue.max_tokens)
+        ends[key] = end = Finished(key, min(tokens, action.max_tokens), tokens > action.max_tokens)
+        if watch is not None and end.tokens > watch and not (chaos.silence and dice.random() < chaos.silence):
+            cutoffs[key] = watch
+            push(now + watch, ReachedCutoff(key))
+        else:
+            push(now + end.tokens, end)
 
     def obey(actions: list[Action], now: float) -> None:
         run.actions.append(actions)
         for action in actions:
             key = action.key
             match action:
-                case Issue(_, prompt, _, watch):
-                    assert key not in issues, f"{key} was issued twice"
-                    issues[key] = action
-                    live.add(key)
-                    if key.draw not in redraws:
-                        redraws[key.draw] = drawn[prompt]
-                        drawn[prompt] += 1
-                    run.samples[key] = Sample(number, prompt, redraws[key.draw], key.sample)
-                    ends[key] = end = end_of(key)
-                    if (
-                        watch is not None
-                        and end.tokens > watch
-                        and not (chaos.silence and dice.random() < chaos.silence)
-                    ):
-                        push(now + watch, ReachedCutoff(key))
-                    else:
-                        push(now + end.tokens, end)
+                case Issue():
+                    issue(action, now)
                 case Score():
                     assert key in live and key in finished, f"{key} is to be scored and has not finished"
                     assert key not in scored, f"{key} is to be scored twice"
@@ -139,7 +132,7 @@ def drive(
                 case Abort():
                     assert key in live, f"{key} is aborted and was not live"
                     live.discard(key)
-        if checked:
+        if checked and (machine.done or len(run.actions) % 4 == 0):
             machine.check_invariants()
 
     def deliver(event: Event, now: float) -> None:
@@ -163,8 +156,7 @@ def drive(
             case Finished():
                 finished.add(key)
             case ReachedCutoff():
-                end = ends[key]
-                push(now + end.tokens - (issues[key].cutoff_tokens or 0), end)
+                push(now + ends[key].tokens - cutoffs[key], ends[key])
         run.effective.append(event)
         deliver(event, now)
         if chaos.noise and dice.random() < chaos.noise:
@@ -187,20 +179,12 @@ class Step(NamedTuple):
         return [(self.epochs[p], p) for fate in SETTLED for p in self.outcome.prompts[fate]]
 
 
-def steps(
-    schedule: Schedule,
-    lengths: Lengths,
-    rewards: Rewards,
-    *,
-    order: random.Random | None = None,
-    chaos: Chaos | None = None,
-    checked: bool = True,
-) -> Iterator[Step]:
-    """Rounds without end."""
+def steps(schedule: Schedule, lengths: Lengths, rewards: Rewards = lambda sample: 1.0, **how: Any) -> Iterator[Step]:
+    """Rounds without end; `how`: as `drive` takes it."""
     while True:
         number = schedule.round_number
         machine = schedule.begin()
-        run = drive(machine, lengths, rewards, order=order, chaos=chaos, number=number, checked=checked)
+        run = drive(machine, lengths, rewards, number=number, **how)
         outcome = schedule.end(machine)
         yield Step(run, outcome, {prompt: schedule.epoch_of(prompt) for prompt in outcome.taken})
 
@@ -230,13 +214,22 @@ def keyed_rewards(seed: int) -> Rewards:
     return reward
 
 
+def keyed_steps(schedule: Schedule, seed: int, chaos: Chaos | None = None, checked: bool = True) -> Iterator[Step]:
+    """Rounds in which lengths and rewards are functions of the sample's name, and events come in any order."""
+    order = random.Random(seed)
+    return steps(schedule, keyed_lengths(seed), keyed_rewards(seed), order=order, chaos=chaos, checked=checked)
+
+
 def prompt_ids(count: int) -> list[str]:
     """Ids of a data set."""
     return [f"k{i:03d}" for i in range(count)]
 
 
+MODES = ("sync", "race", "defer", "exact", "predict")
+
+
 @st.composite
-def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "exact", "predict")) -> RoundSpec:
+def specs(draw: st.DrawFn, modes: tuple[str, ...] = MODES) -> RoundSpec:
     """Jobs of any mode; P, n and what is issued differ, so that one cannot stand in for another."""
     mode = draw(st.sampled_from(modes))
     target = draw(st.integers(1, 6))
@@ -255,15 +248,16 @@ def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "e
     )
 
 
-@st.composite
-def chaoses(draw: st.DrawFn) -> Chaos:
+def chaoses() -> st.SearchStrategy[Chaos]:
     """Calm or stormy weather."""
-    return Chaos(
-        loss=draw(st.sampled_from([0.0, 0.02, 0.2])),
-        failure=draw(st.sampled_from([0.0, 0.02, 0.3])),
-        noise=draw(st.sampled_from([0.0, 0.2])),
-        silence=draw(st.sampled_from([0.0, 0.5])),
-    )
+    of = st.sampled_from
+    return st.builds(Chaos, of([0.0, 0.02, 0.2]), of([0.0, 0.02, 0.3]), of([0.0, 0.2]), of([0.0, 0.5]))
 
 
 SEEDS = st.integers(0, 2**32 - 1)
+
+
+def over(*modes: str, prompts: tuple[int, int], examples: int = 40, **more: st.SearchStrategy[Any]) -> Any:
+    """A property of drawn jobs of these modes (of any, if none is named) with so many prompts, and of `more`."""
+    drawn = given(spec=specs(modes or MODES), prompts=st.integers(*prompts), seed=SEEDS, **more)
+    return lambda test: settings(max_examples=examples)(drawn(test))

@@ -13,9 +13,7 @@ from rlplan.rounds.group_queue import PORTION, GroupQueue
     opens=st.integers(0, 40),
     pace=st.integers(1, 5),
 )
-def test_each_group_is_taken_at_most_once_in_order_and_in_portions_within_the_budget(
-    tokens: list[int], budget: int, opens: int, pace: int
-) -> None:
+def test_groups_are_taken_in_order_in_portions_within_the_budget(tokens, budget, opens, pace):
     queue = GroupQueue(budget)
     portions: list[list[int]] = []
     for number, size in enumerate(tokens):
@@ -30,32 +28,40 @@ def test_each_group_is_taken_at_most_once_in_order_and_in_portions_within_the_bu
     assert [number for portion in portions for number in portion] == queue.taken == sorted(queue.taken)
     for portion in portions:
         assert len(portion) == 1 or sum(tokens[number] for number in portion) <= max(1, PORTION * budget)
-    if opens >= len(tokens):
-        assert not portions
+    assert portions or opens >= len(tokens)
     queue.end()
     assert queue.take() == []
 
 
-def test_nothing_is_taken_before_the_devices_are_there_or_while_the_trainer_is_busy() -> None:
+def test_nothing_is_taken_before_devices_are_there_or_while_training():
     queue = GroupQueue(400)
     queue.offer(3, 60)
     assert queue.take() == []
     queue.begin()
     assert queue.take() == [3]
-    queue.offer(1, 40)
-    queue.offer(7, 50)
-    queue.offer(5, 20)
+    for draw, tokens in ((1, 40), (7, 60), (5, 20)):
+        queue.offer(draw, tokens)
     assert queue.take() == []
     queue.trained()
-    assert queue.take() == [1, 7]
+    assert queue.take() == [1, 7], "just a quarter of the micro-batches"
     queue.trained()
     assert queue.take() == [5]
 
 
-def test_a_group_that_is_offered_twice_is_an_error() -> None:
-    queue = GroupQueue(100)
+def test_what_no_round_does_is_an_error():
+    queue = GroupQueue(1)
     queue.offer(0, 5)
     with pytest.raises(AssertionError, match="offered twice"):
         queue.offer(0, 5)
+    with pytest.raises(AssertionError, match="nothing was taken"):
+        queue.trained()
     with pytest.raises(ValueError, match="at least one token"):
         GroupQueue(0)
+    for broken, match in (
+        ({"taken": [0, 0]}, "taken twice"), ({"_waiting": []}, "vanished"), ({"busy": True}, "busy with nothing"),
+    ):  # fmt: skip
+        queue = GroupQueue(1)
+        queue.offer(0, 5)
+        vars(queue).update(broken)
+        with pytest.raises(AssertionError, match=match):
+            queue.check_invariants()

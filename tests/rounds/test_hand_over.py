@@ -1,17 +1,17 @@
-"""The decision to hand engines over to training."""
+"""The decision to hand engines over to training, or a round's tail to other engines."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.hand_over import HandOver, HandOverSpec, free_replicas
+from rlplan.rounds.hand_over import HandOver, HandOverSpec, TailSpec, free_replicas
 
 
 @given(
     samples=st.integers(1, 200), engines=st.integers(2, 9), share=st.floats(0.01, 1.0), room=st.integers(0, 400),
     growth=st.integers(0, 9),
 )  # fmt: skip
-def test_it_frees_at_most_once_not_before_its_share_and_only_what_fits(samples, engines, share, room, growth) -> None:
+def test_engines_are_freed_once_and_only_if_the_rest_fits(samples, engines, share, room, growth):
     machine = HandOver(HandOverSpec(engines - 1, share, growth), samples, engines)
     decisions: list[bool] = []
     for finished in range(1, samples + 1):
@@ -24,12 +24,12 @@ def test_it_frees_at_most_once_not_before_its_share_and_only_what_fits(samples, 
             assert freed == (running * (3 + growth) <= spare)
         machine.check_invariants()
     # A share of all samples is always reached, and then nothing runs and everything fits.
-    assert decisions.count(True) <= 1 and True not in decisions[:-1]
-    assert decisions
+    assert decisions and decisions.count(True) <= 1 and True not in decisions[:-1]
 
 
-def test_it_looks_again_at_the_next_milestone() -> None:
-    machine = HandOver(HandOverSpec(1, 0.5), 100, 2)
+@pytest.mark.parametrize("spec", [HandOverSpec(1, 0.5), TailSpec(1, 2, 0.5)])
+def test_it_looks_again_at_the_next_milestone(spec):
+    machine = HandOver(spec, 100, 2)
     asked = []
     for finished in range(1, 101):
         if machine.sample_finished():
@@ -39,7 +39,15 @@ def test_it_looks_again_at_the_next_milestone() -> None:
     assert machine.freed
 
 
-def test_replicas_are_free_if_no_engine_that_stays_is_on_any_of_their_devices() -> None:
+def test_what_must_fit_is_the_memory_of_the_engines_that_decode_on():
+    for spec, stay in ((HandOverSpec(1, 0.1, 5), 3), (TailSpec(2, 2, 0.1, 5), 2)):
+        for over in (0, 1):
+            machine = HandOver(spec, 10, 4)
+            assert machine.stay == stay and machine.sample_finished()
+            assert machine.decide(stay * 100 - 3 * 5 + over, 3, 100) == (not over)
+
+
+def test_replicas_are_free_if_no_staying_engine_is_on_their_devices():
     ranks = [f"{node}.{device}" for node in "ab" for device in range(4)]
     assert free_replicas(ranks, 2, ["a.0", "a.1", "a.2", "a.3"]) == (2, 3)
     assert free_replicas(ranks, 4, ["a.3"]) == (1,)
@@ -47,14 +55,19 @@ def test_replicas_are_free_if_no_engine_that_stays_is_on_any_of_their_devices() 
     assert free_replicas(ranks, 1, []) == tuple(range(8))
 
 
-def test_a_decision_that_is_not_due_is_an_error() -> None:
+def test_a_decision_that_is_not_due_is_an_error():
     with pytest.raises(AssertionError, match="no decision is due"):
         HandOver(HandOverSpec(1, 0.5), 100, 2).decide(0, 0, 1)
 
 
-def test_bad_hand_overs_are_refused() -> None:
+@pytest.mark.parametrize(("share", "growth"), [(0.0, 0), (1.01, 0), (0.5, -1)])
+def test_bad_hand_overs_are_refused(share, growth):
+    for spec, engines in ((HandOverSpec, (1,)), (TailSpec, (1, 2))):
+        assert spec(*engines, 1.0, 0).stay(2) == 1
+        with pytest.raises(ValueError, match=r"within \(0, 1\]"):
+            spec(*engines, share, growth)
+    for spec, engines in ((HandOverSpec, (0,)), (TailSpec, (0, 2)), (TailSpec, (1, 1))):
+        with pytest.raises(ValueError, match=r"within \(0, 1\]"):
+            spec(*engines, 0.5)
     with pytest.raises(ValueError, match="one must go on decoding"):
         HandOver(HandOverSpec(2, 0.5), 8, 2)
-    for engines, share, growth in ((0, 0.5, 0), (1, 0.0, 0), (1, 1.5, 0), (1, 0.5, -1)):
-        with pytest.raises(ValueError, match="hand-over"):
-            HandOverSpec(engines, share, growth)

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.timeouts import Execution, PoolTimeouts, Timeouts, TimeoutSpec
+from rlplan.rounds.timeouts import Counts, Execution, PoolTimeouts, Timeouts, TimeoutSpec
 
 PUBLISHED = TimeoutSpec(max_s=30.0, min_s=2.0, anchor_factor=1.5)
 
@@ -18,83 +19,81 @@ specs = st.builds(
     st.floats(0, 30),
     st.floats(1, 4),
 )
+executions = st.builds(
+    lambda prompt, seconds, how: Execution(prompt, seconds, how == "correct", how == "timeout"),
+    st.sampled_from("abc"),
+    seconds,
+    st.sampled_from(["correct", "wrong", "timeout"]),
+)
+rounds = st.lists(st.lists(executions, max_size=6), max_size=5)
 
 
-@st.composite
-def executions(draw) -> Execution:
-    how = draw(st.sampled_from(["correct", "wrong", "timeout"]))
-    return Execution(draw(st.sampled_from("abc")), draw(seconds), how == "correct", how == "timeout")
+def right(seconds, prompt="p"):
+    return Execution(prompt, seconds, correct=True, timed_out=False)
 
 
-rounds = st.lists(st.lists(executions(), max_size=8), max_size=6)
+def cut(seconds, prompt="p"):
+    return Execution(prompt, seconds, correct=False, timed_out=True)
 
 
-def after(spec: TimeoutSpec, done: list[list[Execution]]) -> Timeouts:
+def after(spec, done):
     timeouts = Timeouts(spec)
     for round_ in done:
         timeouts.end_round(round_)
     return timeouts
 
 
-def test_a_prompt_has_the_longest_deadline_until_it_was_answered_right() -> None:
-    timeouts = Timeouts(PUBLISHED)
-    assert timeouts.deadline_s("p") == 30.0
-    timeouts.end_round([Execution("p", 9.0, correct=False, timed_out=False)])
-    assert timeouts.deadline_s("p") == 30.0
-    timeouts.end_round([Execution("p", 4.0, correct=True, timed_out=False)])
-    assert timeouts.deadline_s("p") == 6.0
-    assert timeouts.deadline_s("q") == 30.0
-
-
 @pytest.mark.parametrize(("anchor_s", "deadline_s"), [(None, 30), (0.031, 2), (1.4, 2.1), (19, 28.5), (21, 30)])
-def test_the_published_rule(anchor_s, deadline_s) -> None:
+def test_a_deadline_is_the_anchor_times_a_factor_within_bounds(anchor_s, deadline_s):
     assert PUBLISHED.deadline_s(anchor_s) == pytest.approx(deadline_s)
+    timeouts = Timeouts(PUBLISHED)
+    timeouts.end_round([Execution("p", 9.0, correct=False, timed_out=False)])
+    assert timeouts.deadline_s("p") == 30.0, "a wrong answer teaches nothing"
+    if anchor_s is not None:
+        timeouts.end_round([right(anchor_s)])
+    assert timeouts.deadline_s("p") == pytest.approx(deadline_s) and timeouts.deadline_s("q") == 30.0
 
 
 @given(spec=specs, low=seconds, more=seconds)
-def test_a_deadline_is_within_its_bounds_and_never_falls_as_the_anchor_rises(spec, low, more) -> None:
+def test_a_deadline_never_falls_as_the_anchor_rises(spec, low, more):
     assert spec.floor_s <= spec.deadline_s(low) <= spec.deadline_s(low + more) <= spec.max_s == spec.deadline_s(None)
     # What was right in time once is in time again.
     assert spec.deadline_s(low) >= min(low, spec.max_s)
 
 
-@given(spec=specs, done=rounds)
-def test_an_anchor_is_the_slowest_correct_execution_of_earlier_rounds(spec, done) -> None:
+@settings(max_examples=50)
+@given(spec=specs, done=rounds, data=st.data())
+def test_an_anchor_is_the_slowest_correct_execution_of_earlier_rounds(spec, done, data):
+    """In whichever order a round's executions ended, and whether or not the run was stopped."""
     timeouts, seen = Timeouts(spec), []
-    for round_ in done:
+    stop = data.draw(st.integers(0, len(done)))
+    for number, round_ in enumerate(done):
+        if number == stop:
+            resumed = Timeouts(spec)
+            resumed.restore(json.loads(json.dumps(timeouts.state())))
+            timeouts = resumed
         seen += round_
-        timeouts.end_round(round_)
+        timeouts.end_round(data.draw(st.permutations(round_)))
         for prompt in "abc":
             correct = [e.seconds for e in seen if e.prompt == prompt and e.correct]
             assert timeouts.anchor_s(prompt) == (max(correct) if correct and spec.adapts else None)
+    assert timeouts.state() == after(spec, done).state()
+    assert timeouts.counts.executions == len(seen)
+    assert timeouts.counts.correct == sum(e.correct for e in seen)
 
 
-@given(spec=specs, done=rounds, data=st.data())
-def test_it_does_not_matter_in_which_order_a_rounds_executions_ended(spec, done, data) -> None:
-    shuffled = [data.draw(st.permutations(round_)) for round_ in done]
-    assert after(spec, shuffled).state() == after(spec, done).state()
-
-
-@given(spec=specs, done=rounds, data=st.data())
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(spec, done, data) -> None:
-    stop = data.draw(st.integers(0, len(done)))
-    resumed = Timeouts(spec)
-    resumed.restore(json.loads(json.dumps(after(spec, done[:stop]).state())))
-    for round_ in done[stop:]:
-        resumed.end_round(round_)
-    assert resumed.state() == after(spec, done).state()
-
-
+@settings(max_examples=30)
 @given(done=rounds)
-def test_a_fixed_deadline_keeps_no_anchors_and_cuts_nothing_but_still_counts(done) -> None:
+def test_a_fixed_deadline_keeps_no_anchors_but_still_counts(done):
     timeouts = after(TimeoutSpec(5.0), done)
     assert [timeouts.deadline_s(prompt) for prompt in "abc"] == [5.0] * 3
     assert timeouts.state()["anchors"] == {} and timeouts.counts.cut == 0
     assert timeouts.counts.timeouts == sum(e.timed_out for round_ in done for e in round_)
 
 
+@settings(max_examples=50)
 @given(anchors=st.lists(st.floats(0.01, 40), min_size=1, max_size=5), later=st.lists(st.floats(0, 40), max_size=9))
-def test_no_more_correct_answers_are_judged_wrong_than_are_counted_as_cut(anchors, later) -> None:
+def test_no_more_right_answers_are_lost_than_are_counted(anchors, later):
     """Every answer is correct, and would be in time under the fixed deadline; each round runs one."""
     timeouts, lost = Timeouts(PUBLISHED), 0
     for natural_s in [*anchors, *later]:
@@ -104,20 +103,17 @@ def test_no_more_correct_answers_are_judged_wrong_than_are_counted_as_cut(anchor
     assert lost <= timeouts.counts.cut
 
 
-def test_a_slow_correct_answer_beyond_the_factor_is_lost_for_good() -> None:
+def test_a_slow_right_answer_beyond_the_factor_is_lost_for_good():
     """The bias that the module's docstring admits: it is killed, and so never raises the anchor."""
-    timeouts = Timeouts(PUBLISHED)
-    timeouts.end_round([Execution("p", 2.0, correct=True, timed_out=False)])
+    timeouts = after(PUBLISHED, [[cut(30.0)], [right(2.0)]])
     for _ in range(3):
         assert timeouts.deadline_s("p") == 3.0 < 3.5
-        timeouts.end_round([Execution("p", 3.0, correct=False, timed_out=True)])
-    assert (timeouts.counts.cut, timeouts.counts.executions) == (3, 4)
+        timeouts.end_round([cut(3.0)])
+    assert timeouts.counts == Counts(executions=5, correct=1, timeouts=4, cut=3), "the first had the longest deadline"
 
 
-def test_answers_within_the_factor_raise_the_anchor_and_are_counted() -> None:
-    timeouts = Timeouts(PUBLISHED)
-    for slower in (2.0, 2.9, 4.2):
-        timeouts.end_round([Execution("p", slower, correct=True, timed_out=False)])
+def test_answers_within_the_factor_raise_the_anchor_and_are_counted():
+    timeouts = after(PUBLISHED, [[right(seconds)] for seconds in (2.0, 2.9, 4.2, 4.2)])
     assert timeouts.deadline_s("p") == pytest.approx(6.3)
     assert timeouts.counts.stretched == 2
 
@@ -126,32 +122,52 @@ def test_answers_within_the_factor_raise_the_anchor_and_are_counted() -> None:
     "bad",
     [(0.0, None, 1.0), (5.0, 6.0, 1.5), (5.0, 0.0, 1.5), (5.0, 1.0, 0.9), (math.inf, 1.0, 1.0), (5.0, 1.0, math.inf)],
 )
-def test_bad_timeouts_are_refused(bad) -> None:
+def test_bad_timeouts_are_refused(bad):
+    assert TimeoutSpec(5.0, 5.0, 1.0).floor_s == 5.0
     with pytest.raises(ValueError, match="a timeout needs"):
         TimeoutSpec(*bad)
 
 
-def test_each_pool_learns_from_its_own_executions_and_goes_on_where_it_stopped() -> None:
-    specs = {"code": PUBLISHED, "shape": TimeoutSpec(1.0)}
-    timeouts = PoolTimeouts(specs)
-    assert timeouts.deadlines_s("p") == {"code": PUBLISHED.max_s, "shape": 1.0}
-    timeouts.end_round(
-        {
-            "code": [Execution("p", 4.0, correct=True, timed_out=False)],
-            "shape": [Execution("p", 1.0, correct=False, timed_out=True)],
-        }
-    )
-    assert timeouts.deadlines_s("p") == {"code": PUBLISHED.deadline_s(4.0), "shape": 1.0}
-    assert (timeouts.counts.executions, timeouts.counts.correct, timeouts.counts.timeouts) == (2, 1, 1)
-    resumed = PoolTimeouts(specs)
-    resumed.restore(timeouts.state())
+@pytest.mark.parametrize("taken_s", [-0.1, math.inf, math.nan])
+def test_an_execution_without_a_time_is_an_error(taken_s):
+    with pytest.raises(AssertionError, match="no time"):
+        after(PUBLISHED, [[right(taken_s)]])
+
+
+@pytest.mark.parametrize(
+    ("counts", "anchors"),
+    [
+        (Counts(executions=2, timeouts=1, cut=2), {}),
+        (Counts(executions=2, correct=1, timeouts=2), {}),
+        (Counts(executions=2, correct=1, stretched=2), {}),
+        (Counts(executions=2, timeouts=1, cut=1), {}),  # of a fixed deadline
+        (Counts(), {"p": 1.0}),
+    ],
+)
+def test_counts_that_contradict_each_other_are_found(counts, anchors):
+    with pytest.raises(AssertionError):
+        Timeouts(TimeoutSpec(1.0)).restore({"anchors": anchors, "counts": asdict(counts)})
+
+
+def test_each_pool_learns_from_its_own_executions():
+    specs = {"code": PUBLISHED, "shape": TimeoutSpec(1.0), "unit": PUBLISHED}
+    timeouts, resumed = PoolTimeouts(specs), PoolTimeouts(specs)
+    assert timeouts.deadlines_s("p") == {"code": 30.0, "shape": 1.0, "unit": 30.0}
+    timeouts.end_round({"code": [right(4.0)], "shape": [cut(1.0)]})
+    timeouts.end_round({"unit": [right(6.0)]})
+    assert timeouts.deadlines_s("p") == {"code": 6.0, "shape": 1.0, "unit": 9.0}
+    assert timeouts.counts == Counts(executions=3, correct=2, timeouts=1)
+    resumed.restore(json.loads(json.dumps(timeouts.state())))
     assert resumed.state() == timeouts.state() and resumed.deadlines_s("p") == timeouts.deadlines_s("p")
 
 
-def test_a_checkpoint_of_one_pool_is_what_it_always_was() -> None:
-    alone = Timeouts(PUBLISHED)
-    alone.end_round([Execution("p", 4.0, correct=True, timed_out=False)])
-    pools = PoolTimeouts({"code": PUBLISHED})
+def test_a_checkpoint_of_one_pool_is_that_of_the_first():
+    alone = after(PUBLISHED, [[right(4.0)]])
+    pools = PoolTimeouts({"code": PUBLISHED, "unit": PUBLISHED})
     pools.restore(alone.state())
-    assert pools.state() == alone.state()
-    assert PoolTimeouts({}).deadlines_s("p") == {}
+    assert pools.deadlines_s("p") == {"code": 6.0, "unit": 30.0}
+    only = PoolTimeouts({"code": PUBLISHED})
+    only.restore(alone.state())
+    assert only.state() == alone.state()
+    none = PoolTimeouts({})
+    assert none.deadlines_s("p") == {} and none.state() == Timeouts(PUBLISHED).state()

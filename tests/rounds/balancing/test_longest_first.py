@@ -1,16 +1,14 @@
 """Samples that are balanced by history: who starts, where, in which order, and who moves."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds.balancing.balance_spec import BalanceSpec
-from rlplan.rounds.balancing.length_estimates import Expected, Recorded
-from rlplan.rounds.balancing.longest_first import Balance, LongestFirst
+from rlplan.rounds.balancing.length_estimates import PAST, Expected, LengthEstimates, Recorded
+from rlplan.rounds.balancing.longest_first import ROOM, Balance, LongestFirst
 from rlplan.rounds.balancing.placement import ToPlace
 from rlplan.rounds.machines.events import SampleKey
 
@@ -18,41 +16,54 @@ SPEC = BalanceSpec(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
 LIMIT = 1000
 
 
-def recorded(**tokens: float) -> Recorded:
+def recorded(**tokens):
     return Recorded({name: Expected(mean, mean) for name, mean in tokens.items()}, 0.5)
 
 
-def placement(engines: int = 2, at_once: int = 4, spec: BalanceSpec = SPEC, **tokens: float) -> LongestFirst:
+def placement(engines=2, at_once=4, spec=SPEC, **tokens):
     return LongestFirst(engines, Balance(spec, recorded(**tokens)), at_once)
 
 
-def add(to: LongestFirst, prompt: str, draw: int, samples: int = 1) -> list[SampleKey]:
+def add(to, prompt, draw, samples=1):
     keys = [SampleKey(draw, sample) for sample in range(samples)]
     for key in keys:
         to.add(ToPlace(key, prompt, 10, LIMIT))
     return keys
 
 
-def test_the_longest_expected_samples_start_first_and_others_wait_for_a_place() -> None:
+def test_the_longest_expected_samples_start_first():
     machine = placement(1, 2, a=10, b=300, c=50)
     for draw, prompt in enumerate("abc"):
         add(machine, prompt, draw)
-    assert machine.place({0}) == [(SampleKey(1, 0), 0), (SampleKey(2, 0), 0)]
-    assert machine.place({0}) == []
+    assert machine.place({0}) == [(SampleKey(1, 0), 0), (SampleKey(2, 0), 0)] and machine.running(0) == [(1, 0), (2, 0)]
+    assert machine.place({0}) == [], "others wait for a place"
     machine.ended(SampleKey(2, 0), 40)
     assert machine.place({0}) == [(SampleKey(0, 0), 0)]
+    with pytest.raises(AssertionError, match="waits already"):
+        add(machine, "a", 7, samples=1)
+        add(machine, "a", 7, samples=1)
 
 
-def test_a_sample_starts_where_it_would_end_soonest_and_not_where_fewest_are() -> None:
+def test_a_sample_starts_where_it_would_end_soonest():
     machine = placement(2, 8, long=900, short=20)
     add(machine, "long", 0)
     add(machine, "short", 1, samples=3)
     placed = dict(machine.place({0, 1}))
     assert placed[SampleKey(0, 0)] == 0
-    assert {placed[SampleKey(1, sample)] for sample in range(3)} == {1}
+    assert {placed[SampleKey(1, sample)] for sample in range(3)} == {1}, "not where fewest are"
 
 
-def test_the_first_sample_of_an_unknown_prompt_starts_first_and_its_siblings_follow_what_it_shows() -> None:
+def test_memory_is_kept_for_half_of_what_a_sample_will_hold():
+    needs = 10 + ROOM * 400
+    for capacity, start in ((2 * needs, 2), (2 * needs - 1, 1), (1, 1)):
+        machine = placement(1, 8, BalanceSpec(0.01, 1e-3, 1e-7, capacity, 0.05, 1e-5), a=400)
+        add(machine, "a", 0, samples=3)
+        assert len(machine.place({0})) == start, "an engine without a sample has room for any"
+        machine.remove(SampleKey(0, 0))
+        assert len(machine.place({0})) == 1, "its memory is free again"
+
+
+def test_the_first_sample_of_an_unknown_prompt_starts_first():
     machine = placement(1, 2, known=400)
     add(machine, "known", 0)
     add(machine, "new", 1, samples=3)
@@ -66,7 +77,7 @@ def test_the_first_sample_of_an_unknown_prompt_starts_first_and_its_siblings_fol
     assert [key for key, _ in machine.place({0})] == [SampleKey(0, 0)]
 
 
-def test_siblings_of_a_sample_that_outgrew_its_history_are_expected_to_be_as_long() -> None:
+def test_siblings_of_a_sample_that_outgrew_its_history_are_as_long():
     machine = placement(1, 1, grown=50, other=100)
     add(machine, "grown", 0, samples=2)
     add(machine, "other", 1, samples=2)
@@ -79,97 +90,122 @@ def test_siblings_of_a_sample_that_outgrew_its_history_are_expected_to_be_as_lon
     assert machine.place({0}) == [(SampleKey(0, 1), 0)], "500 tokens are more than the other prompt's 100"
 
 
-def test_running_samples_move_to_an_engine_that_has_none_and_keep_their_target() -> None:
-    machine = placement(2, 4, a=800)
+def dried(spec=SPEC):
+    """Two engines with two samples each, of which those of the second have ended: the rest has 100 of 800 tokens."""
+    machine = placement(2, 4, spec, a=800)
     keys = add(machine, "a", 0, samples=4)
     assert [engine for _, engine in machine.place({0, 1})] == [0, 1, 0, 1]
+    assert not machine.to_relieve({0, 1})
     for key in keys[1::2]:
         machine.ended(key, 100)
-    assert machine.to_relieve({0, 1})
-    released = machine.relieve({0, 1}, {key: 100 for key in keys[0::2]})
-    assert released == [(keys[0], 0)], "one of two, so that each engine has one"
-    machine.add(ToPlace(keys[0], "a", 10, LIMIT, kept=100))
-    assert machine.place({0, 1}) == [(keys[0], 1)]
+        assert machine.to_relieve({0, 1}), "it has half of what the other has, then nothing"
+    return machine, keys[0], {key: 100 for key in keys[0::2]}
+
+
+def test_running_samples_move_to_an_engine_that_has_none():
+    machine, key, tokens = dried()
+    assert machine.relieve({0, 1}, tokens) == [(key, 0)], "one of two, so that each engine has one"
+    (new,) = add(machine, "a", 7)
+    machine.add(ToPlace(key, "a", 10, LIMIT, kept=100))
+    assert machine.place({0, 1}) == [(key, 1), (new, 1)], "it goes first, although the other is longer"
     assert (machine.moved, machine.moved_tokens) == (1, 110)
+    machine.remove(new)
     assert not machine.to_relieve({0, 1})
 
 
-def test_nothing_moves_where_a_move_takes_longer_than_it_saves() -> None:
-    dear = BalanceSpec(0.01, 1e-3, 1e-7, 100_000, move_s=30.0, move_s_per_token=1e-5)
-    machine = placement(2, 4, dear, a=800)
-    keys = add(machine, "a", 0, samples=4)
-    machine.place({0, 1})
-    for key in keys[1::2]:
-        machine.ended(key, 100)
-    assert machine.relieve({0, 1}, {key: 100 for key in keys[0::2]}) == []
+def test_nothing_moves_where_a_move_takes_longer_than_it_saves():
+    machine, _, tokens = dried(BalanceSpec(0.01, 1e-3, 1e-7, 100_000, move_s=30.0, move_s_per_token=1e-5))
+    assert machine.relieve({0, 1}, tokens) == []
     assert not machine.to_relieve({0, 1}), "the same engine does not ask again"
 
 
-def test_a_sample_whose_target_died_goes_where_there_is_room() -> None:
-    machine = placement(2, 4, a=800)
-    keys = add(machine, "a", 0, samples=4)
-    machine.place({0, 1})
-    for key in keys[1::2]:
-        machine.ended(key, 100)
-    [(key, _)] = machine.relieve({0, 1}, {key: 100 for key in keys[0::2]})
-    machine.forget(1)
-    machine.add(ToPlace(key, "a", 10, LIMIT, kept=100))
-    assert machine.place({0}) == [(key, 0)]
+def test_a_sample_whose_target_died_goes_where_there_is_room():
+    for dies in (True, False):
+        machine, key, tokens = dried()
+        machine.relieve({0, 1}, tokens)
+        if dies:
+            machine.forget(1)
+        machine.add(ToPlace(key, "a", 10, LIMIT, kept=100))
+        assert machine.place({0} if dies else {0, 1}) == [(key, 0 if dies else 1)]
 
 
-def test_no_engine_and_no_place_are_no_placement() -> None:
-    for engines, at_once in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="at least one"):
-            placement(engines, at_once)
+@pytest.mark.parametrize(("engines", "at_once"), [(0, 1), (1, 0)])
+def test_no_engine_and_no_place_are_no_placement(engines, at_once):
+    assert placement(1, 1).place({0}) == []
+    with pytest.raises(ValueError, match="at least one"):
+        placement(engines, at_once)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 5))
-def test_each_sample_is_in_one_place_and_every_one_ends_whatever_happens(seed: int, engines: int, at_once: int) -> None:
-    rng = random.Random(seed)
-    history = {str(prompt): rng.uniform(1, 400) for prompt in range(6) if rng.random() < 0.6}
-    machine = LongestFirst(engines, Balance(SPEC, recorded(**history)), at_once)
-    left: dict[SampleKey, ToPlace] = {}
-    for draw in range(6):
-        for sample in range(rng.randint(1, 4)):
-            key = SampleKey(draw, sample)
-            left[key] = ToPlace(key, str(draw), 10, LIMIT)
-            machine.add(left[key])
-    alive, running = set(range(engines)), {}
-    for _ in range(2000):
-        for key, engine in machine.place(alive):
-            assert key in left and key not in running and engine in alive
-            running[key] = engine
-        machine.check_invariants()
-        if not left:
-            break
-        assert running, "samples wait although an engine is empty"
-        key = rng.choice(sorted(running))
-        event = rng.random()
-        if event < 0.6:
-            machine.ended(key, rng.randint(1, LIMIT))
-            del running[key], left[key]
-        elif event < 0.7:
-            machine.remove(key)
-            del running[key], left[key]
-        elif machine.to_relieve(alive):
-            tokens = {other: rng.randint(0, LIMIT - 1) for other in running}
-            for moved, source in machine.relieve(alive, tokens):
-                assert running.pop(moved) == source
-                machine.add(ToPlace(moved, left[moved].prompt, 10, LIMIT, kept=tokens[moved]))
-    assert not left
-
-
-@given(st.integers(0, 10_000))
-def test_the_same_calls_give_the_same_answers(seed: int) -> None:
-    def placed() -> list[tuple[SampleKey, int]]:
+def test_whatever_happens_every_sample_ends_and_is_in_one_place(seed, engines, at_once):
+    def run():
         rng = random.Random(seed)
-        machine = LongestFirst(3, Balance(SPEC, recorded(**{str(p): rng.uniform(1, 400) for p in range(8)})), 3)
-        for draw in range(8):
-            add(machine, str(draw), draw, samples=2)
-        result = []
-        while started := machine.place({0, 1, 2}):
-            result += started
-            machine.ended(started[0][0], rng.randint(1, LIMIT))
-        return result
+        history = {str(prompt): rng.uniform(1, 400) for prompt in range(6) if rng.random() < 0.6}
+        machine = LongestFirst(engines, Balance(SPEC, recorded(**history)), at_once)
+        left, placed = {}, []
+        for draw in range(6):
+            for sample in range(rng.randint(1, 4)):
+                key = SampleKey(draw, sample)
+                left[key] = ToPlace(key, str(draw), 10, LIMIT)
+                machine.add(left[key])
+        alive, running = set(range(engines)), {}
+        for _ in range(2000):
+            for key, engine in machine.place(alive):
+                assert key in left and key not in running and engine in alive
+                running[key] = engine
+                placed.append((key, engine))
+            machine.check_invariants()
+            if not left:
+                break
+            assert running, "samples wait although an engine is empty"
+            key = rng.choice(sorted(running))
+            event = rng.random()
+            if event < 0.7:
+                if event < 0.6:
+                    machine.ended(key, rng.randint(1, LIMIT))
+                else:
+                    machine.remove(key)
+                del running[key], left[key]
+            elif machine.to_relieve(alive):
+                tokens = {other: rng.randint(0, LIMIT - 1) for other in running}
+                for moved, source in machine.relieve(alive, tokens):
+                    assert running.pop(moved) == source
+                    machine.add(ToPlace(moved, left[moved].prompt, 10, LIMIT, kept=tokens[moved]))
+        assert not left
+        return placed
 
-    assert placed() == placed()
+    assert run() == run(), "the same calls give the same answers"
+
+
+# -- estimates ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_expected_to_be_as_long_as_recorded_or_seen():
+    estimates = LengthEstimates({"a": Expected(120.0, 100.0)})
+    assert estimates.of("a", LIMIT) == (120, 100) and estimates.of("a", 50) == (50, 50)
+    assert not estimates.seen("a", 100) and estimates.seen("a", 101) and not estimates.seen("a", 101)
+    assert estimates.of("a", LIMIT) == (120, 101)
+    assert estimates.ended("a", 300) and estimates.of("a", LIMIT) == (300, 300)
+    assert LengthEstimates({"z": Expected(0.1, 0.1)}).of("z", LIMIT) == (1, 1), "a sample has a token at least"
+
+
+def test_a_prompt_without_history_reaches_its_limit_until_one_was_seen():
+    estimates = LengthEstimates({})
+    assert not estimates.knows("b") and estimates.of("b", LIMIT) == (LIMIT, LIMIT)
+    assert estimates.room("b", LIMIT) == 0.0, "nothing has ended"
+    estimates.ended("a", 60)
+    estimates.ended("a", 20)
+    assert estimates.room("b", LIMIT) == 40.0 and estimates.room("b", 30) == 30.0
+    assert estimates.room("a", LIMIT) == 60.0
+    assert estimates.knows("a") and estimates.seen("b", 7) and estimates.of("b", LIMIT) == (7, 7)
+
+
+def test_what_a_running_sample_has_before_it_is_never_nothing():
+    estimates = LengthEstimates({"a": Expected(120.0, 100.0)})
+    assert estimates.left("a", LIMIT, 20) == (100, 80)
+    assert estimates.left("a", LIMIT, 99) == (21, PAST * 99)
+    assert estimates.left("a", LIMIT, 119) == (1, PAST * 119)
+    assert estimates.left("a", LIMIT, 200) == (50, 50), "it has outgrown what was expected"
+    assert estimates.left("a", 210, 200) == (10, 10)
+    assert estimates.left("new", LIMIT, 30) == (30, 30), "as many as it has"
