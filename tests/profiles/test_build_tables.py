@@ -1,34 +1,30 @@
 """How tables that ship come about: from responses, from a published CDF, from two sources of executions."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlplan.profiles.length_tables import LengthTable
 from rlplan.profiles.library.build_tables import length_tables, main, reward_tables
 
 
-def packed(path: Path, heads: list[str], rows: list[list[object]]) -> None:
+def packed(path, heads, rows):
     path.parent.mkdir(exist_ok=True)
     with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([heads, *rows])
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
+def data(tmp_path_factory):
     """A folder like that of the public measurements, with made-up figures."""
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
     heads = ["source", "step", "prompt_id", "sample_id", "response_tokens", "reward"]
 
-    def responses(source: str, middle: float, prompts: int = 50) -> list[list[object]]:
+    def responses(source, middle, prompts=50):
         own = rng.normal(0, 0.9, prompts)
         return [
             [source, 0, f"p{p}", s, round(math.exp(math.log(middle) + own[p] + rng.normal(0, 0.3))), ""]
@@ -54,17 +50,17 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables(data: Path) -> dict[str, LengthTable]:
+def tables(data):
     return {table.name: table for table in length_tables(data)}
 
 
-def test_a_published_cdf_keeps_its_points_and_the_share_at_the_cap(tables: dict[str, LengthTable]) -> None:
+def test_a_published_cdf_keeps_its_points_and_the_share_at_the_cap(tables):
     table = tables["math-16k"]
     assert [table.quantile(share) for share in (0.1, 0.5, 0.9)] == [100, 500, 900]
     assert table.cap_tokens == 16384 and table.at_cap == pytest.approx(0.0107)
 
 
-def test_responses_beyond_the_cap_were_cut_by_it_and_the_icc_is_that_of_prompts(tables: dict[str, LengthTable]) -> None:
+def test_responses_beyond_the_cap_were_cut_by_it(tables):
     table = tables["reasoning-32k"]
     assert table.quantile(0.5) == pytest.approx(9000, rel=0.5) and table.cap_tokens == 32000
     assert 0.01 < table.at_cap < 0.3, "some of these are longer"
@@ -73,7 +69,7 @@ def test_responses_beyond_the_cap_were_cut_by_it_and_the_icc_is_that_of_prompts(
     assert tables["chat-32k"].quantile(0.5) == 5000, "weighted requests"
 
 
-def test_executions_are_right_ones_with_the_sandboxs_time_and_wrong_ones_that_may_hang(data: Path) -> None:
+def test_right_executions_take_the_sandbox_and_wrong_ones_may_hang(data):
     code = next(table for table in reward_tables(data) if table.kind == "code")
     assert code.right_s is not None and code.wrong_s is not None and code.correct is not None
     # Half of the executions take 0.575 s, the reference solutions 0.03: the rest is the sandbox.
@@ -82,7 +78,7 @@ def test_executions_are_right_ones_with_the_sandboxs_time_and_wrong_ones_that_ma
     assert code.correct * (1 - (code.unsolved or 0)) == pytest.approx(0.5)
 
 
-def test_a_folder_without_the_measurements_is_one_line_and_exit_code_2(tmp_path: Path, capsys) -> None:
+def test_a_folder_without_the_measurements_is_one_line_and_exit_code_2(tmp_path, capsys):
     assert main(["--data", str(tmp_path)]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("tables: ") and "no such file" in said and "\n" not in said

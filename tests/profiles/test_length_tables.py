@@ -1,7 +1,5 @@
 """Tables of lengths: those that ship say what they are, and stated quantiles are a law that keeps them."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 
@@ -17,21 +15,18 @@ from rlplan.profiles.length_tables import (
 )
 
 
-def test_tables_ship_for_mathematics_code_judges_and_long_reasoning() -> None:
-    assert {"math-16k", "code-16k", "judge-16k", "short-math-2k", "reasoning-32k", "chat-32k"} <= set(table_names())
+def test_a_shipped_table_states_name_cap_source_and_error():
+    names = table_names()
+    assert {"math-16k", "code-16k", "judge-16k", "short-math-2k", "reasoning-32k", "chat-32k"} <= set(names)
+    for name in names:
+        table = shipped_table(name)
+        assert table.name == name and table.quantiles[-1][0] == table.cap_tokens
+        assert table.error.scale > 0.1 and table.error.spread > 0 and table.error.icc > 0
+        assert "/" in table.source or "arXiv" in table.source
+        assert len(table_sha256(name)) == 64
 
 
-@pytest.mark.parametrize("name", table_names())
-def test_a_shipped_table_is_called_as_its_file_and_states_cap_source_and_error(name: str) -> None:
-    table = shipped_table(name)
-    assert table.name == name
-    assert table.quantiles[-1][0] == table.cap_tokens
-    assert table.error.scale > 0.1 and table.error.spread > 0 and table.error.icc > 0
-    assert "/" in table.source or "arXiv" in table.source
-    assert len(table_sha256(name)) == 64
-
-
-def test_the_published_figures_are_in_their_tables() -> None:
+def test_the_published_figures_are_in_their_tables():
     """RollPacker, Fig. 2a: median 660, p90 2554, p95 4091 of mathematics, and 1.07 % of it at the cap of 16k."""
     math = shipped_table("math-16k")
     assert math.quantile(0.5) == pytest.approx(660, rel=0.02)
@@ -42,12 +37,12 @@ def test_the_published_figures_are_in_their_tables() -> None:
     assert shipped_table("judge-16k").quantile(0.5) == pytest.approx(520, rel=0.02)
 
 
-def test_a_name_that_no_table_has_is_refused_with_the_nearest_and_all_names() -> None:
+def test_an_unknown_table_is_refused_with_the_nearest_name():
     with pytest.raises(InputError, match=r"did you mean 'math-16k'\? There are: .*code-16k.*p50="):
         shipped_table("maths-16k")
 
 
-def test_stated_quantiles_are_those_of_the_table() -> None:
+def test_stated_quantiles_are_those_of_the_table():
     table = parse_quantiles("p50=800, p95=4000, max=16384, icc=0.3")
     assert [table.quantile(share) for share in (0.5, 0.95)] == [800, 4000]
     assert table.cap_tokens == 16384 and table.icc == 0.3
@@ -56,12 +51,12 @@ def test_stated_quantiles_are_those_of_the_table() -> None:
     assert parse_quantiles("p50=800,p95=4000,max=16384").icc == 0.5
 
 
-def test_a_maximum_that_the_law_does_not_reach_is_the_longest_and_cuts_nothing() -> None:
+def test_a_maximum_that_is_not_reached_cuts_nothing():
     table = parse_quantiles("p50=100,p90=150,max=8192")
     assert table.at_cap == 0 and table.quantiles[-1] == (8192, 1.0)
 
 
-def test_more_percentiles_bend_the_law() -> None:
+def test_more_percentiles_bend_the_law():
     table = parse_quantiles("p10=300,p50=800,p90=2000,p99=9000,max=16384")
     assert [table.quantile(share) for share in (0.1, 0.5, 0.9, 0.99)] == [300, 800, 2000, 9000]
 
@@ -84,19 +79,19 @@ def test_more_percentiles_bend_the_law() -> None:
         ("=", "no KEY=NUMBER"),
     ],
 )
-def test_quantiles_that_say_nothing_are_refused_on_one_line_with_an_example(text: str, why: str) -> None:
+def test_quantiles_that_say_nothing_are_refused_on_one_line_with_an_example(text, why):
     with pytest.raises(InputError, match=why) as caught:
         parse_quantiles(text)
     assert "p50=800,p95=4000,max=16384" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_same_figures_have_one_text_whatever_their_order() -> None:
+def test_the_same_figures_have_one_text_whatever_their_order():
     text = canonical_quantiles("max=16384 ,p95=4000, p50=800")
     assert text == "p50=800,p95=4000,max=16384,icc=0.5" == canonical_quantiles(text)
     assert text_sha256("a\r\nb\r\n") == text_sha256("a\nb\n") != text_sha256("a\nc\n")
 
 
-def test_a_table_whose_quantiles_fall_or_pass_the_cap_is_none() -> None:
+def test_a_table_whose_quantiles_fall_or_pass_the_cap_is_none():
     good = shipped_table("math-16k").model_dump()
     for quantiles in ([(10, 0.5), (9, 0.6)], [(10, 0.5), (20, 0.4)], [(10, 0.5), (20000, 1.0)]):
         with pytest.raises(ValidationError):

@@ -1,7 +1,6 @@
 """Readers of public trainer and sync measurements: what they keep, what they refuse, and that fits find the law."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.imports import train_file
-from rlplan.profiles.imports.train_file import TrainRun, fit_memory, fit_time, memory_errors, read_runs, time_errors
+from rlplan.profiles.imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from rlplan.profiles.laws import sync_law as sync
 
 from .public_laws import neutral
@@ -18,12 +17,12 @@ HEADER = ",".join(train_file.COLUMNS)
 GOOD = "rl,NVIDIA H100 80GB HBM3,8,Qwen/Qwen3-4B,,16384,Recompute,flash_attention_3,2,True,4.7,17.1"
 
 
-def write(path: Path, *rows: str) -> Path:
+def write(path, *rows):
     path.write_text("\n".join(rows) + "\n")
     return path
 
 
-def test_runs_that_are_not_ours_are_left_out(tmp_path: Path) -> None:
+def test_runs_that_are_not_ours_are_left_out(tmp_path):
     others = [
         GOOD.replace(",,16384", ",16.0,16384"),  # an adapter
         GOOD.replace("Recompute", "Offload"),
@@ -36,7 +35,7 @@ def test_runs_that_are_not_ours_are_left_out(tmp_path: Path) -> None:
     assert run.policy_loss and run.seconds == 4.7 and run.peak_bytes == 17.1 * 2**30
 
 
-def test_wrong_files_are_one_line(tmp_path: Path) -> None:
+def test_wrong_files_are_one_line(tmp_path):
     with pytest.raises(InputError, match="no column"):
         read_runs(write(tmp_path / "a.csv", "type,device"))
     with pytest.raises(InputError, match=r":2: .*no number"):
@@ -50,7 +49,7 @@ def test_wrong_files_are_one_line(tmp_path: Path) -> None:
         sync.read_syncs(write(tmp_path / "d.csv", "model"))
 
 
-def runs(tmp_path: Path) -> list[TrainRun]:
+def runs(tmp_path):
     rows = [
         GOOD.replace("Qwen3-4B", model).replace("16384", length).replace("H100 80GB HBM3", device)
         for model in ("Qwen3-0.6B", "Qwen3-4B", "Qwen3-30B-A3B")
@@ -60,7 +59,7 @@ def runs(tmp_path: Path) -> list[TrainRun]:
     return read_runs(write(tmp_path / "t.csv", HEADER, *rows))
 
 
-def test_a_fit_of_steps_predicts_models_that_it_has_not_seen(tmp_path: Path) -> None:
+def test_a_fit_of_steps_predicts_models_that_it_has_not_seen(tmp_path):
     factors = {name: 1.3 * value for name, value in neutral().items()}
     measured = [replace(run, seconds=run.predict_s(factors)) for run in runs(tmp_path)]
     fitted = fit_time(measured).as_dict()
@@ -70,7 +69,7 @@ def test_a_fit_of_steps_predicts_models_that_it_has_not_seen(tmp_path: Path) -> 
     assert errors["Qwen3-4B"] < 0.1
 
 
-def test_a_fit_of_memory_predicts_models_that_it_has_not_seen(tmp_path: Path) -> None:
+def test_a_fit_of_memory_predicts_models_that_it_has_not_seen(tmp_path):
     known = runs(tmp_path)
     truth = train_file._peaks(known, np.log([1.4, 0.9]))
     measured = [replace(run, peak_bytes=float(peak)) for run, peak in zip(known, truth, strict=True)]
@@ -78,20 +77,18 @@ def test_a_fit_of_memory_predicts_models_that_it_has_not_seen(tmp_path: Path) ->
     assert max(memory_errors(measured, lambda run: run.model).values()) < 0.05
 
 
-def test_syncs_take_longer_for_more_bytes_and_for_more_tensors(tmp_path: Path) -> None:
+def test_syncs_take_longer_for_more_bytes_and_for_more_tensors(tmp_path):
     header = ",".join(sync.COLUMNS)
     rows = ["Qwen2.5-7B,nccl full broadcast,5,7", "Qwen2.5-7B,checkpoint-engine,0.1,0.1", "Novel,default,1,1"]
     (run,) = sync.read_syncs(write(tmp_path / "s.csv", header, *rows))
     assert run.seconds == 6 and run.architecture.name == "Qwen2.5-7B"
     factors = sync.fit_sync([run]).as_dict()
     small, large, sparse = (architecture_of(n) for n in ("Qwen2.5-7B", "Qwen2.5-32B", "Qwen3-30B-A3B"))
-    assert small is not None and large is not None and sparse is not None
     assert sync.sync_s(small, factors) < sync.sync_s(large, factors) < sync.sync_s(sparse, factors)
 
 
-def test_a_new_tp_moves_what_a_rank_lacks() -> None:
+def test_a_new_tp_moves_what_a_rank_lacks():
     shape = architecture_of("Qwen2.5-7B")
-    assert shape is not None
     whole = 2 * shape.parameters / 450e9
     assert sync.reshard_s(shape, 2, 2, 900e9) == 0
     assert sync.reshard_s(shape, 1, 2, 900e9) == pytest.approx(whole / 2)

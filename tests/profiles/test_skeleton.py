@@ -1,7 +1,5 @@
 """Documents to begin with: what a command line says of machines and models, and the files that come of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,19 +19,10 @@ from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, mach
 REWARDS: tuple[RewardKind, ...] = ("math", "code", "function")
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes", "per_node", "gpu"),
-    [
-        ("8x8xH100", 8, 8, "H100"),
-        ("2 x 4 x a100", 2, 4, "A100"),
-        ("64xH200", 8, 8, "H200"),
-        ("4xB200", 1, 4, "B200"),
-        ("1x8xH100-SXM", 1, 8, "H100"),
-    ],
-)
-def test_machines_are_told_by_nodes_gpus_and_name(text: str, nodes: int, per_node: int, gpu: str) -> None:
-    found = machines_of(text)
-    assert (found.nodes, found.per_node, found.gpu.name) == (nodes, per_node, gpu)
+def test_machines_are_told_by_nodes_gpus_and_name():
+    texts = "8x8xH100", "2 x 4 x a100", "64xH200", "4xB200", "1x8xH100-SXM"
+    found = [(m.nodes, m.per_node, m.gpu.name) for m in map(machines_of, texts)]
+    assert found == [(8, 8, "H100"), (2, 4, "A100"), (8, 8, "H200"), (1, 4, "B200"), (1, 8, "H100")]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +31,7 @@ def test_machines_are_told_by_nodes_gpus_and_name(text: str, nodes: int, per_nod
         ("H100", "write NODESxGPUSxNAME"),
         ("8x8", "write NODESxGPUSxNAME"),
         ("8x8xH1OO", "did you mean H100"),
+        ("8xH1000", "no GPU 'H1000' is known; did you mean H100?"),
         ("8x8xTPU", "no GPU 'TPU' is known"),
         ("12xH100", "no whole nodes of 8"),
         ("0x8xH100", "nodes must be 1"),
@@ -49,14 +39,14 @@ def test_machines_are_told_by_nodes_gpus_and_name(text: str, nodes: int, per_nod
         ("20000x8xH100", "160,000 GPUs, and one job is planned on at most 131,072; write at most 16384 nodes"),
     ],
 )
-def test_machines_that_cannot_be_told_are_refused_with_the_form(text: str, words: str) -> None:
+def test_machines_that_cannot_be_told_are_refused_with_the_form(text, words):
     with pytest.raises(InputError) as caught:
         machines_of(text)
     assert words in str(caught.value)
 
 
-def test_a_model_is_named_as_the_hub_does_and_a_folder_relative_to_the_job(tmp_path: Path) -> None:
-    def path_of(text: str) -> str:
+def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
+    def path_of(text):
         return model_path_of(text, tmp_path / "job")[0]
 
     assert path_of("qwen2.5-32b") == "Qwen/Qwen2.5-32B"
@@ -76,7 +66,7 @@ def test_a_model_is_named_as_the_hub_does_and_a_folder_relative_to_the_job(tmp_p
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-def test_the_documents_load_are_canonical_and_price_the_gpus(reward: RewardKind, tmp_path: Path) -> None:
+def test_the_documents_load_are_canonical_and_price_the_gpus(reward, tmp_path):
     machines = machines_of("8x8xH100")
     path, shape = model_path_of("Qwen2.5-32B", tmp_path)
     found = skeleton(machines, path, shape, reward)
@@ -98,7 +88,7 @@ def test_the_documents_load_are_canonical_and_price_the_gpus(reward: RewardKind,
     assert len(read_prompts(tmp_path / EXAMPLE_NAME)) == 2
 
 
-def test_the_function_that_is_written_scores_its_own_examples() -> None:
+def test_the_function_that_is_written_scores_its_own_examples():
     found = skeleton(machines_of("1xH100"), *model_path_of("Qwen2.5-7B", Path()), "function")
     space: dict[str, object] = {}
     exec(found.files[REWARD_NAME], space)
@@ -108,19 +98,11 @@ def test_the_function_that_is_written_scores_its_own_examples() -> None:
     assert score("What is 2 + 2?", "5", "4") == 0.0 == score("What is 2 + 2?", "", "4")
 
 
-def test_a_gpu_without_a_public_price_says_so_and_a_model_that_no_node_holds_is_refused(tmp_path: Path) -> None:
+def test_an_unpriced_gpu_says_so_and_a_model_too_large_is_refused(tmp_path):
     shape = architecture_of("Qwen2.5-7B")
-    assert shape is not None
     found = skeleton(machines_of("1x8xL40S"), "Qwen/Qwen2.5-7B", shape, "math")
     assert "no public price is known" in found.files["cluster.yaml"] and found.shipped is None
     assert loads(found.files["cluster.yaml"], Cluster).pools["l40s"].usd_per_gpu_hour == 0.0
     large = architecture_of("Llama-3.1-405B")
-    assert large is not None
     with pytest.raises(InputError, match=r"812 GB of weights.*take GPUs with more memory"):
         skeleton(machines_of("8x8xH100"), "meta-llama/Llama-3.1-405B", large, "math")
-
-
-def test_a_gpu_whose_name_only_begins_as_a_known_one_is_refused_with_what_it_looks_like() -> None:
-    with pytest.raises(InputError, match=r"no GPU 'H1000' is known; did you mean H100\?"):
-        machines_of("8xH1000")
-    assert machines_of("8xH100").gpu.name == "H100"

@@ -1,7 +1,5 @@
 """Length traces from logs of one's own: CSV, gzipped CSV and JSON Lines, and what is wrong with them by line."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -22,12 +20,12 @@ step,prompt_id,completion,score
 COLUMNS = {"tokens": "completion"}
 
 
-def write(folder: Path, text: str, name: str = "log.csv") -> Path:
+def write(folder, text, name="log.csv"):
     (folder / name).write_text(text)
     return folder / name
 
 
-def test_columns_are_found_by_their_usual_names_and_samples_are_counted(tmp_path: Path) -> None:
+def test_columns_are_found_by_their_usual_names_and_samples_are_counted(tmp_path):
     rows = import_lengths(write(tmp_path, CSV), COLUMNS, 16384)
     assert [(r.prompt, r.epoch, r.sample, r.tokens, r.reward) for r in rows] == [
         ("a", 7, 0, 100, 1.0), ("a", 7, 1, 200, 0.0), ("b", 7, 0, 16384, 0.0), ("a", 8, 0, 150, 1.0)
@@ -35,14 +33,14 @@ def test_columns_are_found_by_their_usual_names_and_samples_are_counted(tmp_path
     assert [r.truncated for r in rows] == [False, False, True, False]
 
 
-def test_what_is_imported_is_a_length_trace(tmp_path: Path) -> None:
+def test_what_is_imported_is_a_length_trace(tmp_path):
     rows = import_lengths(write(tmp_path, CSV), COLUMNS, 16384)
     write_lengths(tmp_path / "lengths.jsonl", rows)
     trace = read_lengths(tmp_path / "lengths.jsonl")
     assert sorted(r.tokens for r in trace.rows) == [100, 150, 200, 16384] and trace.cap_tokens == 16384
 
 
-def test_gzip_and_json_lines_give_the_same_rows(tmp_path: Path) -> None:
+def test_gzip_and_json_lines_give_the_same_rows(tmp_path):
     plain = import_lengths(write(tmp_path, CSV), COLUMNS)
     packed = tmp_path / "log.csv.gz"
     packed.write_bytes(gzip.compress(CSV.encode()))
@@ -55,7 +53,7 @@ def test_gzip_and_json_lines_give_the_same_rows(tmp_path: Path) -> None:
     assert nested == plain
 
 
-def test_a_prompts_text_is_kept_as_a_digest(tmp_path: Path) -> None:
+def test_a_prompts_text_is_kept_as_a_digest(tmp_path):
     text = "What is the sum of all primes below one hundred, and why would anybody ask? " * 3
     (row,) = import_lengths(write(tmp_path, f'prompt,tokens\n"{text}",5\n'), {})
     assert row.prompt != text and len(row.prompt) == 16
@@ -78,23 +76,21 @@ def test_a_prompts_text_is_kept_as_a_digest(tmp_path: Path) -> None:
         ('{"prompt": "a", "tokens": 5}\n{oops\n', 2, "not valid JSON"),
     ],
 )
-def test_a_fault_is_one_line_with_its_place_and_what_to_do(
-    tmp_path: Path, text: str, line: int | None, why: str
-) -> None:
+def test_a_fault_is_one_line_with_its_place_and_what_to_do(tmp_path, text, line, why):
     path = write(tmp_path, text)
     with pytest.raises(InputError, match=why) as caught:
         import_lengths(path, {})
     assert caught.value.line == line and caught.value.path == str(path) and "\n" not in str(caught.value)
 
 
-def test_a_column_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_a_column_that_is_not_there_is_told_with_those_that_are(tmp_path):
     with pytest.raises(InputError, match=r"no column 'len'.*it has step, prompt_id, completion, score"):
         import_lengths(write(tmp_path, CSV), {"tokens": "len"})
     with pytest.raises(InputError, match="above --cap 150"):
         import_lengths(write(tmp_path, CSV), COLUMNS, 150)
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_at_once(tmp_path):
     for path, why in ((tmp_path, "is a folder"), (Path("/dev/zero"), "a device"), (tmp_path / "x.csv", "no such file")):
         with pytest.raises(InputError, match=why):
             import_lengths(path, {})
@@ -104,7 +100,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
         import_lengths(torn, {})
 
 
-def test_column_options_name_known_fields_once() -> None:
+def test_column_options_name_known_fields_once():
     assert assignments(["tokens=a=b", "prompt=p"], FIELDS) == {"tokens": "a=b", "prompt": "p"}
     for given, why in ((["tokens"], "FIELD=COLUMN"), (["size=a"], "a field of epoch"), (["tokens=a"] * 2, "once")):
         with pytest.raises(InputError, match=why):

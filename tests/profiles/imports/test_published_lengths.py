@@ -1,7 +1,6 @@
 """Published traces: sources apart, steps as epochs, faults told with their line."""
 
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,12 @@ from rlplan.profiles.imports.published_lengths import read_length_table
 HEAD = "source,step,prompt_id,sample_id,response_tokens,reward\n"
 
 
-def write(path: Path, body: str, head: str = HEAD) -> Path:
+def write(path, body, head=HEAD):
     path.write_text(head + body, encoding="utf-8")
     return path
 
 
-def test_sources_are_traces_and_steps_are_epochs_plain_or_gzipped(tmp_path: Path) -> None:
+def test_sources_are_traces_and_steps_are_epochs_plain_or_gzipped(tmp_path):
     text = HEAD + "b,400,p,0,429,0.5\nb,800,p,0,12.0,\na,0,q,1,0,1\n"
     for name, data in (("t.csv", text.encode()), ("t.csv.gz", gzip.compress(text.encode()))):
         (tmp_path / name).write_bytes(data)
@@ -30,7 +29,7 @@ def test_sources_are_traces_and_steps_are_epochs_plain_or_gzipped(tmp_path: Path
         assert not any(r.truncated for t in traces.values() for r in t.rows)
 
 
-def test_a_named_cap_marks_what_it_cut(tmp_path: Path) -> None:
+def test_a_named_cap_marks_what_it_cut(tmp_path):
     path = write(tmp_path / "t.csv", "a,0,p,0,99,\na,0,p,1,100,\na,0,p,2,130,\n")
     trace = read_length_table(path, 100)["a"]
     assert [(r.tokens, r.truncated) for r in trace.rows] == [(99, False), (100, True), (100, True)]
@@ -48,14 +47,14 @@ def test_a_named_cap_marks_what_it_cut(tmp_path: Path) -> None:
         ("a,0,p,0,5,1\na,0,p,0,6,1\n", 3, "also in line 2"),
     ],
 )
-def test_a_faulty_row_is_named(tmp_path: Path, body: str, line: int, complaint: str) -> None:
+def test_a_faulty_row_is_named(tmp_path, body, line, complaint):
     path = write(tmp_path / "t.csv", body)
     with pytest.raises(InputError, match=complaint) as error:
         read_length_table(path)
     assert error.value.line == line
 
 
-def test_files_that_are_no_such_table_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_such_table_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_length_table(tmp_path / "none.csv")
     with pytest.raises(InputError, match="lacks the columns prompt_id"):

@@ -1,9 +1,5 @@
 """Reward times of one's own in a profile: their law, their evidence, and what is wrong with a table of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from rlplan.planner.costs.reward_costs import reward_cost
@@ -17,23 +13,23 @@ ROWS = "".join(f"p{i // 4},{0.1 + 0.01 * (i // 4)},{int(i % 4 != 0)}\n" for i in
 CSV = "prompt,exec_s,passed\n" + ROWS + "".join(f"q{i},30,0\n" for i in range(4))
 
 
-def write(folder: Path, text: str) -> Path:
+def write(folder, text):
     (folder / "times.csv").write_text(text)
     return folder / "times.csv"
 
 
-def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path: Path) -> None:
+def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path):
     law = executions_of(import_rewards(write(tmp_path, CSV), {}))
     assert law.unsolved == pytest.approx(4 / 13) and law.correct == pytest.approx(0.75)
     assert max(law.correct_s) == pytest.approx(0.18) and law.wrong_s[-1] == 30
 
 
-def test_without_a_column_of_right_answers_all_have_one_law(tmp_path: Path) -> None:
+def test_without_a_column_of_right_answers_all_have_one_law(tmp_path):
     law = executions_of(import_rewards(write(tmp_path, "seconds\n" + "0.5\n" * 38 + "30\n30\n"), {}))
     assert law.unsolved == 1 and law.correct_s == law.wrong_s and law.wrong_s[-1] > 20
 
 
-def test_an_imported_profile_is_no_longer_an_assumption_and_costs_what_was_imported(tmp_path: Path) -> None:
+def test_an_imported_profile_costs_what_was_imported(tmp_path):
     profile = library_profile("H100", "Qwen2.5-7B")
     samples = import_rewards(write(tmp_path, CSV), {})
     imported = with_imported(profile, samples, "times.csv")
@@ -56,6 +52,6 @@ def test_an_imported_profile_is_no_longer_an_assumption_and_costs_what_was_impor
         ("seconds\n1\n2\n", "has 2 rows; at least 20"),
     ],
 )
-def test_a_fault_is_one_line_with_what_to_do(tmp_path: Path, text: str, why: str) -> None:
+def test_a_fault_is_one_line_with_what_to_do(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
         import_rewards(write(tmp_path, text), {})

@@ -7,25 +7,23 @@ from hypothesis import strategies as st
 
 from rlplan.profiles.architecture import ARCHITECTURES, architecture_of
 from rlplan.profiles.hardware import GPUS, gpu_of, near_gpu
-from rlplan.profiles.laws.decode_law import FACTORS, NAMES, DecodeLaw, sheet
+from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw, sheet
 
 CENTRE = np.array([factor.log_mean for factor in FACTORS])
 
 
-def law(model: str = "Qwen3-32B", gpu: str = "H100", weight_bytes: float = 2.0) -> DecodeLaw:
-    shape = architecture_of(model)
-    assert shape is not None
-    return DecodeLaw(sheet(shape, GPUS[gpu], weight_bytes), CENTRE)
+def law(model="Qwen3-32B", gpu="H100", weight_bytes=2.0):
+    return DecodeLaw(sheet(architecture_of(model), GPUS[gpu], weight_bytes), CENTRE)
 
 
 any_logs = st.lists(st.floats(-2, 2), min_size=len(FACTORS), max_size=len(FACTORS)).map(np.array)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     any_logs, st.sampled_from(["Qwen3-32B", "Qwen3-30B-A3B", "DeepSeek-V3", "gpt-oss-120b"]), st.sampled_from([1, 2, 8])
 )
-def test_a_step_never_gets_faster_with_more_sequences_or_more_kv(logs: np.ndarray, model: str, tp: int) -> None:
+def test_a_step_never_gets_faster_with_more_sequences_or_more_kv(logs, model, tp):
     found = DecodeLaw(law(model).sheet, logs)
     batches = np.arange(1, 600, 7)
     assert (np.diff(found.base_s(tp, batches)) >= 0).all()
@@ -33,15 +31,7 @@ def test_a_step_never_gets_faster_with_more_sequences_or_more_kv(logs: np.ndarra
     assert (found.base_s(tp, batches) > 0).all()
 
 
-def test_weights_are_read_once_whatever_the_batch_until_compute_takes_longer() -> None:
-    dense = law()
-    few, knee, many = dense.linear_s(1, [1.0, 100.0, 4000.0])
-    assert knee < 1.2 * few  # bandwidth bounds both
-    assert many > 3 * few  # compute bounds this one
-    assert dense.linear_s(1, 8000.0) == pytest.approx(2 * many, rel=0.1)
-
-
-def test_a_mixture_of_experts_reads_more_experts_for_more_sequences() -> None:
+def test_a_mixture_of_experts_reads_more_experts_for_more_sequences():
     sparse = law("Qwen3-30B-A3B")
     one, eight, all_of_them = sparse.linear_s(1, [1.0, 8.0, 200.0])
     assert one < 0.5 * eight < 0.5 * all_of_them
@@ -53,28 +43,12 @@ def test_a_mixture_of_experts_reads_more_experts_for_more_sequences() -> None:
     assert one == pytest.approx(common + experts / 16, rel=0.02)
 
 
-def test_tensor_ranks_speed_up_large_batches_and_pay_for_sums() -> None:
-    dense = law("Qwen2.5-32B", "H200")
-    steps = [float(dense.step_s(tp, 128, 128 * 4000)) for tp in (1, 2, 4, 8)]
-    assert steps == sorted(steps, reverse=True)
-    assert steps[0] < 8 * steps[3]
-    assert float(dense.sums_s(1, 64)) == 0 < float(dense.sums_s(2, 64)) < float(dense.sums_s(8, 64))
-
-
-def test_latent_kv_gains_nothing_from_tensor_ranks_but_from_attention_groups() -> None:
+def test_latent_kv_gains_nothing_from_tensor_ranks_but_from_attention_groups():
     latent = law("DeepSeek-V3", "H200", 1.0)
     assert float(latent.kv_s(8, 10**5)) == float(latent.kv_s(1, 10**5))
     assert float(latent.kv_s(8, 10**5, dp=8)) == pytest.approx(float(latent.kv_s(1, 10**5)) / 8)
     heads = law("Qwen2.5-7B", "H200")  # 4 KV heads
     assert float(heads.kv_s(8, 10**5)) == float(heads.kv_s(4, 10**5)) < float(heads.kv_s(2, 10**5))
-
-
-def test_no_step_beats_the_memory_bandwidth_when_factors_are_one() -> None:
-    shape, gpu = architecture_of("Qwen2.5-7B"), GPUS["H100"]
-    assert shape is not None
-    ideal = DecodeLaw(sheet(shape, gpu, 2.0), np.zeros(len(FACTORS)))
-    floor = (2 * shape.common_parameters + 10**5 * shape.kv_values_per_token * 2) / gpu.memory_bytes_per_s
-    assert float(ideal.step_s(1, 1, 10**5)) > floor
 
 
 @pytest.mark.parametrize(
@@ -86,43 +60,34 @@ def test_no_step_beats_the_memory_bandwidth_when_factors_are_one() -> None:
         ("DeepSeek-V3", 671, 37),
     ],
 )
-def test_parameters_are_those_that_are_published(name: str, billions: float, active: float) -> None:
+def test_parameters_are_those_that_are_published(name, billions, active):
     shape = architecture_of(name)
-    assert shape is not None
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
     assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.03)
 
 
-def test_names_of_variants_find_their_shape_and_others_are_guesses() -> None:
+def test_names_of_variants_find_their_shape_and_others_are_guesses():
     names = {
-        "nvidia/Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B",
-        "Qwen/Qwen3-235B-A22B-FP8": "Qwen3-235B-A22B",
-        "MiniMaxAI/MiniMax-M2.5": "MiniMax-M2",
-        "models/Qwen2.5-14B/": "Qwen2.5-14B",
-    }
-    for name, shape in names.items():
-        found = architecture_of(name)
-        assert found is not None and found.name == shape and not found.guessed
+        "nvidia/Llama-3.1-8B-Instruct-FP8": "Llama-3.1-8B", "Qwen/Qwen3-235B-A22B-FP8": "Qwen3-235B-A22B",
+        "MiniMaxAI/MiniMax-M2.5": "MiniMax-M2", "models/Qwen2.5-14B/": "Qwen2.5-14B",
+    }  # fmt: skip
+    found = {name: architecture_of(name) for name in names}
+    assert {name: shape.name for name, shape in found.items()} == names
+    assert not any(shape.guessed for shape in found.values())
     guess = architecture_of("somebody/Novel-123B-A12B")
-    assert guess is not None and guess.guessed and guess.parameters == pytest.approx(123e9, rel=0.1)
+    assert guess.guessed and guess.parameters == pytest.approx(123e9, rel=0.1)
     assert architecture_of("somebody/novel") is None
     assert len({a.name for a in ARCHITECTURES}) == len(ARCHITECTURES)
 
 
-def test_accelerators_are_found_in_what_platforms_call_them() -> None:
-    names = {"h100_sxm": "H100", "NVIDIA H100 80GB HBM3": "H100", "gb200": "GB200", "H20": "H20", "h200_sxm": "H200"}
-    for text, name in names.items():
-        gpu = gpu_of(text)
-        assert gpu is not None and gpu.name == name
-    for text, name in {
+def test_accelerators_are_found_in_what_platforms_call_them():
+    names = {
+        "h100_sxm": "H100", "NVIDIA H100 80GB HBM3": "H100", "gb200": "GB200", "H20": "H20", "h200_sxm": "H200",
         "NVIDIA A100-SXM4-80GB": "A100", "8xH100": "H100", "H100SXM5": "H100", "GB200-NVL72": "GB200",
         "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX6000PRO", "rtxpro6000": "RTX6000PRO",
-        "RTX6000PRO": "RTX6000PRO", "NVIDIA RTX A6000": "A6000", "RTXA6000": "A6000", "NVIDIA L40S": "L40S",
-    }.items():  # fmt: skip
-        gpu = gpu_of(text)
-        assert gpu is not None and gpu.name == name, text
-    assert all(gpu_of(name) == gpu for name, gpu in GPUS.items())
-    for text in ("tpu-v5", "H1000", "MI300", "AH100", "H10", "A100000", "Quadro RTX 6000"):
-        assert gpu_of(text) is None, text
+        "NVIDIA RTX A6000": "A6000", "RTXA6000": "A6000", "NVIDIA L40S": "L40S", **{name: name for name in GPUS},
+    }  # fmt: skip
+    assert {text: gpu_of(text).name for text in names} == names
+    others = ("tpu-v5", "H1000", "MI300", "AH100", "H10", "A100000", "Quadro RTX 6000")
+    assert [gpu_of(text) for text in others] == [None] * len(others)
     assert (near_gpu("H1000"), near_gpu("tpu-v5")) == ("H100", None)
-    assert len(set(NAMES)) == len(NAMES)

@@ -1,11 +1,6 @@
 """Memory of a trainer rank as it is computed, against what torch allocates for real models on a CPU."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,26 +29,18 @@ from rlplan.profiles.laws.rank_memory import (
 )
 
 FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
+search = pytest.mark.search
 
 
-def config(family: str, **changes: int) -> Any:
-    sizes = {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "intermediate_size": 768,
-        "vocab_size": 4096,
-        "tie_word_embeddings": False,
-        **changes,
-    }
-    made = FAMILIES[family](**sizes)
+def config(family, **changes):
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 32, "intermediate_size": 768, "vocab_size": 4096, "tie_word_embeddings": False}
+    made = FAMILIES[family](**(sizes | changes))
     made._attn_implementation = VARLEN
     return made
 
 
-def allocated(work: Callable[[], object]) -> tuple[int, int]:
+def allocated(work):
     """(peak, end) of the bytes that torch allocates on the CPU while `work` runs, beyond those at its start."""
     gc.collect()
     gc.disable()  # a tensor of before that goes meanwhile would be counted as freed
@@ -73,107 +60,102 @@ def allocated(work: Callable[[], object]) -> tuple[int, int]:
 class Policy:
     """A model with packed rows, the executor's head, and perhaps layers that are computed again."""
 
-    def __init__(self, family: str, tokens: int, recompute: bool = False, dtype: Any = torch.float32, **changes: int):
-        torch.manual_seed(0)
+    def __init__(self, family, tokens, recompute=False, dtype=torch.float32, **changes):
         self.config = config(family, **changes)
-        self.model: Any = AutoModelForCausalLM.from_config(self.config, dtype=dtype).eval()
+        self.model = AutoModelForCausalLM.from_config(self.config, dtype=dtype).eval()
         self.head = ChunkedHead(self.model, temperature=1.0)
-        self.recompute, self.tokens = recompute, tokens
         self.ids = torch.randint(0, self.config.vocab_size, (1, tokens))
         self.lengths = (tokens // 2, tokens // 4, tokens - tokens // 2 - tokens // 4)
         self.positions = torch.cat([torch.arange(length) for length in self.lengths])[None]
-        if recompute:
-            for layer in self.model.model.layers:
-                layer.forward = _again(layer.forward)
+        for layer in self.model.model.layers if recompute else ():
+            layer.forward = _again(layer.forward)
+        self.architecture = architecture_from_config(self.config.to_dict())
 
-    @property
-    def architecture(self) -> Any:
-        return architecture_from_config(self.config.to_dict())
-
-    def hidden(self) -> torch.Tensor:
-        states: torch.Tensor = self.model.model(
+    def hidden(self):
+        return self.model.model(
             input_ids=self.ids, position_ids=self.positions, use_cache=False, packed_lengths=self.lengths
         )[0][0]
-        return states
 
-    def loss(self) -> torch.Tensor:
+    def loss(self):
         self.head.expect(self.ids[0])
         return -self.model.lm_head(self.hidden()[None])[0, :, 0].sum()
 
 
-def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _again(forward):
     return lambda *given, **named: checkpoint(forward, *given, use_reentrant=False, **named)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_layer_keeps_as_many_bytes_of_a_token_as_are_counted(family: str, dtype: Any) -> None:
-    tokens, kept, shape = 64, [], None
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        ("qwen2", torch.float32),
+        ("qwen3", torch.bfloat16),
+        *(pytest.param(f, d, marks=search) for f in FAMILIES for d in (torch.float32, torch.bfloat16)),
+    ],
+)
+def test_a_layer_keeps_as_many_bytes_of_a_token_as_are_counted(family, dtype):
+    tokens, kept = 64, []
     for layers in (1, 3):
         policy = Policy(family, tokens, dtype=dtype, num_hidden_layers=layers, vocab_size=64)
-        shape, states = policy.architecture, []
-        kept.append(allocated(lambda p=policy, s=states: s.append(p.hidden()))[1])  # type: ignore[misc]
-    counted = token_bytes(shape, 1, 4 if dtype == torch.float32 else 2)
+        states = []
+        kept.append(allocated(lambda p=policy, s=states: s.append(p.hidden()))[1])
+    counted = token_bytes(policy.architecture, 1, 4 if dtype == torch.float32 else 2)
     assert (kept[1] - kept[0]) / 2 / tokens == pytest.approx(counted.layer, rel=1e-3)
 
 
+CASES = [
+    ("qwen3", 1024, {}),
+    ("llama", 512, {"intermediate_size": 2048, "num_hidden_layers": 6}),
+    ("qwen2", 3072, {"num_hidden_layers": 2, "vocab_size": 512}),
+    ("qwen2", 256, {"vocab_size": 16384}),
+]
+
+
 @pytest.mark.parametrize(
-    ("family", "tokens", "changes"),
+    ("family", "tokens", "changes", "recompute"),
     [
-        ("qwen3", 1024, {}),
-        ("llama", 512, {"intermediate_size": 2048, "num_hidden_layers": 6}),
-        ("qwen2", 3072, {"num_hidden_layers": 2, "vocab_size": 512}),
-        ("qwen2", 256, {"vocab_size": 16384}),
+        (*CASES[3], "none"),
+        (*CASES[3], "full"),
+        *(pytest.param(*case, recompute, marks=search) for case in CASES[:3] for recompute in ("none", "full")),
     ],
 )
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_the_peak_of_an_update_is_predicted_within_a_tenth(
-    family: str, tokens: int, changes: dict[str, int], recompute: Any
-) -> None:
+def test_the_peak_of_an_update_is_predicted_within_a_tenth(family, tokens, changes, recompute):
     policy = Policy(family, tokens, recompute == "full", **changes)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3, fused=True)
 
-    def micro_batch() -> None:
+    def update():
         policy.loss().backward()
-
-    micro_batch()
-    optimizer.step()
-
-    def update() -> None:
-        micro_batch()
         torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
         optimizer.step()
 
+    update()
     parameters = sum(p.numel() for p in policy.model.parameters())
     # Weights, gradients of an earlier micro-batch and moments are there at the start.
     measured = 16 * parameters + allocated(update)[0]
     layout = UpdateLayout(dp=1, micro_batch_tokens=tokens, recompute=recompute)
     assert rank_peak_bytes(policy.architecture, layout, "float32", "cpu") == pytest.approx(measured, rel=0.1)
     # Offloaded moments have no other place on this CPU; the device that is predicted has none of them.
-    offloaded = layout.model_copy(update={"offload": True})
-    assert rank_peak_bytes(policy.architecture, offloaded, "float32", "cpu") == pytest.approx(
-        measured - 8 * parameters, rel=0.1
-    )
+    offloaded = rank_peak_bytes(policy.architecture, layout.model_copy(update={"offload": True}), "float32", "cpu")
+    assert offloaded == pytest.approx(measured - 8 * parameters, rel=0.1)
     assert MOMENT_BYTES * rank_parameters(policy.architecture, layout) == pytest.approx(8 * parameters, rel=2e-3)
 
 
-def test_the_output_matrix_and_its_gradient_stay_whole_until_the_last_layer_went_backward(tmp_path: Path) -> None:
+def test_the_output_matrix_stays_whole_until_the_last_layer_went_backward(tmp_path):
     made = config("qwen2")
     AutoModelForCausalLM.from_config(made).save_pretrained(tmp_path)
     cpu, seen = torch.device("cpu"), {}
     mesh = join(0, 1, 1, 1, cpu, None)
     try:
-        policy: Any = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
+        policy = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
         Recompute(policy, on=True)
 
-        def look(*_: Any) -> None:  # in the first layer's second forward, which is part of its backward pass
+        def look(*_):  # in the first layer's second forward, which is part of its backward pass
             if policy.lm_head.weight.grad is not None:
                 seen["weight"] = policy.lm_head.weight.untyped_storage().size()
                 seen["gradient"] = policy.lm_head.weight.grad.nbytes
 
         policy.model.layers[0].input_layernorm.register_forward_pre_hook(look)
-        ids = torch.randint(0, made.vocab_size, (1, 64))
-        positions = torch.arange(64)[None]
+        ids, positions = torch.randint(0, made.vocab_size, (1, 64)), torch.arange(64)[None]
         policy(input_ids=ids, position_ids=positions, use_cache=False, packed_lengths=(64,)).logits.sum().backward()
     finally:
         torch.distributed.destroy_process_group()
@@ -189,14 +171,10 @@ def test_the_output_matrix_and_its_gradient_stay_whole_until_the_last_layer_went
     assert last["trainer_unsharded_gradients"] == pytest.approx(2 * matrix + 4 * layer)
 
 
-def test_the_logits_that_are_counted_are_those_that_the_executor_computes_at_once() -> None:
-    assert (LOGIT_CHUNK_TOKENS, LOGIT_BLOCK) == (CHUNK_ROWS, BLOCK_ELEMENTS)
+def test_chunks_and_buckets_that_are_counted_are_the_executors():
+    assert (LOGIT_CHUNK_TOKENS, LOGIT_BLOCK, BUCKET_PARAMETERS) == (CHUNK_ROWS, BLOCK_ELEMENTS, BUCKET_ELEMENTS)
 
 
-def test_the_moments_that_are_counted_are_those_of_the_executors_bucket() -> None:
-    assert BUCKET_PARAMETERS == BUCKET_ELEMENTS
-
-
-def test_a_configuration_that_states_no_width_is_refused_by_name() -> None:
+def test_a_configuration_that_states_no_width_is_refused_by_name():
     with pytest.raises(ValueError, match="states no hidden_size, vocab_size"):
         architecture_from_config({"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}, "c.json")

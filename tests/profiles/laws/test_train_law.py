@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.profiles.architecture import Architecture, architecture_of
+from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory, vocabulary_parameters
 from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainerKind, TrainPhysics, fits_heads
@@ -19,14 +18,8 @@ from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_l
 from ..public_laws import neutral, train_law, update_layout
 
 
-def shape(model: str) -> Architecture:
-    found = architecture_of(model)
-    assert found is not None
-    return found
-
-
-def physics(model: str = "Qwen2.5-7B", gpu: str = "H100") -> TrainPhysics:
-    return TrainPhysics(shape(model), GPUS[gpu], neutral())
+def physics(model="Qwen2.5-7B", gpu="H100"):
+    return TrainPhysics(architecture_of(model), GPUS[gpu], neutral())
 
 
 layouts = st.builds(
@@ -43,9 +36,9 @@ layouts = st.builds(
 trainers = st.builds(TrainerKind, sharded=st.booleans(), packed=st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(layouts, trainers)
-def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout: UpdateLayout, trainer: TrainerKind) -> None:
+def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout, trainer):
     found = replace(physics(), trainer=trainer)
     update = found.update(layout)
     operations = 6.0 * found.architecture.active_parameters * 10**6
@@ -53,14 +46,14 @@ def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout: UpdateLayout,
     assert min(update.step_s, update.per_token_s, update.per_token_squared_s) > 0 <= update.per_sample_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(layouts, trainers)
-def test_recomputation_trades_time_for_memory(layout: UpdateLayout, trainer: TrainerKind) -> None:
+def test_recomputation_trades_time_for_memory(layout, trainer):
     times, memories = [], []
     for again in ("none", "selective", "full"):
         other = layout.model_copy(update={"recompute": again})
         update = replace(physics(), trainer=trainer).update(other)
-        memory = train_memory(shape("Qwen2.5-7B"), other, sharded=trainer.sharded)
+        memory = train_memory(architecture_of("Qwen2.5-7B"), other, sharded=trainer.sharded)
         times.append(update.step_s + 1e6 * update.per_token_s + 1e9 * update.per_token_squared_s)
         memories.append(memory.persistent + memory.instants["backward"])
     assert times == sorted(times)
@@ -69,24 +62,15 @@ def test_recomputation_trades_time_for_memory(layout: UpdateLayout, trainer: Tra
         assert memories == sorted(memories, reverse=True)
 
 
-def test_memory_is_persistent_bytes_and_one_instant_never_their_sum() -> None:
-    memory = train_memory(shape("Qwen2.5-7B"), update_layout(8))
+def test_memory_is_persistent_bytes_and_one_instant_never_their_sum():
+    memory = train_memory(architecture_of("Qwen2.5-7B"), update_layout(8))
     assert memory.peak_bytes == round(memory.persistent + max(memory.instants.values()))
     assert memory.peak_bytes < memory.persistent + sum(memory.instants.values())
     # weights, gradients and two moments in float32, over eight ranks
-    assert memory.persistent > 16 * shape("Qwen2.5-7B").parameters / 8
+    assert memory.persistent > 16 * architecture_of("Qwen2.5-7B").parameters / 8
 
 
-def test_offloading_sharding_and_more_ranks_each_free_memory() -> None:
-    a = shape("Qwen2.5-14B")
-    plain = train_memory(a, update_layout(8)).peak_bytes
-    assert train_memory(a, update_layout(8, offload=True)).peak_bytes < plain
-    assert train_memory(a, update_layout(16)).peak_bytes < plain
-    assert train_memory(a, update_layout(8, tp=2)).peak_bytes < plain
-    assert train_memory(a, update_layout(8), sharded=False).peak_bytes > plain
-
-
-def test_a_pipeline_idles_and_packing_saves() -> None:
+def test_a_pipeline_idles_and_packing_saves():
     found = physics("Qwen2.5-14B")
     megatron = replace(found, trainer=TrainerKind(sharded=False))
     flat, deep = (megatron.update(update_layout(8 // pp, pp=pp)) for pp in (1, 4))
@@ -96,15 +80,6 @@ def test_a_pipeline_idles_and_packing_saves() -> None:
     packed = found.update(update_layout(8))
     slow = padded.step_s + padded.per_token_s * tokens + padded.per_sample_s * samples
     assert slow > 1.8 * (packed.step_s + packed.per_token_s * tokens)
-
-
-def test_exchanges_cost_and_slow_links_cost_more() -> None:
-    fast, slow = physics("Qwen2.5-14B", "H100"), physics("Qwen2.5-14B", "H800")
-    for layout in (update_layout(1, tp=8), update_layout(1, cp=8), update_layout(1, sp=8), update_layout(2, tp=4)):
-        assert slow.token_s(layout) > fast.token_s(layout) > fast.token_s(update_layout(1)) / layout.replica
-    assert slow.token_s(update_layout(1)) == fast.token_s(update_layout(1))
-    moe = physics("Qwen3-30B-A3B")
-    assert moe.token_s(update_layout(8, ep=8)) > moe.token_s(update_layout(8))
 
 
 @pytest.mark.parametrize(
@@ -120,38 +95,20 @@ def test_exchanges_cost_and_slow_links_cost_more() -> None:
         ("Qwen2.5-14B", update_layout(1, cp=2, sp=2), "one of them is 1"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_with_its_reason(model: str, layout: UpdateLayout, says: str) -> None:
-    assert says in (fits_heads(shape(model), layout) or "")
+def test_a_layout_that_cannot_be_is_refused_with_its_reason(model, layout, says):
+    assert says in (fits_heads(architecture_of(model), layout) or "")
 
 
-def test_sequence_ranks_divide_activations_and_tensor_ranks_leave_norms_and_logits_whole() -> None:
-    a = shape("Qwen2.5-32B")
-    held = {
-        name: train_memory(a, layout).moments["backward"]["trainer_activations"]
-        for name, layout in {
-            "whole": update_layout(1),
-            "sp": update_layout(1, sp=4),
-            "tp": update_layout(1, tp=4),
-        }.items()
-    }
-    assert held["sp"] == pytest.approx(held["whole"] / 4)
-    assert held["whole"] / 4 < held["tp"] < held["whole"]
+def test_tensor_ranks_leave_norms_and_logits_whole():
+    a = architecture_of("Qwen2.5-32B")
+    layouts = update_layout(1), update_layout(1, sp=4), update_layout(1, tp=4)
+    whole, sp, tp = (train_memory(a, layout).moments["backward"]["trainer_activations"] for layout in layouts)
+    assert sp == pytest.approx(whole / 4) and sp < tp < whole
     logits = [train_memory(a, update_layout(1, tp=tp)).moments["loss"]["trainer_logits"] for tp in (1, 8)]
     assert logits[0] == logits[1]
-    # Each tensor parallel rank keeps all of the embedding.
-    whole, divided = (rank_parameters(a, update_layout(1, tp=tp)) for tp in (1, 8))
-    assert divided == pytest.approx(whole / 8 + 7 / 8 * a.vocab * a.hidden)
 
 
-def test_swapping_heads_for_tokens_costs_a_long_context_less_than_sums_do() -> None:
-    """Ulysses moves each token's heads twice, tensor parallelism sums its whole width (arXiv 2309.14509, table 2)."""
-    found = physics("Qwen2.5-14B")
-    alone = found.token_s(update_layout(1)) / 8
-    sequence, tensor = (found.token_s(update_layout(1, **{key: 8})) for key in ("sp", "tp"))
-    assert alone < sequence < tensor
-
-
-def test_computing_again_costs_a_pass_and_offloading_the_way_of_the_moments() -> None:
+def test_computing_again_costs_a_pass_and_offloading_the_way_of_the_moments():
     found = physics("Qwen2.5-14B")
     plain = found.update(update_layout(8, recompute="none"))
     again = found.update(update_layout(8))
@@ -162,8 +119,8 @@ def test_computing_again_costs_a_pass_and_offloading_the_way_of_the_moments() ->
     assert (away.per_token_s, away.per_token_squared_s) == (again.per_token_s, again.per_token_squared_s)
 
 
-@pytest.mark.parametrize("replicas", [2, 4, 8, 16, 64])
-def test_replicas_wait_as_long_as_simulated_packing_by_operations_makes_them(replicas: int) -> None:
+@pytest.mark.parametrize("replicas", [4, *(pytest.param(count, marks=pytest.mark.search) for count in (2, 8, 16, 64))])
+def test_replicas_wait_as_long_as_in_simulated_packing(replicas):
     waits = []
     for seed, samples in itertools.product(range(2), (256, 1024)):
         draws = random.Random(seed)
@@ -177,7 +134,7 @@ def test_replicas_wait_as_long_as_simulated_packing_by_operations_makes_them(rep
     assert 0.5 < sum(waits) / len(waits) / (IMBALANCE * math.log2(replicas)) < 2
 
 
-def packed(lengths: list[int], costs: list[float], budget: int, replicas: int) -> list[float]:
+def packed(lengths, costs, budget, replicas):
     """Costs of micro-batches, the largest first: each sample goes to the cheapest one that has room for its tokens."""
     count = -(-sum(lengths) // budget)
     while True:
@@ -195,7 +152,7 @@ def packed(lengths: list[int], costs: list[float], budget: int, replicas: int) -
         count += 1
 
 
-def test_a_micro_batch_gathers_weights_twice_and_sums_gradients_in_float32_computed_again_or_not() -> None:
+def test_a_micro_batch_gathers_weights_twice_and_sums_float32_gradients():
     found = physics("Qwen2.5-14B")
     bare = replace(found, factors={**neutral(), "launch": 0.0, "gather": 1.0})
     weights = found.architecture.parameters
@@ -208,10 +165,8 @@ def test_a_micro_batch_gathers_weights_twice_and_sums_gradients_in_float32_compu
 
 
 @pytest.mark.parametrize(("tied", "embedding", "head"), [(True, 0.5, 0.0), (False, 1.0, 0.5)])
-def test_tensor_ranks_divide_a_tied_embedding_and_the_output_matrix_and_copy_an_untied_embedding(
-    tied: bool, embedding: float, head: float
-) -> None:
-    a = replace(shape("Qwen2.5-7B"), tied=tied)
+def test_tensor_ranks_copy_only_an_untied_embedding(tied, embedding, head):
+    a = replace(architecture_of("Qwen2.5-7B"), tied=tied)
     matrix = a.vocab * a.hidden
     assert vocabulary_parameters(a, update_layout(4, tp=2)) == pytest.approx((embedding + head) * matrix)
     whole, divided = (rank_parameters(a, update_layout(1, tp=tp)) for tp in (1, 2))
@@ -220,11 +175,11 @@ def test_tensor_ranks_divide_a_tied_embedding_and_the_output_matrix_and_copy_an_
     assert gathered == pytest.approx(2 * (0.5 + (0 if tied else 1.0)) * matrix)
 
 
-def test_layouts_use_every_accelerator_and_come_in_each_way_to_save_memory_that_fits() -> None:
+def test_layouts_come_in_each_way_to_save_memory_that_fits():
     law = train_law("Qwen2.5-32B")
     found = list(train_layouts(law, 16, (16384, 8192)))
     assert found and len(set(found)) == len(found)
-    p, limit = TrainPhysics(shape("Qwen2.5-32B"), GPUS["H100"], law.factors), MEMORY_SHARE * GPUS["H100"].memory_bytes
+    p, limit = physics("Qwen2.5-32B"), MEMORY_SHARE * GPUS["H100"].memory_bytes
     for layout in found:
         assert layout.accelerators == 16
         for recompute, offload in itertools.product(("none", "selective", "full"), (False, True)):
@@ -235,8 +190,8 @@ def test_layouts_use_every_accelerator_and_come_in_each_way_to_save_memory_that_
     assert {layout.pp for layout in train_layouts(law, 16, (16384,), pp=(1,))} == {1}
 
 
-def test_an_engine_whose_weights_fill_it_holds_no_kv() -> None:
-    assert kv_capacity_tokens(shape("Qwen2.5-32B"), GPUS["H100"], 1) < 40_000
-    assert kv_capacity_tokens(shape("Qwen2.5-72B"), GPUS["H100"], 1) == 0
-    two, four = (kv_capacity_tokens(shape("Qwen2.5-32B"), GPUS["H100"], tp) for tp in (2, 4))
+def test_an_engine_whose_weights_fill_it_holds_no_kv():
+    assert kv_capacity_tokens(architecture_of("Qwen2.5-32B"), GPUS["H100"], 1) < 40_000
+    assert kv_capacity_tokens(architecture_of("Qwen2.5-72B"), GPUS["H100"], 1) == 0
+    two, four = (kv_capacity_tokens(architecture_of("Qwen2.5-32B"), GPUS["H100"], tp) for tp in (2, 4))
     assert four > 2 * two

@@ -2,135 +2,150 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-import rlplan
 from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
-from rlplan.plans.schema.cluster import Pool
-from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.measure.measure_site import FIRST, Site, Subject, site_of
+from rlplan.profiles.measure.measure_site import (
+    FIRST,
+    Subject,
+    engine_bytes,
+    profiled_workers,
+    site_of,
+    trainer_bytes,
+    update_name,
+)
 from rlplan.profiles.measure.measure_updates import moves_s
 from rlplan.profiles.measure.turn_seconds import MOVES, TurnSeconds
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
-from rlplan.rounds.device_ledger import DeviceLedgers, Turn
+from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import Turn
 from rlplan.rounds.step_order import to_decoding, to_sending, to_starting, to_training
 
-from .test_measured_layouts import pool
+from .fakes import demo_job, pool
 
-EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 LAYOUTS = [EngineLayout(1, 1), EngineLayout(1, 4), EngineLayout(2, 1), EngineLayout(2, 2)]
 UPDATES = [UpdateLayout(dp=1, micro_batch_tokens=4096), UpdateLayout(dp=2, tp=2, micro_batch_tokens=4096, offload=True)]
+OTHER = f"{FIRST} dp 2, tp 2, offload"
 
 
-def subject(pool: Pool, parameters: int = 10**9) -> Subject:
-    path = EXAMPLES / "cpu-demo" / "job.yaml"
-    job = load_job(path)
-    return Subject(
-        job.model_copy(update={"model": job.model.model_copy(update={"dtype": "bfloat16"})}),
-        job_paths(job, path),
-        "main",
-        pool,
-        parameters,
-    )
+def subject(pool, parameters=10**9):
+    job, paths = demo_job()
+    job = job.model_copy(update={"model": job.model.model_copy(update={"dtype": "bfloat16"})})
+    return Subject(job, paths, "main", pool, parameters)
 
 
-def site(**sizes: int) -> Site:
+def site(**sizes):
     return site_of(subject(pool(2, nodes=2, memory_bytes=80 * 10**9), **sizes), LAYOUTS, UPDATES, 64)
 
 
-def test_no_device_has_two_holders_in_a_phase_and_each_layout_of_trainers_has_its_ranks() -> None:
+def test_no_device_has_two_holders_in_a_phase():
     placement = site().seats.placement
     assert not placement.double_booked()
-    assert {name: len(seats) for name, seats in placement.trainers.items()} == {
-        FIRST: 1, f"{FIRST} dp 2, tp 2, offload": 4,
-    }  # fmt: skip
+    assert {name: len(seats) for name, seats in placement.trainers.items()} == {FIRST: 1, OTHER: 4}
     assert [placement.engines[f"rollout-tp1-{number}"].node for number in range(4)] == [0, 0, 1, 1]
-
-
-def test_what_the_pool_has_no_room_for_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="pool 'main' has no room for what is measured: 4 engines of TP 1 need"):
         site_of(subject(pool(2)), LAYOUTS, UPDATES, 64)
 
 
-def take(ledgers: DeviceLedgers, turns: list[Turn]) -> None:
-    for turn in turns:
-        ledgers.take(turn)
+def test_bytes_are_the_least_that_engines_and_trainers_can_take():
+    of = subject(pool(2, memory_bytes=80 * 10**9))
+    assert engine_bytes(of, 2) == {"engine_weights": 1e9, KV_CACHE: pytest.approx(0.9 * 80e9 - 1e9)}
+    whole = trainer_bytes(of, FIRST, UPDATES[0])
+    assert whole.on_device["training"] == {PARAMETERS: 4e9, MOMENTS: 8e9, "trainer_gradients": 4e9}
+    shared = trainer_bytes(of, FIRST, UPDATES[1])
+    assert (
+        shared.on_device["loaded"] == {PARAMETERS: 1e9, MOMENTS: 0.0} == {**shared.on_device["offloaded"], MOMENTS: 0.0}
+    )
+    assert shared.on_host["training"] == {MOMENTS: 2e9}
+    full = engine_bytes(subject(pool(2, memory_bytes=10**9)), 1)
+    assert full == {"engine_weights": pytest.approx(0.9e9), KV_CACHE: 0.0}, "no more than its share"
 
 
-def test_engines_of_each_size_and_every_trainer_in_turn_fit_on_a_gpu_that_holds_them() -> None:
+def test_reward_workers_are_the_jobs_or_one_for_each_spare_core():
+    job, _ = demo_job()
+    open_job = job.model_copy(update={"reward": job.reward.model_copy(update={"workers": None})})
+    assert profiled_workers(job, pool(2)) == 1
+    assert [profiled_workers(open_job, each) for each in (pool(8), pool(16), pool(2, kind="cpu"))] == [8, 1, 16]
+
+
+def test_layouts_of_trainers_are_named_by_sizes_and_savings():
+    again = UpdateLayout(dp=1, sp=2, micro_batch_tokens=64, recompute="full")
+    assert [update_name(each) for each in (*UPDATES, again)] == ["dp 1", "dp 2, tp 2, offload", "sp 2, recompute"]
+
+
+def test_engines_and_trainers_in_turn_fit_on_a_gpu_that_holds_them():
     ledgers = site(parameters=3 * 10**9).turns.ledgers
-    first, other = trainer_name(FIRST), trainer_name(f"{FIRST} dp 2, tp 2, offload")
+    first, other = trainer_name(FIRST), trainer_name(OTHER)
+
+    def lead(order, *whom):
+        for turn in order(ledgers.holders, ledgers.states, ledgers.beside, *whom):
+            ledgers.take(turn)
+        ledgers.check_invariants()
+
     ledgers.take(Turn("trainer_starts", first))
     for tp in (1, 2):
         engines = [name for name in ledgers.where if name.startswith(f"rollout-tp{tp}")]
-        take(ledgers, to_starting(ledgers.holders, ledgers.states, ledgers.beside))
-        take(ledgers, [Turn("engine_starts", name) for name in engines])
+        lead(to_starting)
+        for name in engines:
+            ledgers.take(Turn("engine_starts", name))
         for _ in range(2):
-            take(ledgers, to_training(ledgers.holders, ledgers.states, ledgers.beside, first))
-            take(ledgers, to_sending(ledgers.holders, ledgers.states, ledgers.beside, first, engines))
-            take(ledgers, to_decoding(ledgers.holders, ledgers.states, ledgers.beside, engines))
-            ledgers.check_invariants()
-        take(ledgers, [Turn("engine_ends", name) for name in engines])
-    take(ledgers, to_starting(ledgers.holders, ledgers.states, ledgers.beside))
-    take(ledgers, [Turn("trainer_starts", other)])
-    take(ledgers, to_training(ledgers.holders, ledgers.states, ledgers.beside, other))
-    ledgers.check_invariants()
+            lead(to_training, first)
+            lead(to_sending, first, engines)
+            lead(to_decoding, engines)
+        for name in engines:
+            ledgers.take(Turn("engine_ends", name))
+    lead(to_starting)
+    ledgers.take(Turn("trainer_starts", other))
+    lead(to_training, other)
 
 
 class Ranks:
     """A trainer whose ranks note what they were told to keep on the device."""
 
-    def __init__(self) -> None:
-        self.kept: list[set[str]] = []
+    def __init__(self):
+        self.kept = []
 
-    async def start(self) -> None:
+    async def start(self):
         self.kept.append({"start"})
 
-    async def place(self, parts: dict[str, float]) -> None:
-        await asyncio.sleep(0.001)
+    async def place(self, parts):
         self.kept.append({part for part, size in parts.items() if size})
 
 
-def test_the_moves_of_a_trainer_are_timed_in_both_ways() -> None:
+def test_the_moves_of_a_trainer_are_timed_in_both_ways():
     found, ranks, log = site(parameters=3 * 10**9), Ranks(), TurnSeconds(FIRST)
-    trainers: Any = {FIRST: ranks}
-    timed = replace(found, turns=DeviceTurns(found.turns.ledgers, found.fleet, trainers))
+    timed = replace(found, turns=DeviceTurns(found.turns.ledgers, found.fleet, {FIRST: ranks}))
 
-    async def train_and_move() -> float:
+    async def train_and_move():
         await timed.turns.start([], [FIRST])
         await timed.turns.to_training(log)
         return await moves_s(timed, log)
 
     seconds = asyncio.run(train_and_move())
-    states = {PARAMETERS, MOMENTS}
-    assert ranks.kept[-4:] == [states, set(), states, set()]
+    assert ranks.kept[-4:] == [{PARAMETERS, MOMENTS}, set(), {PARAMETERS, MOMENTS}, set()]
     assert seconds == log.of_step(("trainer_loads",)) + log.of_step(("trainer_offloads",))
     assert log.of_step(("trainer_offloads",)) > 0.0
     assert timed.turns.ledgers.state(trainer_name(FIRST)) == "offloaded"
 
 
-def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory() -> None:
+def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory():
     ledgers = site(parameters=8 * 10**9).turns.ledgers
     with pytest.raises(ValueError, match=r"GPU 0 of node 0: .* 96 GB more for trainer profile, and 76 GB are free"):
         ledgers.take(Turn("trainer_starts", trainer_name(FIRST)))
 
 
-def test_cores_hold_no_bytes() -> None:
-    on_cpu = replace(subject(pool(2, nodes=2, kind="cpu")))
-    holders = site_of(on_cpu, LAYOUTS, UPDATES, 64).turns.ledgers.holders.values()
+def test_cores_hold_no_bytes():
+    holders = site_of(subject(pool(2, nodes=2, kind="cpu")), LAYOUTS, UPDATES, 64).turns.ledgers.holders.values()
     assert not any(holder.on_device.get("awake") or holder.on_device.get("training") for holder in holders)
 
 
-def test_the_seconds_of_a_step_are_the_medians_of_each_kind_of_turn() -> None:
+def test_seconds_of_a_step_are_medians_of_each_kind_of_turn():
     log = TurnSeconds("profile")
     for turn, seconds in (
         ("engine_sleeps", 0.1), ("engine_sleeps", 0.9), ("engine_sleeps", 0.2), ("engine_wakes_weights", 0.3),
@@ -138,4 +153,5 @@ def test_the_seconds_of_a_step_are_the_medians_of_each_kind_of_turn() -> None:
     ):  # fmt: skip
         log.event("turn", turn=turn, whom=["a"], seconds=seconds)
     log.event("turn", turn="engine_sleeps", whom=[], seconds=99.0)
+    log.event("step", turn="engine_sleeps", whom=["a"], seconds=99.0)
     assert log.of_engines == pytest.approx((0.2, 0.7)) and log.of_step(MOVES) == 3.0
