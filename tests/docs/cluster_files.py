@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,21 +17,29 @@ BATCH, TRAIN = FILES / "ray.sbatch", FILES / "train.sh"
 HOSTS = ("node1", "node2", "node3")
 
 SRUN = """
-nodes = next(int(word.partition("=")[2]) for word in sys.argv if word.startswith("--nodes="))
-words = sys.argv[1:]
-while words[0].startswith("--"):
-    words.pop(0)
-children = [subprocess.Popen(words) for _ in range(nodes)]
-signal.signal(signal.SIGTERM, lambda *_: [child.terminate() for child in children])
-sys.exit(max(child.wait() for child in children) and 1)
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --nodes=*) nodes=${1#--nodes=} ;; esac
+  shift
+done
+trap 'touch "${0%/*}/ended"; kill $children' TERM
+for _ in $(seq "$nodes"); do "$@" & children="$children $!"; done
+for child in $children; do wait "$child" || status=1; done
+for child in $children; do wait "$child" || status=1; done
+exit $status
 """
 """As srun: runs the command once on each of its nodes, all of which are this machine, and hands SIGTERM on."""
 
-SCONTROL = f"""
-if sys.argv[1:3] == ["show", "hostnames"]:
-    print(*{HOSTS}[: int(sys.argv[3])], sep="\\n")
-"""
+SCONTROL = f'[ "$1" = show ] && printf "%s\\n" {" ".join(HOSTS)} | head -n "$3"; exit 0'
 """As scontrol, for a list of nodes that is their number."""
+
+WAITS = 'for _ in $(seq 600); do [ -e "${0%/*}/ended" ] && exit; /bin/sleep 0.1; done'
+"""Until srun is told to end: a signal that comes between fork and exec is lost, the file is not."""
+
+NOTE = """#!/bin/sh
+words=%s
+for word in "$@"; do words="$words\037$word"; done
+printf '%%s\036%%s\035' "$words" "$(env | grep ^RAY_)" >>%s
+"""
 
 
 class Commands:
@@ -40,52 +47,49 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.calls = folder / "calls.jsonl"
+        self.calls = folder / "calls"
         folder.mkdir()
         self.calls.touch()
 
     def add(self, name: str, body: str = "") -> None:
-        """A command `name` that notes its call, then runs `body` (Python)."""
+        """A command `name` that notes its call, then runs `body` (of sh, which starts at once)."""
         path = self.folder / name
-        path.write_text(
-            f"#!{sys.executable}\n"
-            "import json, os, signal, subprocess, sys, time\n"
-            f"call = [{name!r}, sys.argv[1:], {{k: v for k, v in os.environ.items() if k.startswith('RAY_')}}]\n"
-            f"with open({str(self.calls)!r}, 'a') as file:\n"
-            "    file.write(json.dumps(call) + chr(10))\n" + body,
-            encoding="utf-8",
-        )
+        path.write_text(NOTE % (name, self.calls) + body, encoding="utf-8")
         path.chmod(0o755)
 
     def made(self, name: str) -> list[list[str]]:
         """The arguments of each call of `name` so far."""
-        return [arguments for called, arguments, _ in self._lines() if called == name]
+        return [arguments for (called, *arguments), _ in self._calls() if called == name]
 
     def environment(self, name: str) -> dict[str, str]:
         """The variables RAY_* of the last call of `name`."""
-        return [environment for called, _, environment in self._lines() if called == name][-1]
+        lines = [environment for (called, *_), environment in self._calls() if called == name][-1].splitlines()
+        return dict(line.split("=", 1) for line in lines)
 
-    def _lines(self) -> list[tuple[str, list[str], dict[str, str]]]:
-        return [tuple(json.loads(line)) for line in self.calls.read_text(encoding="utf-8").splitlines()]
+    def _calls(self) -> list[tuple[list[str], str]]:
+        calls = self.calls.read_text(encoding="utf-8").split("\035")[:-1]
+        return [(words.split("\037"), env) for words, env in (call.split("\036") for call in calls)]
 
     def run(self, *words: str | Path, env: dict[str, str]) -> subprocess.Popen[str]:
         """Start `words` with the stand-ins first on the path, then this Python's commands; RAY_* are of `env`."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "SLURM_", "RLPLAN_"))}
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.Popen(
-            [str(word) for word in words],
-            env={**own, "PATH": path, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+            [str(word) for word in words], env={**own, "PATH": path, **env}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def ended(self, *words: str | Path, env: dict[str, str]) -> tuple[int, str]:
+        """Run `words` to their end: exit code and output."""
+        running = self.run(*words, env=env)
+        output, _ = running.communicate(timeout=60)
+        return running.returncode, output
 
 
-def until(happened: Callable[[], bool], seconds: float) -> None:
+def until(happened: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until something has happened. Raises TimeoutError after `seconds`."""
     end = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > end:
             raise TimeoutError(f"it did not happen within {seconds:.0f} s")
-        time.sleep(0.05)
+        time.sleep(0.01)

@@ -1,22 +1,15 @@
 """The documentation: its reference holds every key and every option, its commands parse, its links lead somewhere."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re
 import shlex
-import typing
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import click
 import pytest
 import yaml
-from pydantic import BaseModel
 
 import rlplan
 from rlplan.cli.main import cli
@@ -28,13 +21,15 @@ from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.document_models import ALL_MODELS
 
+from ..plans.conftest import models_below
+
 ROOT = Path(rlplan.__file__).parent
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_CONTEXT = click.Context(cli, info_name="rlplan")
 COMMANDS = {name: cli.get_command(ROOT_CONTEXT, name) for name in cli.list_commands(ROOT_CONTEXT)}
 
 
-def adjacent_module(name: str) -> ModuleType:
+def adjacent_module(name):
     """A module of docs/, which is no package; MkDocs imports its hook and what lies beside it in the same way."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs")
@@ -45,37 +40,15 @@ REFERENCE = adjacent_module("reference")
 DOCUMENT_PAGES = adjacent_module("document_pages")
 
 
-def models_within(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field's annotation names, at any depth."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from models_within(argument)
-
-
-def models_below(model: type[BaseModel]) -> set[type[BaseModel]]:
-    """A document's model and all models of its sections."""
-    models, waiting = {model}, [model]
-    while waiting:
-        for field in waiting.pop().model_fields.values():
-            new = set(models_within(field.annotation)) - models
-            models |= new
-            waiting += new
-    return models
-
-
-def rows(page: str) -> list[list[str]]:
+def rows(page):
     """The cells of each row of a page's tables, without their heads."""
     cells = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| <code>")]
     return [[cell.strip() for cell in row] for row in cells]
 
 
-def test_every_document_has_a_page():
-    assert set(DOCUMENT_PAGES.DOCUMENTS) == {*KINDS, "lengths"}
-
-
 @pytest.mark.parametrize("name", DOCUMENT_PAGES.DOCUMENTS)
-def test_the_page_of_a_document_has_a_row_for_every_key_and_says_what_it_means(name):
+def test_the_page_of_a_document_says_what_every_key_means(name):
+    assert set(DOCUMENT_PAGES.DOCUMENTS) == {*KINDS, "lengths"}
     keys = Counter(key for model in models_below(DOCUMENT_PAGES.model_of_page(name)) for key in model.model_fields)
     page = rows(DOCUMENT_PAGES.document_page(name))
     assert Counter(row[0] for row in page) == {f"<code>{key}</code>": count for key, count in keys.items()}
@@ -98,24 +71,22 @@ def test_the_page_of_the_rules_has_every_rule():
     assert [row[0] for row in rows(REFERENCE.rules_page())] == [f"<code>{name}</code>" for name in RULES]
 
 
-def command_lines() -> list[tuple[str, str]]:
-    """(file and line, command) for each line of a code block in the prose that calls rlplan."""
-    found = []
+def command_lines():
+    """By file and line: each line of a code block in the prose that calls rlplan."""
+    found = {}
     for path in PROSE:
         fenced = False
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             fenced ^= line.startswith("```")
             if fenced and line.startswith("rlplan "):
-                found.append((f"{path.relative_to(ROOT)}:{number}", line))
+                found[f"{path.relative_to(ROOT)}:{number}"] = line
     return found
 
 
-@pytest.mark.parametrize(("place", "line"), command_lines(), ids=[place for place, _ in command_lines()])
-def test_every_command_in_the_prose_parses(place, line):
+@pytest.mark.parametrize("line", command_lines().values(), ids=command_lines())
+def test_every_command_in_the_prose_parses(line):
     words = shlex.split(line.partition(" > ")[0], comments=True)
-    command = COMMANDS[words[1]]
-    assert command is not None
-    assert command.make_context(words[1], words[2:]).params is not None
+    assert COMMANDS[words[1]].make_context(words[1], words[2:]).params is not None
 
 
 @pytest.mark.parametrize("path", PROSE, ids=[path.relative_to(ROOT).as_posix() for path in PROSE])
@@ -127,39 +98,23 @@ def test_every_relative_link_leads_to_a_file(path):
     assert [link for link, target in targets.items() if not target.exists() and target not in generated] == []
 
 
-def documents() -> list[tuple[str, str]]:
-    """(file and line, text) for each code block in the prose that is a whole document of ours."""
-    found = []
-    for path in PROSE:
-        text = path.read_text(encoding="utf-8")
-        for match in re.finditer(r"```yaml\n(.*?)```", text, re.DOTALL):
-            if re.search(r"^rlplan\w*:", match[1], re.MULTILINE):
-                found.append((f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 2}", match[1]))
-    return found
+@pytest.mark.parametrize("path", PROSE, ids=[path.relative_to(ROOT).as_posix() for path in PROSE])
+def test_every_document_in_the_prose_is_valid(path):
+    for text in re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        if re.search(r"^rlplan\w*:", text, re.MULTILINE):
+            loads(text, ALL_MODELS[next(key for key in yaml.safe_load(text) if key in ALL_MODELS)])
 
 
-@pytest.mark.parametrize(("place", "text"), documents(), ids=[place for place, _ in documents()])
-def test_every_document_in_the_prose_is_valid(place, text):
-    mark = next(key for key in yaml.safe_load(text) if key in ALL_MODELS)
-    loads(text, ALL_MODELS[mark])
-
-
-def test_every_file_of_ours_in_the_guides_exists():
+def test_every_file_and_benchmark_that_the_prose_names_exists():
     rooms = "benchmarks|cli|docs|executor|planner|plans|profiles|rounds|tests|traces"
-    guides = [path for path in PROSE if path.name != "CONTRIBUTING.md"]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in guides)
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PROSE if path.name != "CONTRIBUTING.md")
     named = set(re.findall(rf"`((?:{rooms})/[\w./-]+)`", text))
-    assert len(named) > 5
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-def test_every_benchmark_in_the_prose_exists():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in PROSE)
-    named = set(re.findall(r"-m benchmarks\.([a-z]\w*)", text))
+    assert len(named) > 5 and [name for name in named if not (ROOT / name).exists()] == []
+    benchmarks = set(re.findall(r"-m benchmarks\.([a-z]\w*)", text))
     table = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    named |= set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
-    assert len(named) > 10
-    assert [name for name in named if importlib.util.find_spec(f"rlplan.benchmarks.{name}") is None] == []
+    benchmarks |= set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
+    assert len(benchmarks) > 10
+    assert [name for name in benchmarks if importlib.util.find_spec(f"rlplan.benchmarks.{name}") is None] == []
 
 
 def test_the_cluster_page_quotes_what_execute_refuses():
@@ -195,7 +150,4 @@ def test_every_page_is_in_the_navigation():
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     named = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(config["nav"])))
     assert named == pages | set(REFERENCE.PAGES)
-
-
-def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -1,7 +1,5 @@
 """docs/trace.md names every event of a run's trace and of a group's journal, with every key, and no others."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict
@@ -15,15 +13,15 @@ from rlplan.traces.trace import read_trace
 ROOT = Path(rlplan.__file__).parent
 
 
-def written_keys(moves: bool = False) -> dict[str, set[str]]:
+def written_keys(moves=False):
     """Keys of each event of a run, or of the moves of groups, from the calls that write one: `X.event("name", key=...)`
     and `trace.write("name", ...)`.
 
     A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given, `**drafts.fields`
     what that function of DraftedRound returns.
     """
-    keys: dict[str, set[str]] = defaultdict(set)
-    facts: set[str] = set()
+    keys = defaultdict(set)
+    facts = set()
     for path in sorted((ROOT / "executor").rglob("*.py")):
         if ("moves" in path.parts) != moves:
             continue
@@ -53,10 +51,10 @@ def written_keys(moves: bool = False) -> dict[str, set[str]]:
     return dict(keys)
 
 
-def documented_keys(part: int = 0) -> dict[str, set[str]]:
+def documented_keys(part):
     """Keys of each event in a part of the page (0: the trace, 1: turns, 2: moves): a row with an event's name begins
     it, the rows below have its keys."""
-    keys: dict[str, set[str]] = {}
+    keys = {}
     event = ""
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
     for line in re.split(r"\n## (?:turns|moves)\.jsonl\n", page)[part].splitlines():
@@ -70,19 +68,14 @@ def documented_keys(part: int = 0) -> dict[str, set[str]]:
     return keys
 
 
-def test_the_page_names_every_event_and_every_key_that_is_written():
-    written = written_keys()
-    assert len(written["step"]) > 20 and len(written["sample"]) > 15 and len(written["run"]) > 4
-    assert documented_keys() == written
+def test_the_page_names_every_event_and_key_of_runs_and_of_moves():
+    runs, moves = written_keys(), written_keys(moves=True)
+    assert len(runs["step"]) > 20 and len(runs["sample"]) > 15 and len(runs["run"]) > 4
+    assert len(moves) > 10 and len(moves["in"]) > 3
+    assert documented_keys(0) == runs and documented_keys(2) == moves
 
 
-def test_the_page_names_every_event_and_every_key_of_moves():
-    written = written_keys(moves=True)
-    assert len(written) > 10 and len(written["in"]) > 3
-    assert documented_keys(2) == written
-
-
-def test_the_page_names_every_event_and_every_key_of_a_groups_journal(tmp_path):
+def test_the_page_names_every_event_and_key_of_a_groups_journal(tmp_path):
     clock = [0.0]
     wide = Seat("wide", ((0, 1), (2,)), (60.0, 30.0), pace_s=200.0, keep=1)
     live = LivePermits("g1", "multi_rate", [wide], tmp_path / "turns.jsonl", lambda: clock[0])
@@ -97,12 +90,12 @@ def test_the_page_names_every_event_and_every_key_of_a_groups_journal(tmp_path):
     live.wake_s = 0.0
     live.wake()
     live.close()
-    written: dict[str, set[str]] = defaultdict(set)
+    written = defaultdict(set)
     for event in read_trace(tmp_path / "turns.jsonl"):
         inner = {key for turn in event.get("begun", ()) for key in turn}
         written[event["event"]] |= (event.keys() | inner) - {"event", "t_s"}
     documented = documented_keys(1)
     assert documented.keys() == written.keys()
+    page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").split("## turns.jsonl")[1]
     for event, keys in written.items():
-        page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").split("## turns.jsonl")[1]
         assert documented[event] <= keys and all(f"`{key}`" in page for key in keys), event

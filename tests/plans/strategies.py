@@ -23,23 +23,17 @@ counts = st.integers(1, 10**6)
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    pools = {}
+    pools, memory = {}, st.integers(10**6, 10**15)
     for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         cores = draw(counts)
-        memory = st.integers(10**6, 10**15)
-        accelerators = {
-            "kind": draw(st.sampled_from(["cpu", "cuda"])),
-            "name": draw(texts.filter(bool)),
-            "per_node": draw(st.integers(1, min(cores, 4096))),
-            "memory_bytes": draw(memory),
-        }
         pools[name] = {
-            "nodes": draw(counts),
-            "accelerators": accelerators,
-            "cores": cores,
-            "host_memory_bytes": draw(memory),
+            "nodes": draw(counts), "cores": cores, "host_memory_bytes": draw(memory),
             "usd_per_node_hour": draw(st.floats(0, 1e6)),
-        }
+            "accelerators": {
+                "kind": draw(st.sampled_from(["cpu", "cuda"])), "name": draw(texts.filter(bool)),
+                "per_node": draw(st.integers(1, min(cores, 4096))), "memory_bytes": draw(memory),
+            },
+        }  # fmt: skip
     return Cluster.model_validate({"rlplan_cluster": 1, "name": draw(names), "pools": pools})
 
 
@@ -54,13 +48,9 @@ def plans(draw: st.DrawFn) -> Plan:
         return {key: draw(positive) for key in ("p50", "p95", "mean")}
 
     def layout() -> dict[str, Any]:
-        engine: dict[str, Any] = {
-            "pool": draw(names),
-            "engines": draw(counts),
-            "tp": draw(counts),
-            "max_num_seqs": draw(counts),
-        }
-        engine["drafts"] = draw(st.none() | st.fixed_dictionaries({"tokens": counts, "up_to_sequences": counts}))
+        engine: dict[str, Any] = {key: draw(counts) for key in ("engines", "tp", "max_num_seqs")}
+        drafts = st.none() | st.fixed_dictionaries({"tokens": counts, "up_to_sequences": counts})
+        engine |= {"pool": draw(names), "drafts": draw(drafts)}
         freed = {"engines": st.integers(1, max(1, engine["engines"] - 1)), "at_finished": st.floats(0.01, 0.99)}
         hand_over = draw(st.none() | st.fixed_dictionaries(freed)) if engine["engines"] > 1 else None
         train: dict[str, Any] = {key: draw(counts) for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch_tokens")}
@@ -70,12 +60,8 @@ def plans(draw: st.DrawFn) -> Plan:
 
     def predicted_round() -> dict[str, Any]:
         shares = st.lists(st.floats(0, 1), min_size=21, max_size=21)
-        return {
-            **expected_round(draw(st.floats(0, 1))),
-            "rollout_s": seconds(),
-            "step_s": seconds(),
-            "running": draw(shares),
-        }
+        own = {"rollout_s": seconds(), "step_s": seconds(), "running": draw(shares)}
+        return {**expected_round(draw(st.floats(0, 1))), **own}
 
     def front_point() -> dict[str, Any]:
         numbers = {key: draw(positive) for key in ("seconds_per_sample", "usd_per_1k_samples", "length_ratio")}

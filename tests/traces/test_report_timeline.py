@@ -1,63 +1,51 @@
 """Who decoded, scored and trained when, from a trace's events."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from rlplan.plans.schema.plan import load_plan
-from rlplan.traces.report_timeline import _tails, overlap, round_timeline
+from rlplan.traces.report_timeline import overlap, round_timeline
 
-STEP = {"step": 4, "kind": "long", "rollout_s": 10.0, "reward_exposed_s": 0.5, "train_s": 2.0, "other_s": 0.0}
-STREAMED = {
-    "event": "streamed", "step": 4, "begun_s": 6.0, "freed": ["b"], "replicas": [1], "groups": 3, "moved": 1,
-    "portions": [[6.0, 7.0, 1], [7.0, 8.5, 1], [9.0, 9.5, 1]],
-}  # fmt: skip
+from .events import BALANCED, STREAMED, TAIL
+from .test_report import EXAMPLE
+
+STEP = {"step": 4, "kind": "long", "rollout_s": 10.0, "reward_exposed_s": 0.5, "train_s": 2.0, "other_s": 0.25}
 
 
 def sample(engine, issued_s, finished_s, moves=0, reward_s=0.25):
     return {"engine": engine, "issued_s": issued_s, "finished_s": finished_s, "moves": moves, "reward_s": reward_s}
 
 
-def test_spans_of_one_engine_join_and_a_moved_sample_is_on_the_freed_engine_until_it_was_freed() -> None:
+def spans(rows, events):
+    timeline = round_timeline([STEP], {4: rows}, events)
+    assert (timeline["step"], timeline["kind"], timeline["end_s"]) == (4, "long", 12.75)
+    return {row["name"]: (row["what"], row["spans"]) for row in timeline["rows"]}
+
+
+def test_a_moved_sample_decodes_on_the_freed_engine_until_that_is_freed():
     rows = [sample("a", 0.0, 4.0), sample("a", 3.0, 5.0), sample("b", 0.0, 2.0), sample("a", 0.0, 10.0, moves=1)]
-    timeline = round_timeline([STEP], {4: rows}, [STREAMED])
-    assert timeline is not None and (timeline["step"], timeline["kind"], timeline["end_s"]) == (4, "long", 12.5)
-    spans = {row["name"]: (row["what"], row["spans"]) for row in timeline["rows"]}
-    assert spans["a"] == ("decode", [[0.0, 5.0], [6.0, 10.0]])
-    assert spans["b"] == ("decode", [[0.0, 6.0]])
-    assert spans["scores"] == ("score", [[2.0, 2.25], [4.0, 4.25], [5.0, 5.25], [10.0, 10.25]])
-    assert spans["trainer, before the round's end"] == ("stream", [[6.0, 8.5], [9.0, 9.5]])
-    assert spans["trainer"] == ("train", [[10.5, 12.5]])
+    assert spans(rows, [STREAMED]) == {
+        "a": ("decode", [[0.0, 5.0], [6.0, 10.0]]),
+        "b": ("decode", [[0.0, 6.0]]),
+        "scores": ("score", [[2.0, 2.25], [4.0, 4.25], [5.0, 5.25], [10.0, 10.25]]),
+        "trainer, before the round's end": ("stream", [[6.0, 8.5], [9.0, 9.5]]),
+        "trainer": ("train", [[10.75, 12.75]]),
+    }
 
 
-def test_the_last_round_that_streamed_is_drawn_and_without_one_the_last_round_with_samples() -> None:
+def test_a_sample_that_moved_is_on_the_tails_engine_afterwards():
+    rows = [sample("a", 0.0, 4.0), sample("c", 0.0, 9.0, moves=1), sample("c", 0.0, 3.0, moves=1)]
+    for events in ([TAIL], [{**STREAMED, "begun_s": 0.0, "freed": []}, TAIL]):
+        found = spans(rows, events)
+        assert found["a"] == ("decode", [[0.0, 4.0]]) and found["c"] == ("decode", [[5.5, 9.0]])
+
+
+def test_the_last_round_that_streamed_is_drawn_else_the_last_with_samples():
     rows = [sample("a", 0.0, 4.0)]
     steps = [{**STEP, "step": number} for number in (3, 4, 5)]
     assert round_timeline(steps, {3: rows, 4: rows, 5: rows}, [STREAMED])["step"] == 4
+    assert round_timeline(steps, {3: rows, 4: rows, 5: rows}, [{**STREAMED, "groups": 0}])["step"] == 5
     assert round_timeline(steps, {3: rows, 4: rows, 5: []}, [])["step"] == 4
     assert round_timeline(steps, {}, [STREAMED]) is None
-
-
-def test_a_trace_that_does_not_say_when_samples_decoded_has_no_timeline() -> None:
-    assert round_timeline([STEP], {4: [{"reward_s": 0.1}]}, []) is None
-
-
-def test_a_sample_that_moved_to_the_tails_engine_is_there_from_the_change_on() -> None:
-    rows = [sample("a", 0.0, 4.0), sample("c", 0.0, 9.0, moves=1)]
-    tail = {"event": "tail", "step": 4, "engines": 1, "tp": 2, "at_s": 4.0, "seconds": 1.5, "moved": 1}
-    never = {**tail, "at_s": None, "seconds": None, "moved": 0}
-    own_devices = {**STREAMED, "begun_s": 0.0, "freed": []}
-    for events in ([tail], [own_devices, tail]):
-        timeline = round_timeline([STEP], {4: rows}, events)
-        assert timeline is not None
-        spans = {row["name"]: row["spans"] for row in timeline["rows"]}
-        assert spans["a"] == [[0.0, 4.0]] and spans["c"] == [[5.5, 9.0]]
-    assert _tails([tail, never]) is None, "the step was redone, and its engines decoded on"
-    assert _tails([tail, {**tail, "step": 5, "seconds": 2.5, "moved": 4}, {**never, "step": 6}]) == {
-        "rounds": 2, "seconds": 2.0, "moved": 2.5,
-    }  # fmt: skip
+    assert round_timeline([STEP], {4: [{"reward_s": 0.1}]}, []) is None, "an older trace does not say when it decoded"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +56,28 @@ def test_a_sample_that_moved_to_the_tails_engine_is_there_from_the_change_on() -
         ({"workers": 0, "judge": {"place": "own", "instances": 2, "at_once": 3}}, 2.0),
     ],
 )
-def test_scores_alone_are_shared_out_over_what_scores_be_it_no_worker(reward, alone_s) -> None:
-    plan = load_plan(Path(__file__).parents[2] / "plans" / "examples" / "cpu-demo.yaml")
-    scored = type(plan.job.reward).model_validate({"deadline_s": 2.0, **reward})
-    plan = plan.model_copy(update={"job": plan.job.model_copy(update={"reward": scored})})
+def test_scores_alone_are_shared_out_over_what_scores(reward, alone_s):
+    scored = type(EXAMPLE.job.reward).model_validate({"deadline_s": 2.0, **reward})
+    plan = EXAMPLE.model_copy(update={"job": EXAMPLE.job.model_copy(update={"reward": scored})})
     beside = overlap(plan, [STEP], {4: [sample("a", 0.0, 4.0, reward_s=12.0)]}, [])
     assert beside["reward"] == {"exposed_s": 0.5, "alone_s": alone_s}
+
+
+def test_what_ran_beside_decoding_is_told_as_means_over_its_rounds():
+    steps = [STEP, {**STEP, "step": 5, "train_s": 4.0}]
+    other = {**STREAMED, "step": 5, "groups": 0}
+    redone, never = {**TAIL, "step": 5, "seconds": 9.0, "moved": 9}, {**TAIL, "at_s": None, "seconds": None, "moved": 0}
+    events = [
+        STREAMED, other, TAIL, redone, {**redone, "seconds": 2.5, "moved": 4}, {**never, "step": 6},
+        {**BALANCED, "known": 0}, BALANCED, {**BALANCED, "step": 5, "known": 2, "moved": 5, "moved_tokens": 30},
+    ]  # fmt: skip
+    found = overlap(EXAMPLE, steps, {}, events)
+    # 3 s of portions on one replica, of as many as the plan's short rounds have.
+    hidden_s = 3.0 / EXAMPLE.job.rounds.short.train.dp
+    assert found["train"] == {"exposed_s": 3.0, "alone_s": pytest.approx(3.0 + hidden_s / 2)}
+    assert found["streamed"] == {"rounds": 1, "groups": 3, "moved": 1}
+    assert found["balanced"] == {"rounds": 2, "known": 0.5, "moved": 3.5, "moved_tokens": 60}
+    assert found["tails"] == {"rounds": 2, "seconds": 2.0, "moved": 2.5}
+    found = overlap(EXAMPLE, steps, {}, [TAIL, never])
+    assert found["tails"] is None, "the step was redone, and its engines decoded on"
+    assert found["streamed"] is None and found["balanced"] is None

@@ -1,4 +1,4 @@
-"""What a Gantt chart of a plan draws, and the critical path beside it."""
+"""What a Gantt chart of a plan draws, the critical path beside it, and what nodes cost."""
 
 import itertools
 from fractions import Fraction
@@ -8,62 +8,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.plans.facts.critical_path import critical_path, longest_path
+from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.facts.round_bars import LANES, round_bars
-from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedPhases
+from rlplan.plans.yaml.yaml_io import dump, loads
+
+from ...documents import CLUSTER
+from ..conftest import PLAN_TEXT
+from ..test_bad_input import GPUS
+
+PLAN = loads(PLAN_TEXT, Plan)
 
 
-@pytest.fixture
-def plan(folder):
-    return load_plan(folder.path("plan.yaml"))
+@pytest.mark.parametrize("kind", ["short", "long"])
+def test_critical_bars_follow_each_other_and_others_fill_their_lanes(kind):
+    mean = getattr(PLAN.predicted.rounds, kind)
+    bars = [bar for bar in round_bars(PLAN) if bar.kind == kind]
+    critical = [bar for bar in bars if bar.critical]
+    assert [bar.phase for bar in critical] == ["sync", "rollout", "tail", "reward_exposed", "train"]
+    ends = [0.0, *itertools.accumulate(bar.seconds for bar in critical)]
+    assert [bar.begin_s for bar in critical] == pytest.approx(ends[:-1]) and ends[-1] == pytest.approx(mean.step_s.mean)
+    for lane in LANES:
+        own = sorted((bar for bar in bars if bar.lane == lane), key=lambda bar: bar.begin_s)
+        assert own and all(one.begin_s + one.seconds <= other.begin_s + 1e-9 for one, other in itertools.pairwise(own))
+    [scoring] = [bar for bar in bars if bar.phase == "scoring"]
+    end_s = mean.sync_s + mean.rollout_s.mean + mean.reward_exposed_s.mean - mean.reward_slack_s
+    assert scoring.begin_s + scoring.seconds == pytest.approx(end_s) and not scoring.critical
 
 
-def test_critical_bars_of_a_round_follow_each_other_to_its_mean_step(plan):
-    for kind, mean in (("short", plan.predicted.rounds.short), ("long", plan.predicted.rounds.long)):
-        bars = [bar for bar in round_bars(plan) if bar.kind == kind]
-        at = 0.0
-        for bar in (bar for bar in bars if bar.critical):
-            assert bar.begin_s == pytest.approx(at)
-            at += bar.seconds
-        assert at == pytest.approx(mean.step_s.mean)
-        assert [bar.phase for bar in bars if bar.critical] == ["sync", "rollout", "tail", "reward_exposed", "train"]
-
-
-def test_bars_of_a_lane_do_not_overlap(plan):
-    for kind, lane in itertools.product(("short", "long"), LANES):
-        bars = [bar for bar in round_bars(plan) if (bar.kind, bar.lane) == (kind, lane)]
-        assert bars, f"nothing on {lane}"
-        for one, other in itertools.pairwise(sorted(bars, key=lambda bar: bar.begin_s)):
-            assert one.begin_s + one.seconds <= other.begin_s + 1e-9
-
-
-def test_scoring_ends_its_slack_before_the_round(plan):
-    [scoring] = [bar for bar in round_bars(plan) if bar.phase == "scoring" and bar.kind == "long"]
-    mean = plan.predicted.rounds.long
-    decoded = mean.sync_s + mean.rollout_s.mean
-    assert scoring.begin_s + scoring.seconds == pytest.approx(
-        decoded + mean.reward_exposed_s.mean - mean.reward_slack_s
-    )
-    assert not scoring.critical
-
-
-def test_a_plan_without_long_rounds_has_bars_of_short_ones_alone(plan):
-    rounds = plan.predicted.rounds.model_copy(update={"long": None})
-    alone = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"rounds": rounds})})
+def test_a_plan_without_long_rounds_has_bars_of_short_ones_alone():
+    rounds = PLAN.predicted.rounds.model_copy(update={"long": None})
+    alone = PLAN.model_copy(update={"predicted": PLAN.predicted.model_copy(update={"rounds": rounds})})
     assert {bar.kind for bar in round_bars(alone)} == {"short"}
 
 
-def test_the_critical_path_is_the_mean_step(plan):
-    path = critical_path(plan.predicted)
-    phases = plan.predicted.phases_s
-    assert path.total_s == pytest.approx(sum(phases.model_dump().values()))
+def test_the_critical_path_is_the_mean_step():
+    path = critical_path(PLAN.predicted)
+    assert path.total_s == pytest.approx(sum(PLAN.predicted.phases_s.model_dump().values()))
     assert [step.phase for step in path.steps] == ["sync", "rollout", "reward_exposed", "train"]
     assert sum(step.share for step in path.steps) == pytest.approx(1.0)
     # 0.8 x 2.5 s in short rounds, 0.2 x 6.5 s in long ones.
     assert path.slack_s == {"sync": 0.0, "engines": 0.0, "rewards": pytest.approx(3.3), "trainers": 0.0}
-    assert (
-        "rollout 70%" in path.text()
-        and "scores could take 3.3 s longer, except for the samples decoded last" in path.text()
+    assert path.text() == (
+        "critical path of the mean step (6.4 s): weight transfer 2%, rollout 70%, waiting for rewards 2%, training "
+        "27%; scores could take 3.3 s longer, except for the samples decoded last, and the step would not grow"
     )
 
 
@@ -76,5 +66,16 @@ def test_the_path_through_the_phases_is_never_beaten_by_scoring(rollout, exposed
     path = longest_path(phases, slack)
     assert "scoring" not in [step.phase for step in path.steps]
     assert path.total_s == float(sum(map(Fraction, (rollout, exposed, train, sync))))
-    assert 0 <= path.slack_s["rewards"] <= rollout + exposed + 1e-9
-    assert path.slack_s["rewards"] <= slack * (1 + 1e-12)
+    assert 0 <= path.slack_s["rewards"] <= min(rollout + exposed + 1e-9, slack * (1 + 1e-12))
+
+
+def test_a_node_costs_its_gpus_or_what_is_stated_of_it():
+    def price(text):
+        return usd_per_node_hour(loads(text, Cluster).pools["main"])
+
+    eight = GPUS.replace("per_node: 2", "per_node: 8").replace("cores: 2", "cores: 8")
+    assert (price(eight), price(eight.replace("2.5", "0.0")), price(CLUSTER)) == (20.0, 0.0, 0.1)
+    assert price(eight.replace("gpu_hour: 2.5", "node_hour: 19.5")) == 19.5
+    written = dump(loads(GPUS, Cluster))
+    assert "usd_per_gpu_hour: 2.5" in written and "usd_per_node_hour" not in written
+    assert "usd_per_gpu_hour" not in dump(loads(CLUSTER, Cluster))

@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 
 from rlplan.plans.facts.compared_plans import ComparedPoint
-from rlplan.plans.facts.digest import groups_decisions, job_decisions
 from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.predicted import Predicted
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.traces.report import report
 
-from ..conftest import PLAN
-from .documents import GROUPS
+from ..conftest import GROUPS, PLAN_TEXT, with_values
 from .runs import write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -55,7 +54,7 @@ class Opened:
     requests: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
 
-    def charts(self) -> dict[str, np.ndarray]:
+    def charts(self):
         """The pictures of charts by the ids of their figures."""
         whole = pixels(self.page)
         return {
@@ -69,7 +68,7 @@ def opened(browser, tmp_path):
     """Open HTML from a file without a network, at a width, and wait until it is drawn."""
     contexts = []
 
-    def opened_(html: str, width: int = 1280, scheme: str = "light") -> Opened:
+    def opened_(html, width=1280, scheme="light"):
         file = tmp_path / f"page-{len(contexts)}.html"
         file.write_text(html, encoding="utf-8")
         context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -93,19 +92,9 @@ def opened(browser, tmp_path):
 LIGHT = {"#010101": "#1a2230", "#020202": "#5b6676", "#030303": "#e8ebf0", "#040404": "#ffffff", "#050505": "#e2e6ec"}
 
 
-def payloads(html: str) -> list[dict[str, Any]]:
+def payloads(html):
     """The charts' data."""
     return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)]
-
-
-def without_data(html: str) -> str:
-    """The same page with charts of nothing."""
-
-    def emptied(match: re.Match[str]) -> str:
-        data = json.loads(match[1])
-        return f'<script type="application/json">{json.dumps({**data, "data": []})}</script>'
-
-    return re.sub(r'<script type="application/json">(.*?)</script>', emptied, html, flags=re.DOTALL)
 
 
 DECODE = """async (png) => {
@@ -120,7 +109,7 @@ DECODE = """async (png) => {
 }"""
 
 
-def pixels(page: Any) -> np.ndarray:
+def pixels(page):
     """(height, width, 3) of a whole page, each from 0 to 255. The browser decodes its own PNG."""
     reader = page.context.browser.contexts[0].pages[0]  # about:blank, beside the pages that are looked at
     width, height, text = reader.evaluate(DECODE, base64.b64encode(page.screenshot(full_page=True)).decode())
@@ -136,7 +125,7 @@ BOXES = """() => [...document.querySelectorAll('.chart')].map(box => {
 Colour = tuple[int, int, int]
 
 
-def colours_of(figure: dict[str, Any]) -> tuple[set[Colour], set[Colour]]:
+def colours_of(figure):
     """Colours of a chart's areas, and of its lines and dots, as they look on a white panel; stand-ins for text colours
     are not among them, since axes are drawn in these as well."""
     areas, marks = set(), set()
@@ -157,7 +146,7 @@ def colours_of(figure: dict[str, Any]) -> tuple[set[Colour], set[Colour]]:
     return {_seen(c) for c in areas if c not in LIGHT}, {_seen(c) for c in marks if c not in LIGHT}
 
 
-def _seen(colour: str) -> tuple[int, int, int]:
+def _seen(colour):
     if colour.startswith("#"):
         red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
         return red, green, blue
@@ -165,7 +154,7 @@ def _seen(colour: str) -> tuple[int, int, int]:
     return tuple(round(255 + share * (part - 255)) for part in (red, green, blue))
 
 
-def undrawn(found: Opened, figures: list[dict[str, Any]]) -> dict[str, list[Colour]]:
+def undrawn(found, figures):
     """By chart, the colours of its data of which its picture has hardly a pixel; charts that have all are not named."""
     result = {}
     for (key, picture), figure in zip(found.charts().items(), figures, strict=True):
@@ -178,11 +167,11 @@ def undrawn(found: Opened, figures: list[dict[str, Any]]) -> dict[str, list[Colo
     return result
 
 
-def _near(picture: np.ndarray, colour: Colour) -> np.ndarray:
+def _near(picture, colour):
     return abs(picture - np.array(colour, np.int16)).max(axis=2) <= 24
 
 
-def _squares(picture: np.ndarray, colour: Colour) -> int:
+def _squares(picture, colour):
     """Squares of four pixels of a colour: the edges of letters pass through many greys, but have none."""
     near = _near(picture, colour)
     return int((near[1:, 1:] & near[1:, :-1] & near[:-1, 1:] & near[:-1, :-1]).sum())
@@ -192,29 +181,21 @@ def _squares(picture: np.ndarray, colour: Colour) -> int:
 
 
 @pytest.fixture(scope="session")
-def plan_text():
-    """plan.yaml as it was solved; its inputs are not looked at."""
-    text = re.sub(r"[A-Z]+_SHA", "a" * 64, PLAN)
-    return text.replace("DECISIONS", job_decisions(loads(text.replace("DECISIONS", "a" * 64), Plan).job))
-
-
-@pytest.fixture(scope="session")
-def plan(plan_text):
-    return loads(plan_text, Plan)
+def plan():
+    return loads(PLAN_TEXT, Plan)
 
 
 @pytest.fixture(scope="session")
 def groups():
-    edited = loads(GROUPS, GroupsPlan)
-    return loads(GROUPS.replace("b" * 64, groups_decisions(edited.groups)), GroupsPlan)
+    return loads(GROUPS, GroupsPlan)
 
 
 @pytest.fixture(scope="session")
-def runs(plan_text, tmp_path_factory):
+def runs(tmp_path_factory):
     """A folder of three runs: planned, race (killed in a step), and plain."""
     home = tmp_path_factory.mktemp("runs")
     for name, mode, killed in (("plan", "exact", False), ("race", "race", True), ("sync", "sync", False)):
-        write_run(home / name, plan_text, mode, steps=20, killed=killed)
+        write_run(home / name, PLAN_TEXT, mode, steps=20, killed=killed)
     return home
 
 
@@ -232,16 +213,10 @@ def html(plan, groups, runs):
     }
 
 
-def points(plan: Plan) -> list[ComparedPoint]:
+def points(plan):
     """A comparison: a plan, one that is twice as fast for more money, and none."""
-    predicted = plan.predicted
-    fast = predicted.model_copy(
-        update={
-            "step_s": predicted.step_s.model_copy(update={"mean": predicted.step_s.mean / 2}),
-            "seconds_per_sample": predicted.seconds_per_sample / 2,
-            "usd_per_1k_samples": predicted.usd_per_1k_samples * 1.5,
-        }
-    )
+    changes = {"step_s.mean": 3.2, "seconds_per_sample": 0.025, "usd_per_1k_samples": 0.002085}
+    fast = Predicted.model_validate(with_values(plan.predicted.model_dump(mode="json"), changes))
     key, faster = "cluster.pools.main.nodes", plan.model_copy(update={"predicted": fast})
     return [
         ComparedPoint({key: "1"}, plan),
@@ -250,11 +225,11 @@ def points(plan: Plan) -> list[ComparedPoint]:
     ]
 
 
-def as_text(html: str) -> str:
+def as_text(html):
     """The page without plotly.js, which is most of it."""
     return re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
 
 
-def changed(plan: Any, **whys: str) -> Any:
+def changed(plan, **whys):
     """The plan with other reasons."""
     return plan.model_copy(update={"job": plan.job.model_copy(update={"why": whys})})

@@ -1,14 +1,13 @@
 """Pages as a browser shows them: offline, silent, drawn, and no wider than the screen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from rlplan.plans.page import plan_page, run_page
 from rlplan.traces.report import report
 
-from .conftest import BOXES, changed, payloads, pixels, undrawn, without_data
+from ..conftest import PLAN_TEXT
+from .conftest import BOXES, changed, payloads, pixels, undrawn
 from .runs import write_run
 
 KINDS = ("plan", "groups", "run", "compare")
@@ -29,9 +28,13 @@ CUT_TEXTS = """() => [...document.querySelectorAll('.chart')].flatMap(box => {
 })"""
 
 
+UNDRAWN = """() => [...document.querySelectorAll('.chart')].filter(
+    box => !box.querySelector('.trace path')).map(box => box.parentElement.id)"""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_page_opens_from_a_file_offline_is_silent_and_shows_each_chart_at_both_widths(kind, width, html, opened):
+def test_a_page_opens_offline_and_shows_each_chart_at_both_widths(kind, width, html, opened):
     text = html[kind]
     found = opened(text, width)
     assert found.said == [] and found.dialogs == []
@@ -41,12 +44,6 @@ def test_a_page_opens_from_a_file_offline_is_silent_and_shows_each_chart_at_both
     assert undrawn(found, payloads(text)) == {}
     # What stands in a chart stands in it wholly.
     assert found.page.evaluate(CUT_TEXTS) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_look_at_the_pictures_misses_every_chart_whose_data_are_gone(kind, html, opened):
-    text = html[kind]
-    assert set(undrawn(opened(without_data(text)), payloads(text))) == CHARTS[kind]
 
 
 def test_a_training_phase_is_seen_on_its_node(html, opened):
@@ -65,7 +62,7 @@ def test_the_dark_theme_is_dark_and_drawn_in_its_own_colours(html, opened):
     assert "rgb(1, 1, 1)" not in found.page.evaluate("document.querySelector('.chart').innerHTML")
 
 
-def test_hostile_text_is_shown_and_not_run(plan, plan_text, tmp_path, opened):
+def test_hostile_text_is_shown_and_not_run(plan, tmp_path, opened):
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     hostile = changed(plan, **{"cutoff_tokens": f"{evil} </script> & \"quoted\" 'text'"})
     found = opened(plan_page(hostile, title=f"{evil}"))
@@ -73,19 +70,13 @@ def test_hostile_text_is_shown_and_not_run(plan, plan_text, tmp_path, opened):
     assert evil in found.page.inner_text("body")
     assert found.page.inner_text("h1") == evil
     name = "<img src=x onerror=alert(1)>"
-    write_run(tmp_path / "evil" / name, plan_text, "exact", steps=8, killed=True)
+    write_run(tmp_path / "evil" / name, PLAN_TEXT, "exact", steps=8, killed=True)
     found = opened(run_page(report(tmp_path / "evil"), title="evil"))
-    assert found.dialogs == [] and found.said == [] and undrawn_names(found) == []
+    assert found.dialogs == [] and found.said == [] and found.page.evaluate(UNDRAWN) == []
     assert name in found.page.inner_text("body") and "</script><script>alert(2)" in found.page.inner_text("body")
 
 
-def undrawn_names(found):
-    """Charts without a trace."""
-    return found.page.evaluate("""() => [...document.querySelectorAll('.chart')].filter(
-        box => !box.querySelector('.trace path')).map(box => box.parentElement.id)""")
-
-
-def test_a_page_is_printed_light_with_every_chart_as_wide_as_the_paper(html, opened):
+def test_a_page_is_printed_light_and_as_wide_as_the_paper(html, opened):
     found = opened(html["plan"], scheme="dark")
     dark = found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill")
     found.page.evaluate("dispatchEvent(new Event('beforeprint'))")

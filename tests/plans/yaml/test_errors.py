@@ -1,33 +1,37 @@
-"""An InputError is one line, also after it was pickled."""
-
-from __future__ import annotations
+"""An InputError is one line, also after it was pickled; what raises it is loaded quickly."""
 
 import pickle
 import subprocess
 import sys
 
-from rlplan.plans.yaml.errors import InputError
+import pytest
+
+import rlplan.plans
+from rlplan.plans.yaml.errors import InputError, joined
 
 
-def test_the_text_is_place_and_message_on_one_line() -> None:
+def test_the_text_is_place_and_message_on_one_line():
     assert str(InputError("wrong\n  value", "a.yaml", 3)) == "a.yaml:3: wrong value"
-    assert str(InputError("missing", "a.yaml")) == "a.yaml: missing"
-    assert str(InputError("bad option")) == "bad option"
-
-
-def test_an_error_survives_pickling_between_processes() -> None:
+    assert str(InputError("missing", "a.yaml")) == "a.yaml: missing" and str(InputError("bad option")) == "bad option"
     error = pickle.loads(pickle.dumps(InputError("wrong", "a.yaml", 3)))
     assert (str(error), error.message, error.path, error.line) == ("a.yaml:3: wrong", "wrong", "a.yaml", 3)
 
 
-def test_catching_errors_loads_no_library() -> None:
+def test_joined_errors_are_told_in_order_and_each_alone():
+    error = joined([InputError(f"wrong {number}", "a.yaml", number) for number in (1, 2, 3)])
+    assert [(each.line, each.message) for each in error.each()] == [(n, f"wrong {n}") for n in (1, 2, 3)]
+    assert error.lines() == [f"a.yaml:{number}: wrong {number}" for number in (1, 2, 3)]
+    assert str(error).startswith("a.yaml:1: wrong 1") and "\n" not in str(error)
+    assert joined([InputError("alone")]).lines() == ["alone"]
+
+
+def test_catching_errors_loads_no_library():
     code = "import sys, rlplan.plans.yaml.errors; print([m for m in ('pydantic', 'yaml', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_every_name_of_the_room_can_be_loaded() -> None:
-    import rlplan.plans
-
+def test_every_name_of_the_room_can_be_loaded():
     names = dir(rlplan.plans)
-    assert "load_plan" in names
-    assert all(getattr(rlplan.plans, name).__name__ == name for name in names)
+    assert "load_plan" in names and all(getattr(rlplan.plans, name).__name__ == name for name in names)
+    with pytest.raises(AttributeError):
+        _ = rlplan.plans.no_such_name

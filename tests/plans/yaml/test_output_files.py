@@ -1,9 +1,5 @@
 """Where results can be written is checked before the work, and a user's own files are not overwritten."""
 
-from __future__ import annotations
-
-import resource
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from rlplan.plans.yaml.output_files import must_take_file, must_take_folder, wri
 from rlplan.plans.yaml.yaml_io import atomic_write
 
 from ...documents import CLUSTER
+from ...full_disk import full_disk
 
 OURS = {
     "plan": "# yaml-language-server: $schema=.rlplan/plan.schema.json\nrlplan: 1\n",
@@ -27,20 +24,13 @@ OURS = {
 }
 
 
-@contextmanager
-def full_disk(room_bytes=0):
-    """Limit the size of every file, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "plan.yaml"
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_file_of_the_kind_that_is_written_is_overwritten_and_one_of_another_kind_is_not(kind, tmp_path):
-    path = tmp_path / "x"
+def test_only_a_file_of_the_kind_that_is_written_is_overwritten(kind, path):
     path.write_text(OURS[kind])
     assert written_kind(path) == kind
     must_take_file(path, kind)
@@ -52,47 +42,41 @@ def test_a_file_of_the_kind_that_is_written_is_overwritten_and_one_of_another_ki
 
 
 @pytest.mark.parametrize("text", ["call the landlord\n", "\0\1\2", '{"traceEvents": []}', "a: 1\n", "x" * 100_000])
-def test_a_file_that_rlplan_did_not_write_is_not_overwritten_unless_forced(text, tmp_path):
-    path = tmp_path / "notes.txt"
+def test_a_file_that_rlplan_did_not_write_is_not_overwritten_unless_forced(text, path):
     path.write_text(text)
     for kind in (None, *OURS):
-        with pytest.raises(InputError, match=r"notes\.txt: exists and .*; choose another name, or say --force"):
+        with pytest.raises(InputError, match=r"plan\.yaml: exists and .*; choose another name, or say --force"):
             must_take_file(path, kind)
     must_take_file(path, "plan", force=True)
     assert path.read_text() == text, "asking writes nothing"
-
-
-def test_an_empty_file_is_nobodys(tmp_path):
-    (tmp_path / "new").touch()
-    must_take_file(tmp_path / "new", "plan")
+    path.write_text("")
+    must_take_file(path, "plan")  # an empty file is nobody's
 
 
 @pytest.mark.parametrize("name", ["n" * 256, "é" * 128, "n" * 300 + "/plan.yaml", "n/" * 2500 + "x"])
-def test_a_name_that_no_file_can_have_is_refused_in_one_short_line(name, tmp_path):
+def test_a_name_that_no_file_can_have_is_refused_shortly(name, tmp_path):
     with pytest.raises(InputError, match="shorten it") as caught:
         must_take_file(tmp_path / name, "plan")
     assert len(str(caught.value)) < 250
+    fits = tmp_path / ("n" * 250 + ".yaml")
+    must_take_file(fits, "plan")
+    atomic_write(fits, "rlplan: 1\n")
+    assert [p.name for p in tmp_path.iterdir()] == [fits.name] and fits.read_text() == "rlplan: 1\n"
 
 
-def test_a_name_that_just_fits_is_written(tmp_path):
-    path = tmp_path / ("n" * 250 + ".yaml")
-    must_take_file(path, "plan")
-    atomic_write(path, "rlplan: 1\n")
-    assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_text() == "rlplan: 1\n"
-
-
-def test_a_full_disk_is_known_before_the_work_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_known_first_and_keeps_old_files(path, tmp_path):
     with full_disk(1000), pytest.raises(InputError, match=r"takes no new file .*; name another folder"):
-        must_take_file(tmp_path / "plan.yaml", "plan")
+        must_take_file(path, "plan")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_fills_while_a_file_is_written_leaves_the_old_one_and_says_to_make_room(tmp_path):
-    path = tmp_path / "plan.yaml"
     atomic_write(path, "old\n")
+    path.chmod(0o640)
     with full_disk(), pytest.raises(InputError, match=r"plan\.yaml: cannot be written: .*; make room"):
         atomic_write(path, "new\n")
-    assert [p.name for p in tmp_path.iterdir()] == ["plan.yaml"] and path.read_text() == "old\n"
+    with pytest.raises(UnicodeEncodeError):
+        atomic_write(path, "new \ud800\n")
+    assert list(tmp_path.iterdir()) == [path] and path.read_text() == "old\n"
+    atomic_write(path, "new\n")
+    assert path.read_text() == "new\n" and path.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_device_that_is_full_is_one_line():
@@ -117,16 +101,13 @@ def test_places_that_take_no_file_are_refused(target, message, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["/proc", "/proc/x", "{folder}/file", "{folder}/file/run", "n" * 300, "-"])
-def test_places_that_take_no_folder_are_refused(target, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError):
-        must_take_folder(Path(target.format(folder=tmp_path)))
-
-
-def test_a_folder_that_is_there_or_can_be_made_is_taken_and_nothing_is_made(tmp_path):
+def test_a_place_that_takes_no_folder_is_refused(target, tmp_path):
     for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
         must_take_folder(path)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError):
+        must_take_folder(Path(target.format(folder=tmp_path)))
 
 
 def test_a_link_to_a_file_that_is_ours_stays_a_link(tmp_path):

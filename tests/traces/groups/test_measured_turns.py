@@ -1,7 +1,5 @@
 """Seconds of turns: complete iterations, without waits and without planned switches."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlplan.plans.schema.sections.planned_group import GroupMember
@@ -14,7 +12,7 @@ from ...group_journals import journal_of
 MEMBER = GroupMember.model_validate(member())  # a switch takes 1 s
 
 
-def turns(*taken: tuple[str, float, float, int, bool, bool]) -> GroupTurns:
+def turns(*taken):
     """(phase, begun, end, arrival, switched, ended) of job a."""
     made = GroupTurns("g1", "multi_rate", (0, 1), arrivals={"a": 1})
     for phase, begun_s, end_s, arrival, switched, ended in taken:
@@ -22,7 +20,7 @@ def turns(*taken: tuple[str, float, float, int, bool, bool]) -> GroupTurns:
     return made
 
 
-def iteration(at_s: float, rollout_s: float, train_s: float, arrival: int = 1, switched: bool = False):
+def iteration(at_s, rollout_s, train_s, arrival=1, switched=False):
     """A rollout and a training, with a wait before each."""
     return (
         ("rollout", at_s, at_s + rollout_s, arrival, switched, True),
@@ -30,7 +28,7 @@ def iteration(at_s: float, rollout_s: float, train_s: float, arrival: int = 1, s
     )
 
 
-def test_waits_do_not_count_and_the_first_iterations_of_a_start_are_left_out():
+def test_waits_and_the_first_iterations_of_a_start_do_not_count():
     made = turns(
         *iteration(0, 9, 9), *iteration(200, 8, 8), *iteration(400, 6, 3), *iteration(600, 7, 4),
         *iteration(800, 9, 9, 2), *iteration(1000, 8, 8, 2), *iteration(1200, 5, 2, 2),
@@ -38,9 +36,11 @@ def test_waits_do_not_count_and_the_first_iterations_of_a_start_are_left_out():
     assert turn_seconds(made, {"a": MEMBER}) == {"a": [(6, 3), (7, 4), (5, 2)]}
 
 
-def test_a_switch_is_taken_off_but_never_more_than_half_of_the_turn():
+def test_a_switch_takes_at_most_half_of_its_turn():
     made = turns(*iteration(0, 9, 9), *iteration(200, 8, 8), *iteration(400, 6, 1.5, switched=True))
     assert turn_seconds(made, {"a": MEMBER})["a"] == [(5, 0.75)]
+    trains = member() | {"train": member()["train"] | {"switch_s": 0.25}}
+    assert turn_seconds(made, {"a": GroupMember.model_validate(trains)})["a"] == [(5, 1.25)]
 
 
 def test_a_turn_that_a_death_ended_belongs_to_no_iteration():
@@ -52,11 +52,11 @@ def test_a_turn_that_a_death_ended_belongs_to_no_iteration():
     assert turn_seconds(made, {"a": MEMBER})["a"] == [(6, 3)]
 
 
-def test_a_job_that_did_not_run_has_nothing_and_others_are_passed_over():
+def test_a_job_that_did_not_run_has_no_seconds():
     assert turn_seconds(turns(*iteration(0, 9, 9)), {"b": MEMBER}) == {"b": []}
 
 
-def test_the_seconds_of_a_simulated_group_are_found_again_whatever_waits_and_switches_there_were():
+def test_the_seconds_of_a_simulated_group_are_found_again():
     planned = groups_plan({"g1": group(["a", "b"])}).groups["g1"]
     made = journal_of("g1", planned, "first_come", {"a": (1.25, 1.0), "b": (1.0, 2.0)}, 60)
     found = turn_seconds(made, planned.jobs)
@@ -65,7 +65,7 @@ def test_the_seconds_of_a_simulated_group_are_found_again_whatever_waits_and_swi
     assert all(pair == (pytest.approx(60.0), pytest.approx(60.0)) for pair in found["b"])
 
 
-def test_the_parts_of_a_turn_are_added_up_and_its_pauses_are_not():
+def test_parts_of_a_turn_are_added_up_without_its_pauses():
     made = turns(*iteration(0, 9, 9), *iteration(200, 8, 8))
     parts = ((400, 404, (0, 1), False, False), (450, 455, (0, 1), True, False), (455, 457, (0, 1), False, True))
     for number, (begun_s, end_s, units, switched, ended) in enumerate(parts):
