@@ -1,10 +1,9 @@
 """Fabricated inputs: a heavy-tailed length trace, the profile of a small CPU machine, a job of 16 x 8."""
 
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
@@ -16,6 +15,7 @@ from rlplan.profiles.profile_schema import Lengths, Machine, Profile, RoundCheck
 CAP = 1024
 
 
+@cache
 def heavy_trace(
     prompts: int = 64, samples: int = 16, sigma: float = 1.3, icc: float = 0.6, seed: int = 0
 ) -> LengthTrace:
@@ -110,35 +110,10 @@ def small_job(rollout: dict[str, Any] | None = None, **changes: Any) -> Job:
     return Job.model_validate({**fields, **changes})
 
 
-@pytest.fixture
-def inputs() -> Inputs:
-    def file(name: str) -> InputFile:
-        return InputFile(path=name, sha256="0" * 64)
-
+def some_inputs() -> Inputs:
+    """Names of files that no test opens."""
     profile = ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured")
-    return Inputs(cluster=file("cluster.yaml"), job=file("job.yaml"), profile=profile, lengths=file("lengths.jsonl"))
-
-
-@pytest.fixture
-def make_trace() -> Callable[..., LengthTrace]:
-    return heavy_trace
-
-
-@pytest.fixture
-def make_profile() -> Callable[..., Profile]:
-    return small_profile
-
-
-@pytest.fixture
-def make_rollout() -> Callable[..., Rollout]:
-    return rollout
-
-
-@pytest.fixture
-def make_cluster() -> Callable[..., Cluster]:
-    return laptop
-
-
-@pytest.fixture
-def make_job() -> Callable[..., Job]:
-    return small_job
+    cluster, job, lengths = (
+        InputFile(path=name, sha256="0" * 64) for name in ("cluster.yaml", "job.yaml", "lengths.jsonl")
+    )
+    return Inputs(cluster=cluster, job=job, profile=profile, lengths=lengths)

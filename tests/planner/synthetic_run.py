@@ -4,15 +4,12 @@ writes a run (executor/records/run_record.py), so that what tuning finds can be 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.costs.draft_costs import DraftedCost
 from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, prompt_name
@@ -20,12 +17,10 @@ from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
 from rlplan.planner.simulate.run_draws import RunDraws
 from rlplan.planner.simulate.whole_run import round_spec
-from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
+from rlplan.planner.tune.executed_run import ExecutedRun, load_run
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.profile_schema import Profile
@@ -35,34 +30,19 @@ from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
 
 from ..profiles.drafts.counted import counts_of
-from .conftest import heavy_trace, laptop, small_job, small_profile
+from .conftest import heavy_trace, laptop, small_profile
+from .solutions import QUICK as QUICK
+from .solutions import eight_by_four, once, solution
 
-QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
 
-
-@cache
-def solved(
-    profile: Callable[[Profile], Profile] = lambda profile: profile, passes: Sequence[Pass] = QUICK, **options: Any
-) -> Documents:
+@once
+def solved(profile: Callable[[Profile], Profile] = lambda profile: profile, **options: Any) -> Documents:
     """A job of 8 x 4 on the small machine, which `profile` may change, with its plan; `options` go to the solver.
 
     Solved once for all tests, which change nothing in it.
     """
-
-    def file(name: str) -> InputFile:
-        return InputFile(path=name, sha256="0" * 64)
-
-    inputs = Inputs(
-        cluster=file("cluster.yaml"),
-        job=file("job.yaml"),
-        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured"),
-        lengths=file("lengths.jsonl"),
-    )
-    sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
-    job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
-    cluster, costs, trace = laptop(), profile(small_profile()), heavy_trace()
-    plan = solve(cluster, job, costs, trace, inputs, SolveOptions(passes=passes, **options)).plan
-    return Documents(plan, job, cluster, costs, trace, None)
+    costs = profile(small_profile())
+    return Documents(solution(profile=costs, **options).plan, eight_by_four(), laptop(), costs, heavy_trace(), None)
 
 
 def synthesize(
@@ -138,6 +118,14 @@ def synthesize(
     return folder
 
 
+def ran(
+    folder: Path, documents: Documents, profile: Profile | None = None, trace: LengthTrace | None = None, **how: Any
+) -> ExecutedRun:
+    """A run of the documents' plan, where costs and lengths are theirs unless others are given."""
+    truth = profile or documents.profile, trace or documents.trace
+    return load_run(synthesize(folder, documents.plan, documents.job, *truth, **how))
+
+
 def _counts(cost: DraftedCost) -> dict[str, Any]:
     """The event of a round whose drafts follow the costs' law, up to the plan's tokens."""
     drafts = cost.drafts
@@ -154,33 +142,20 @@ def _counts(cost: DraftedCost) -> dict[str, Any]:
     return {**event, "batches": batches, "steps": 1000, "by_source": {}, "index_bytes": 0, "history_bytes": 0}
 
 
-def slower(profile: Profile, decode: float = 1.0, train: float = 1.0, layouts: set[tuple[int, int]] | None = None):
-    """The profile with decode steps (of some layouts) and updates that take so many times as long."""
+def slower(profile: Profile, decode: float = 1.0, train: float = 1.0):
+    """The profile with decode steps and updates that take so many times as long."""
+
+    def times(factor: float, entry: Any, *names: str) -> dict[str, float]:
+        return {name: factor * getattr(entry, name) for name in names}
+
+    steps = ("step_s", "step_s_per_sequence", "step_s_per_kv_token")
+    steps += ("prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
     rollout = tuple(
-        r.model_copy(
-            update={
-                name: decode * getattr(r, name)
-                for name in (
-                    "step_s",
-                    "step_s_per_sequence",
-                    "step_s_per_kv_token",
-                    "prefill_s",
-                    "prefill_s_per_token",
-                    "prefill_s_per_token_squared",
-                )
-            }
-            | {"curve_s": tuple(decode * s for s in r.curve_s)}
-        )
-        if layouts is None or (r.tp, r.engines) in layouts
-        else r
+        r.model_copy(update=times(decode, r, *steps) | {"curve_s": tuple(decode * s for s in r.curve_s)})
         for r in profile.rollout
     )
     updates = tuple(
-        t.model_copy(
-            update={
-                name: train * getattr(t, name) for name in ("step_s", "step_s_per_token", "step_s_per_token_squared")
-            }
-        )
+        t.model_copy(update=times(train, t, "step_s", "step_s_per_token", "step_s_per_token_squared"))
         for t in profile.train
     )
     law = profile.train_law

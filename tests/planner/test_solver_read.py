@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,22 +11,20 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from rlplan.planner import solve as solving
-from rlplan.planner.solve_options import SolveOptions
+from rlplan.planner.choose.candidate_search import Pass
 from rlplan.plans.facts.solver_read import MEASURED_WITH, UNREAD, digest_of
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.algorithm import Algorithm
-from rlplan.plans.yaml.yaml_io import dump, loads
+from rlplan.plans.yaml.yaml_io import dump
 
-from .conftest import heavy_trace, laptop, small_job, small_profile
-from .synthetic_run import QUICK
+from .conftest import laptop, small_job, small_profile
+from .solutions import SMALL, solve_afresh
 
+REWARD = {"kind": "math", "workers": 1, "deadline_s": 2.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
 FULL = {
-    "reward": {
-        "kind": "math", "workers": 1, "deadline_s": 2.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5},
-    },
+    "reward": REWARD,
     "search": {
         "tp": [1, 2], "micro_batch_tokens": [2048, 4096], "hand_over": [0.5], "tail": [0.5],
         "drafts": {"tokens": [2], "acceptance": 0.6}, "cutoff_tokens": {"min": 2},
@@ -33,15 +32,8 @@ FULL = {
     "slo": {"step_p95_s": 1e6},
     "placement": {"train_pool": "learn"},
 }  # fmt: skip
-
-TOGETHER = {
-    **FULL,
-    "reward": [
-        FULL["reward"],
-        {"kind": "format", "name": "tags", "pattern": "<a>.*", "deadline_s": 2.0},
-    ],
-    "placement": None,
-}  # fmt: skip
+TAGS = {"kind": "format", "name": "tags", "pattern": "<a>.*", "deadline_s": 2.0}
+TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None}
 """Engines hand over only where trainers have no pool of their own; further parts of a reward have names."""
 
 
@@ -75,47 +67,39 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from models_in(part)
 
 
-@pytest.fixture
-def read(inputs, monkeypatch):
-    """(model, key) of all that one solve reads of the documents, which were validated before."""
-    sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
-    job, cluster, trace = small_job(sizes, **FULL), two_pools(), heavy_trace()
-    together, one_pool = small_job(sizes, **TOGETHER), laptop()
+@pytest.fixture(scope="module")
+def read() -> set[tuple[str, str]]:
+    """(model, key) of all that two solves read of the documents, which were validated before."""
     # An accelerator's memory is looked at where the profile knows what a trainer takes of it.
     trains = tuple(train.model_copy(update={"peak_bytes": 10**8}) for train in small_profile().train)
-    costs = small_profile(train=trains)
-    # It tells a reader what the job overrides, and decides nothing by it.
-    monkeypatch.setattr(Algorithm, "overrides", lambda self: ())
-    seen: set[tuple[str, str]] = set()
+    costs, seen = small_profile(train=trains), set()
 
     def recording(self: Strict, name: str) -> Any:
         seen.add((type(self).__name__, name))
         return object.__getattribute__(self, name)
 
-    with monkeypatch.context() as patch:
+    given = [(two_pools(), small_job(SMALL, **FULL)), (laptop(), small_job(SMALL, **TOGETHER))]
+    with pytest.MonkeyPatch.context() as patch:
+        # It tells a reader what the job overrides, and decides nothing by it.
+        patch.setattr(Algorithm, "overrides", lambda self: ())
         patch.setattr(Strict, "__getattribute__", recording)
-        options = SolveOptions(passes=QUICK[:1], prompts=64, for_any=True)
-        solving.solve(cluster, job, costs, trace, inputs, options)
-        solving.solve(one_pool, together, costs, trace, inputs, options)
+        for cluster, job in given:
+            solve_afresh(job, cluster=cluster, profile=costs, passes=(Pass(2, 1, math.inf),), prompts=64, for_any=True)
     return seen
 
 
-def test_the_solver_reads_each_key_of_a_job_that_makes_a_plan_stale_and_none_that_does_not(read):
-    found = {path: (model, key) for path, model, key in leaves(Job) if path != "rlplan_job"}
-    assert set(UNREAD["job"]) | set(MEASURED_WITH) <= {*found, *SECTIONS}, "keys that are no more"
-    within = {path for path in found if path.startswith(tuple(f"{section}." for section in SECTIONS))}
-    unread = {path for path in found if path in UNREAD["job"]} | within
-    assert not {path for path in unread if found[path] in read}, "the solver reads what is said to decide nothing"
-    rest = set(found) - unread - set(MEASURED_WITH)
+@pytest.mark.parametrize(
+    ("kind", "model", "measured", "sections"),
+    [("job", Job, set(MEASURED_WITH), SECTIONS), ("cluster", Cluster, set(), ())],
+)
+def test_the_solver_reads_all_keys_but_those_that_decide_nothing(kind, model, measured, sections, read):
+    found = {path: (owner, key) for path, owner, key in leaves(model) if path != f"rlplan_{kind}"}
+    assert set(UNREAD[kind]) | measured <= {*found, *sections}, "keys that are no more"
+    within = tuple(f"{section}." for section in sections)
+    unread = {path for path in found if path in UNREAD[kind] or path.startswith(within)}
+    assert unread and not {path for path in unread if found[path] in read}, "said to decide nothing"
+    rest = set(found) - unread - measured
     assert sorted(path for path in rest if found[path] not in read) == [], "nothing reads it: say so in UNREAD"
-
-
-def test_the_solver_reads_each_key_of_a_cluster_that_makes_a_plan_stale_and_none_that_does_not(read):
-    found = {path: (model, key) for path, model, key in leaves(Cluster) if path != "rlplan_cluster"}
-    unread = {path for path in found if path in UNREAD["cluster"]}
-    assert len(unread) == 2, sorted(found)
-    assert not {path for path in unread if found[path] in read}
-    assert sorted(path for path in set(found) - unread if found[path] not in read) == []
 
 
 def with_value(value: Any, path: list[str], new: Any) -> Any:
@@ -152,39 +136,33 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+READ: dict[str, dict[str, Any]] = {
+    "job": {"rollout.temperature": 0.7, "search.tp": [1], "algorithm.mask_truncated": True},
+    "cluster": {
+        "pools.*.nodes": 2, "pools.*.usd_per_node_hour": 9.0,
+        "links": [{"pools": ["main", "main"], "stream_bytes_per_s": 1e9}],
+    },
+    "profile": {"model_parameters": 7, "reward.per_sample_s": 1.0},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", CHANGES)
-def test_the_digest_stays_as_keys_change_that_the_solver_does_not_read_and_changes_with_any_other(kind):
-    document, others = CHANGES[kind]
-    assert set(others) == set(UNREAD[kind])
-    value = document.model_dump(mode="json")
-    before = digest_of(kind, dump(document))
-    for path, new in others.items():
+def test_a_digest_changes_with_keys_that_the_solver_reads_alone(kind):
+    document, unread = CHANGES[kind]
+    assert set(unread) == set(UNREAD[kind])
+    value, before = document.model_dump(mode="json"), digest_of(kind, dump(document))
+    for path, new in {**unread, **READ[kind]}.items():
         changed = type(document).model_validate(with_value(value, path.split("."), new))
         assert changed != document, path
-        assert digest_of(kind, dump(changed)) == before, path
-    read = {
-        "job": [("rollout.temperature", 0.7), ("search.tp", [1]), ("algorithm.mask_truncated", True)],
-        "cluster": [
-            ("pools.*.nodes", 2),
-            ("pools.*.usd_per_node_hour", 9.0),
-            ("links", [{"pools": ["main", "main"], "stream_bytes_per_s": 1e9}]),
-        ],
-        "profile": [("model_parameters", 7), ("reward.per_sample_s", 1.0)],
-    }[kind]
-    for path, new in read:
-        changed = type(document).model_validate(with_value(value, path.split("."), new))
-        assert digest_of(kind, dump(changed)) != before, path
+        assert (digest_of(kind, dump(changed)) == before) == (path in unread), path
 
 
-def test_a_cluster_that_names_no_network_has_the_digest_that_it_had_before_the_solver_read_any():
-    cluster = Path(__file__).parents[2] / "plans" / "examples" / "math-32b" / "cluster.yaml"
-    assert digest_of("cluster", cluster.read_text()) == "a973dcc64a685527"
-
-
-def test_a_comment_the_order_of_keys_and_a_default_that_is_written_out_are_no_change():
+def test_comments_order_and_written_defaults_change_no_digest():
     text = dump(small_job())
     before = digest_of("job", text)
-    assert digest_of("job", "# ours\n" + text) == before
-    assert digest_of("job", text.replace("slo:", "# limits\nslo:")) == before
-    lines = dump(small_job(slo={"step_p95_s": None}))
-    assert loads(lines, Job) == small_job() and digest_of("job", lines) == before
+    name = "name: toy\n"
+    assert digest_of("job", "# ours\n" + text.replace(name, "", 1).replace("slo:", "# limits\nslo:") + name) == before
+    assert digest_of("job", dump(small_job(slo={"step_p95_s": None}))) == before
+    # Of before the solver read any network: without one it is as it was.
+    cluster = Path(__file__).parents[2] / "plans" / "examples" / "math-32b" / "cluster.yaml"
+    assert digest_of("cluster", cluster.read_text()) == "a973dcc64a685527"

@@ -1,6 +1,5 @@
 """The integer program against trying everything, its limits, its ties, and what it says when nothing is left."""
 
-import dataclasses
 import itertools
 import math
 import random
@@ -60,40 +59,25 @@ def limits(**changes) -> Limits:
 def instances(draw):
     seconds = st.lists(st.floats(1.0, 9.0), min_size=2, max_size=2)
     share = st.floats(0.0, 0.12)
+
+    def drawn(key: ShortKey | LongKey, more_s: float, **changes) -> Column:
+        if key.deferral == FREE:
+            changes |= {"excess_tokens": draw(st.floats(-3000, 0)), "excess_error": draw(st.floats(0, 200))}
+        return column(key, [s + more_s for s in draw(seconds)], slow=(draw(share), draw(share)), **changes)
+
     shorts, longs = [], []
     for law in (SYNC, FREE, TIGHT):
         for layout, issue in itertools.product((A, B), range(draw(st.integers(0, 2)))):
             key = ShortKey(law.mode, 16 + 4 * issue, 10 if law == FREE else 8, law.cutoff_tokens, layout)
-            biased = law == FREE
-            shorts.append(
-                column(
-                    key,
-                    draw(seconds),
-                    moved=draw(st.floats(0.5, 12.0)) if law in NEEDS_LONG else 0.0,
-                    excess_tokens=draw(st.floats(-3000, 0)) if biased else 0.0,
-                    excess_error=draw(st.floats(0, 200)) if biased else 0.0,
-                    slow=(draw(share), draw(share)),
-                )
-            )
-            if key.deferral != law:
-                shorts.pop()
+            if key.deferral == law:
+                shorts.append(drawn(key, 0.0, moved=draw(st.floats(0.5, 12.0)) if law in NEEDS_LONG else 0.0))
         if law in NEEDS_LONG:
             for layout, copies in itertools.product((A, B), range(1, 1 + draw(st.integers(1, 2)))):
-                longs.append(
-                    column(
-                        LongKey(law, copies, layout),
-                        [s + 4 for s in draw(seconds)],
-                        excess_tokens=draw(st.floats(-3000, 0)) if law == FREE else 0.0,
-                        excess_error=draw(st.floats(0, 200)) if law == FREE else 0.0,
-                        slow=(draw(share), draw(share)),
-                    )
-                )
+                longs.append(drawn(LongKey(law, copies, layout), 4.0))
     assume(shorts)
-    memory = draw(st.sampled_from([20, 10, 8]))
-    budget = draw(st.sampled_from([math.inf, 0.3, 0.0]))
     bounds = limits(
-        host_memory_bytes=memory * 10**9,
-        bias_budget=budget,
+        host_memory_bytes=draw(st.sampled_from([20, 10, 8])) * 10**9,
+        bias_budget=draw(st.sampled_from([math.inf, 0.3, 0.0])),
         slo=draw(st.booleans()),
         sharding=draw(st.sampled_from([(0, 0), (0, 1)])),
         reshard_s=draw(st.sampled_from([0.0, 0.7])),
@@ -109,25 +93,33 @@ def instances(draw):
     return shorts, longs, bounds
 
 
-def brute_force(shorts: list[Column], longs: list[Column], bounds: Limits) -> Cycle | None:
-    cycles = [c for c in all_cycles(shorts, longs, NEEDS_LONG, bounds, every_train=True) if not c.violations(bounds)]
-    return min(cycles, key=lambda c: c.cost(bounds), default=None)
-
-
-@settings(max_examples=80, deadline=None)
-@given(instance=instances())
-def test_the_program_finds_what_trying_everything_finds(instance) -> None:
+def finds_the_best(instance) -> None:
+    """What trying everything finds."""
     shorts, longs, bounds = instance
-    best = brute_force(shorts, longs, bounds)
-    if best is None:
+    cycles = all_cycles(shorts, longs, NEEDS_LONG, bounds, every_train=True)
+    costs = [cycle.cost(bounds) for cycle in cycles if not cycle.violations(bounds)]
+    if not costs:
         with pytest.raises(Infeasible):
             solve_program(shorts, longs, NEEDS_LONG, bounds, P)
         return
     solution = solve_program(shorts, longs, NEEDS_LONG, bounds, P)
-    assert solution.objective == pytest.approx(best.cost(bounds), rel=1e-5)
+    assert solution.objective == pytest.approx(min(costs), rel=1e-5)
     assert solution.cycle.violations(bounds) == []
     assert solution.optimal and solution.gap <= 1e-6
     assert solution.bound == pytest.approx(solution.objective, rel=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(instance=instances())
+def test_the_program_finds_what_trying_everything_finds(instance) -> None:
+    finds_the_best(instance)
+
+
+@pytest.mark.search
+@settings(max_examples=1000, deadline=None)
+@given(instance=instances())
+def test_the_program_finds_the_best_of_many_more(instance) -> None:
+    finds_the_best(instance)
 
 
 def test_rates_balance_the_queue_and_train_one_sample() -> None:
@@ -142,24 +134,27 @@ def test_rates_balance_the_queue_and_train_one_sample() -> None:
     assert cycle.long_share() == pytest.approx(6 / 22)
 
 
+def best(shorts: list[Column], longs: list[Column], **changes) -> Cycle:
+    return solve_program(shorts, longs, NEEDS_LONG, limits(**changes), P).cycle
+
+
+EXACT = ShortKey("exact", 20, 8, 100, A)
+
+
 def test_memory_for_two_engine_sets_couples_the_layouts() -> None:
-    shorts = [
-        column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0),
-        column(ShortKey("exact", 20, 8, 100, B), [2.0], moved=4.0),
-    ]
+    shorts = [column(EXACT, [1.0]), column(EXACT._replace(layout=B), [2.0])]
     longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
-    both = solve_program(shorts, longs, NEEDS_LONG, limits(), P).cycle
+    # A set of A takes 8 GB, one of B takes 9 GB.
+    both, one = (best(shorts, longs, host_memory_bytes=size * 10**9) for size in (17, 16))
     assert (both.short.layout, both.long.layout) == (A, B)
-    one = solve_program(shorts, longs, NEEDS_LONG, limits(host_memory_bytes=16 * 10**9), P).cycle
     assert one.short.layout == one.long.layout
 
 
 def test_each_kind_of_round_has_its_own_update_unless_resharding_costs_more() -> None:
-    short = column(ShortKey("exact", 20, 8, 100, A), [1.0, 1.4], moved=4.0)
-    long = column(LongKey(TIGHT, 1, A), [9.0, 5.0])
+    short, long = column(EXACT, [1.0, 1.4]), column(LongKey(TIGHT, 1, A), [9.0, 5.0])
 
     def trains(**changes) -> tuple[int, int]:
-        cycle = solve_program([short], [long], NEEDS_LONG, limits(**changes), P).cycle
+        cycle = best([short], [long], **changes)
         return cycle.train, cycle.long_train
 
     assert trains() == (0, 1)
@@ -170,27 +165,21 @@ def test_each_kind_of_round_has_its_own_update_unless_resharding_costs_more() ->
 
 
 def test_changing_engines_is_paid_for_by_the_long_round() -> None:
-    short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
     longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
-
-    def solution(switch_s: float) -> Cycle:
-        return solve_program([short], longs, NEEDS_LONG, limits(layout_switch_s=switch_s), P).cycle
-
-    assert solution(1.9).long.layout == B
-    assert solution(1.9).switch_s == pytest.approx(3.8)
-    assert solution(2.1).long.layout == A
+    cheap, dear = (best([column(EXACT, [1.0])], longs, layout_switch_s=switch_s) for switch_s in (1.9, 2.1))
+    assert cheap.long.layout == B and cheap.switch_s == pytest.approx(3.8)
+    assert dear.long.layout == A
 
 
-def test_for_usd_a_slower_plan_on_fewer_nodes_wins_when_it_is_cheaper() -> None:
+def test_for_usd_a_slower_plan_on_fewer_nodes_wins() -> None:
     wide = column(ShortKey("sync", 16, 8, None, A), [4.0], moved=0.0)
     narrow = column(ShortKey("sync", 16, 8, None, B), [7.0], moved=0.0)
 
-    def solution(objective: str):
-        bounds = limits(objective=objective, nodes={A: 2, B: 1}, usd_per_node_s=0.01)
-        return solve_program([wide, narrow], [], set(), bounds, P)
-
-    assert solution("seconds").cycle.short.layout == A
-    cheap = solution("usd")
+    fast, cheap = (
+        solve_program([wide, narrow], [], set(), limits(objective=each, nodes={A: 2, B: 1}, usd_per_node_s=0.01), P)
+        for each in ("seconds", "usd")
+    )
+    assert fast.cycle.short.layout == A
     assert cheap.cycle.short.layout == B
     assert cheap.objective == pytest.approx(7.0 / 128 * 0.01)
     assert cheap.gap == 0 and cheap.bound == pytest.approx(cheap.objective)
@@ -202,22 +191,16 @@ def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
     long = column(LongKey(FREE, 1, A), [1.5])
     sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0)
 
-    def mode(budget: float) -> str:
-        return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.deferral.mode
-
     # 4 short rounds a long one: a ratio of 0.92, with 1.645 x 0.008 against it.
-    assert mode(0.095) == "race"
-    assert mode(0.09) == "sync"
-    assert mode(0.0) == "sync"
+    chosen = [best([race, sync], [long], bias_budget=budget).short.deferral.mode for budget in (0.095, 0.09, 0.0)]
+    assert chosen == ["race", "sync", "sync"]
 
 
 def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
-    exact = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
-    long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
-    sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0, slow=(0.02,))
-    free = solve_program([exact, sync], [long], NEEDS_LONG, limits(), P).cycle
+    exact, long = column(EXACT, [1.0]), column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
+    sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0, slow=(0.05,))
+    free, bound = (best([exact, sync], [long], slo=slo) for slo in (False, True))
     assert free.short.deferral.mode == "exact" and free.long_share() == pytest.approx(0.2)
-    bound = solve_program([exact, sync], [long], NEEDS_LONG, limits(slo=True), P).cycle
     assert bound.short.deferral.mode == "sync"
 
 
@@ -234,14 +217,22 @@ def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
 def test_infeasibility_names_the_limit_that_binds() -> None:
     race = column(ShortKey("race", 20, 10, None, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
     long = column(LongKey(FREE, 1, A), [1.5])
-    with pytest.raises(Infeasible, match="bias budget"):
-        solve_program([race], [long], NEEDS_LONG, limits(bias_budget=0.1), P)
-    with pytest.raises(Infeasible, match=r"slo\.step_p95_s"):
-        solve_program([race], [long], NEEDS_LONG, limits(slo=True), P)
-    with pytest.raises(Infeasible, match="memory"):
-        solve_program([race], [long], NEEDS_LONG, limits(host_memory_bytes=10**9), P)
-    with pytest.raises(Infeasible, match="at once"):
-        solve_program([race], [long], NEEDS_LONG, limits(slo=True, bias_budget=0.1), P)
+    for words, changes in (
+        ("bias budget", {"bias_budget": 0.1}),
+        (r"slo\.step_p95_s", {"slo": True}),
+        ("memory", {"host_memory_bytes": 10**9}),
+        ("at once", {"slo": True, "bias_budget": 0.1}),
+    ):
+        with pytest.raises(Infeasible, match=words):
+            best([race], [long], **changes)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_dynamic_sampling_is_blamed_for_empty_rounds_only_where_it_is_on(dynamic) -> None:
+    empty = column(ShortKey("sync", SYNC.prompts, SYNC.samples, None, A), [1.0], groups=0.0)
+    with pytest.raises(Infeasible) as error:
+        solve_program([empty], [], NEEDS_LONG, limits(), P, dynamic_sampling=dynamic)
+    assert ("algorithm.dynamic_sampling" in str(error.value)) is dynamic
 
 
 def test_bias_is_the_weighted_excess_over_the_mean() -> None:
@@ -250,7 +241,6 @@ def test_bias_is_the_weighted_excess_over_the_mean() -> None:
     # Per cycle of 4 short rounds and a long one: 4 x -640 - 1280 tokens over 5 x 128 samples of mean 50.
     expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
     assert Cycle(short, long, 0, 0).length_ratio(limits()) == pytest.approx(expected)
-    assert dataclasses.replace(short, excess_tokens=0.0).excess_tokens == 0.0
 
 
 def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:

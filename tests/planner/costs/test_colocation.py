@@ -1,80 +1,56 @@
-"""Engines and trainers that share GPUs pay for their turns in every step, whichever layouts follow each other."""
+"""Engines and trainers on the same GPUs pay for their turns; on pools of their own, for the way of the weights."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 
-from rlplan.planner.costs.colocation import (
-    HOST_COPY_BYTES_PER_S,
-    LINK_ERROR,
-    MAP_BYTES_PER_S,
-    host_bytes_per_s,
-    sleep_and_wake_s,
-    staging_s,
-    trained_parameters,
-    turns_text,
-)
-from rlplan.planner.costs.decode_costs import decode_cost, engines_of
-from rlplan.planner.costs.host_memory import trainers_on_host
-from rlplan.planner.costs.job_pools import JobPools, NodesTaken
+from rlplan.executor.weights.by_broadcast import BUCKET_BYTES
+from rlplan.planner.costs import colocation, host_memory
+from rlplan.planner.costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, staging_s, trained_parameters, turns_text
+from rlplan.planner.costs.decode_costs import decode_cost, engines_of, layout_cost
+from rlplan.planner.costs.job_pools import JobPools, NodesTaken, job_pools
 from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
-from rlplan.planner.explain import cost_error, predictions
+from rlplan.planner.explain import cost_error
+from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.laws.sync_law import Networks, transfer_s
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
 
 from ...profiles.public_laws import update_layout
-from ..conftest import small_profile
+from ..conftest import laptop, small_profile
 from ..gpu_run import solved_on_gpus
-from .test_memory_table import gpu_pool
+from .test_memory_table import BF16, at, gpu_pool
+
+PROFILE = library_profile("H100", "Qwen2.5-32B")
+LINK = colocation.host_bytes_per_s(GPUS["H100"])
+FOUR_OF_8 = EngineLayout(8, 4)
 
 
-@pytest.mark.parametrize(("gb", "measured_s"), [(61, 2.8), (61, 2.9), (59, 5.9), (59, 5.4)])
-def test_the_law_is_within_a_factor_of_one_point_six_of_what_sleep_mode_took(gb, measured_s):
-    priced_s = gb * 1e9 / host_bytes_per_s(GPUS["A100"])
-    assert 1 / 1.6 < priced_s / measured_s < 1.6
+def test_rates_of_sleep_are_near_what_was_measured():
+    level_1 = colocation.host_bytes_per_s(GPUS["A100"])
+    assert 1 / 1.6 < 61e9 / level_1 / 2.8 < 1.6 and 1 / 1.6 < 59e9 / level_1 / 5.9 < 1.6
+    gib_per_s = MAP_BYTES_PER_S / 2**30
+    assert 1 / 1.4 < 32.13 / gib_per_s / 0.12 < 1.4 and 1 / 1.4 < 47.40 / gib_per_s / 0.31 < 1.4
 
 
-def test_a_weight_transfer_on_shared_gpus_holds_the_sleep_and_wake_of_the_engines():
-    profile = library_profile("H100", "Qwen2.5-32B")
-    for entry in profile.rollout:
-        cost, turns_s = decode_cost(profile, entry), sleep_and_wake_s(profile, entry.tp)
-        assert cost.sync_s == pytest.approx(entry.sync.p50 + turns_s) and turns_s > 0.1
-
-
-def test_sleep_of_level_2_frees_an_engines_share_of_a_gpu_and_takes_it_again_and_moves_nothing_to_the_host():
-    profile = library_profile("H100", "Qwen2.5-32B")
-    for tp in (2, 4, 8):
-        assert sleep_and_wake_s(profile, tp) == pytest.approx(2 * 0.9 * 80e9 / MAP_BYTES_PER_S)
-    pool = gpu_pool().pools["main"]
-    bars = memory_table(
-        profile, JobPools(pool), 2, NodesTaken(8), [(engines_of(profile, EngineLayout(4, 16)), update_layout(64))]
-    )
-    assert not any("engine_weights" in bar.holds_bytes for bar in bars if bar.place == "host")
-
-
-@pytest.mark.parametrize(("gib", "measured_s"), [(32.13, 0.12), (47.40, 0.31)])
-def test_the_rate_of_sleep_is_within_a_factor_of_one_point_four_of_what_level_2_took(gib, measured_s):
-    assert 1 / 1.4 < gib * 2**30 / MAP_BYTES_PER_S / measured_s < 1.4
-
-
-def test_what_was_measured_and_what_does_not_sleep_is_not_charged():
-    profile = small_profile()
-    assert sleep_and_wake_s(profile, 1) == 0.0
-    assert decode_cost(profile, profile.rollout[0]).sync_s == profile.rollout[0].sync.p50
-    measured = library_profile("H100", "Qwen2.5-32B").model_copy(update={"provenance": "measured"})
-    assert sleep_and_wake_s(measured, 8) == 0.0
+def test_a_weight_transfer_holds_what_engines_take_to_sleep_and_wake():
+    for entry in PROFILE.rollout:
+        turns_s = sleep_and_wake_s(PROFILE, entry.tp)
+        assert turns_s == pytest.approx(2 * 0.9 * 80e9 / MAP_BYTES_PER_S), "all of an engine's share, twice"
+        assert decode_cost(PROFILE, entry).sync_s == pytest.approx(entry.sync.p50 + turns_s)
+    cpu = small_profile()
+    assert sleep_and_wake_s(cpu, 1) == 0.0 and decode_cost(cpu, cpu.rollout[0]).sync_s == cpu.rollout[0].sync.p50
+    assert sleep_and_wake_s(PROFILE.model_copy(update={"provenance": "measured"}), 8) == 0.0, "not measured"
 
 
 def test_turns_that_were_measured_are_charged_as_they_were():
-    shipped = library_profile("H100", "Qwen2.5-32B")
     update = update_layout(64)
     entry = small_profile().train[0].model_copy(update={"moves_s": 0.7, **update.model_dump()})
-    rollout = tuple(each.model_copy(update={"sleep_s": 0.25, "wake_s": 0.5}) for each in shipped.rollout)
-    measured = shipped.model_copy(update={"provenance": "measured", "rollout": rollout, "train": (entry,)})
+    rollout = tuple(each.model_copy(update={"sleep_s": 0.25, "wake_s": 0.5}) for each in PROFILE.rollout)
+    measured = PROFILE.model_copy(update={"provenance": "measured", "rollout": rollout, "train": (entry,)})
     assert sleep_and_wake_s(measured, 8) == 0.75
     of_eight = next(each for each in measured.rollout if each.tp == 8)
     assert decode_cost(measured, of_eight).sync_s == pytest.approx(of_eight.sync.p50 + 0.75)
@@ -82,13 +58,11 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     assert turns_text(measured, [(8, update)]) == (
         "engines sleep and wake in 0.75 s of each step, optimizer states leave the GPUs and come back in 0.7 s"
     )
-    assert turns_text(measured.model_copy(update={"rollout": shipped.rollout}), [(8, update)]) is None
+    assert turns_text(measured.model_copy(update={"rollout": PROFILE.rollout}), [(8, update)]) is None
 
 
 @pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])
-def test_states_that_do_not_fit_beside_engines_and_offloaded_moments_cost_their_way_over_the_host_link(
-    ranks, stays, stays_offloaded
-):
+def test_states_that_leave_the_gpu_pay_the_host_link(ranks, stays, stays_offloaded):
     """Of 12 bytes of a parameter's states, those that fit into the 4 GB that engines leave of a GPU stay."""
     profile = library_profile("H100", "Qwen2.5-7B")
     physics, link, share = physics_of(profile.train_law), 0.47 * 64e9, 7.615617e9 / ranks  # of PCIe 5
@@ -106,53 +80,161 @@ def test_states_that_do_not_fit_beside_engines_and_offloaded_moments_cost_their_
     assert seconds[1] - seconds[0] == pytest.approx(more_s, rel=1e-3, abs=1e-9)
 
 
-def test_states_that_move_over_the_host_link_have_an_error_of_their_own():
-    documents = solved_on_gpus()
-    profile = documents.profile
+def test_seconds_on_the_host_link_have_an_error_of_their_own():
+    profile = solved_on_gpus().profile
     cost = train_cost_in(profile, update_layout(8, offload=True))
-    stays = dataclasses.replace(cost, host_link_s=0.0)
-    law_off_s = cost_error._train_off_s(profile, stays, cost.step_s)
+    law_off_s = cost_error._train_off_s(profile, dataclasses.replace(cost, host_link_s=0.0), cost.step_s)
     assert law_off_s == pytest.approx(cost.step_s * cost_error.update_error(profile, cost))
     only_moves = cost_error._train_off_s(profile, cost, cost.host_link_s)
-    assert only_moves == pytest.approx(LINK_ERROR * cost.host_link_s) and cost.host_link_s > 0
+    assert only_moves == pytest.approx(colocation.LINK_ERROR * cost.host_link_s) and cost.host_link_s > 0
 
 
-def test_a_plan_on_gpus_pays_for_turns_with_one_layout_and_says_so():
+def test_a_plan_on_gpus_says_what_turns_and_checkpoints_take():
     documents = solved_on_gpus()
-    planned, predicted = documents.plan.job, documents.plan.predicted
-    tp = planned.rounds.short.rollout.tp
-    (entry,) = [e for e in documents.profile.rollout if e.tp == tp]
-    turns_s = sleep_and_wake_s(documents.profile, tp)
+    planned, predicted, profile = documents.plan.job, documents.plan.predicted, documents.profile
+    tp, layout = planned.rounds.short.rollout.tp, planned.rounds.short.train
+    (entry,) = [e for e in profile.rollout if e.tp == tp]
+    turns_s = sleep_and_wake_s(profile, tp)
     assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50 + turns_s)
     assert f"engines sleep and wake in {turns_s:.2g} s of each step" in planned.why["colocation"]
+    taken = predicted.checkpoint
+    assert taken.bytes == pytest.approx(12 * profile.model_parameters)
+    assert taken.rank_bytes == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-4)
+    assert taken.stood_s == pytest.approx(staging_s(profile, layout), rel=1e-4)
 
 
-def test_a_checkpoint_stops_training_for_the_way_of_a_ranks_states_to_host_memory():
-    profile = library_profile("H100", "Qwen2.5-32B")
-    link = host_bytes_per_s(GPUS["H100"])
-    share = 32.76e9 / 64
-    assert staging_s(profile, update_layout(64)) == pytest.approx(12 * share / link, rel=1e-3)
+def test_a_checkpoint_stops_training_while_ranks_copy_their_states():
+    share, copy = 32.76e9 / 64, colocation.HOST_COPY_BYTES_PER_S
+    assert staging_s(PROFILE, update_layout(64)) == pytest.approx(12 * share / LINK, rel=1e-3)
     # Offloaded moments are in host memory already, and are copied there: the update would change them.
-    offloaded_s = staging_s(profile, update_layout(64, offload=True))
-    assert offloaded_s == pytest.approx(share * (4 / link + 8 / HOST_COPY_BYTES_PER_S), rel=1e-3)
-    on_cpu = small_profile(model_parameters=10**9)
-    assert staging_s(on_cpu, update_layout(2)) == pytest.approx(6e9 / HOST_COPY_BYTES_PER_S)
+    offloaded_s = staging_s(PROFILE, update_layout(64, offload=True))
+    assert offloaded_s == pytest.approx(share * (4 / LINK + 8 / copy), rel=1e-3)
+    assert staging_s(small_profile(model_parameters=10**9), update_layout(2)) == pytest.approx(6e9 / copy)
+    # Each tensor-parallel rank holds the embedding.
+    layout = update_layout(8, tp=8)
+    held = host_memory.trainers_on_host(PROFILE, gpu_pool().pools["main"], 2, layout, 8, "train")["checkpoint_copy"]
+    rank_parameters = trained_parameters(PROFILE, layout)
+    assert held == pytest.approx(8 * 12 * rank_parameters)
+    assert rank_parameters > 1.1 * PROFILE.model_parameters / 64
+    assert staging_s(PROFILE, layout) == pytest.approx(12 * rank_parameters / LINK)
 
 
-def test_a_plan_says_what_a_checkpoint_takes():
-    documents = solved_on_gpus()
-    planned, taken = documents.plan.job, documents.plan.predicted.checkpoint
-    layout, parameters = planned.rounds.short.train, documents.profile.model_parameters
-    assert taken.bytes == pytest.approx(12 * parameters)
-    assert taken.rank_bytes == pytest.approx(12 * trained_parameters(documents.profile, layout), rel=1e-4)
-    assert taken.stood_s == pytest.approx(staging_s(documents.profile, layout), rel=1e-4)
+# -- pools of their own ------------------------------------------------------------------------------------------------
 
 
-def test_ranks_copy_for_a_checkpoint_what_the_host_table_holds_embeddings_of_tensor_ranks_included():
-    profile, layout = library_profile("H100", "Qwen2.5-32B"), update_layout(8, tp=8)
-    held = trainers_on_host(profile, gpu_pool().pools["main"], 2, layout, 8, "train")["checkpoint_copy"]
-    cost = train_cost_in(profile, layout)
-    taken = predictions._checkpoint(profile, [SimpleNamespace(train=cost)])
-    assert 8 * taken.rank_bytes == pytest.approx(held)
-    assert taken.rank_bytes > 1.1 * taken.bytes / 64
-    assert taken.stood_s == pytest.approx(taken.rank_bytes / host_bytes_per_s(GPUS["H100"]))
+def two_pools(between: float | None = None, within: float | None = None, nodes: int = 4, cpu: bool = False) -> Cluster:
+    """Pools `main` of `nodes` nodes and `learn` of four, of eight H100s each, or of two cores."""
+    pool = (laptop(nodes=nodes) if cpu else gpu_pool(nodes)).pools["main"]
+    rates = ((["main", "learn"], between), (["main", "main"], within))
+    links = [{"pools": pools, "stream_bytes_per_s": rate} for pools, rate in rates if rate is not None]
+    pools = {"main": pool, "learn": pool.model_copy(update={"nodes": 4})}
+    fields = {name: each.model_dump(mode="json") for name, each in pools.items()}
+    return Cluster.model_validate({"rlplan_cluster": 1, "name": "two", "pools": fields, "links": links})
+
+
+def apart(*rates, **options) -> JobPools:
+    return job_pools(two_pools(*rates, **options), "main", "learn")
+
+
+def test_engines_and_trainers_apart_neither_sleep_nor_move_states():
+    layout = update_layout(32)
+    for entry in PROFILE.rollout:
+        assert sleep_and_wake_s(PROFILE, entry.tp) > 0
+        cost = decode_cost(PROFILE, entry, pools=apart())
+        assert cost.sync_s == entry.sync.p50 == cost.sync_beside(layout) and cost.turns_s == 0.0
+        for pools in (None, job_pools(gpu_pool(8), "main", None)):
+            shared = decode_cost(PROFILE, entry, pools=pools)
+            assert shared == decode_cost(PROFILE, entry) and shared.travel is None, "without links"
+            assert shared.sync_beside(layout) == shared.sync_s
+    turns, own = train_cost_in(PROFILE, layout), train_cost_in(PROFILE, layout, apart=True)
+    assert turns.step_s - own.step_s == pytest.approx(colocation.state_moves_s(PROFILE, layout))
+    assert own.step_s < turns.step_s
+    assert dataclasses.replace(own, step_s=turns.step_s, host_link_s=turns.host_link_s) == turns
+
+
+def test_each_pool_has_bars_and_nothing_of_a_trainer_leaves_its_gpu():
+    kinds = [(engines_of(PROFILE, FOUR_OF_8), update_layout(32))]
+    bars = memory_table(PROFILE, apart(), BF16, NodesTaken(4, 4), kinds)
+    assert {bar.side for bar in bars} == {"engines", "trainers"}
+    for bar in bars:
+        held = " ".join(bar.holds_bytes)
+        assert ("engine" in held) <= (bar.side == "engines") and ("trainer" in held) <= (bar.side == "trainers")
+    turns = memory_table(PROFILE, JobPools(apart().rollout), BF16, NodesTaken(4), kinds)
+    assert at(turns, "host", "rollout").holds_bytes["trainer_optimizer"] > 50e9, "beside engines it leaves the GPU"
+    assert not any("trainer_optimizer" in bar.holds_bytes for bar in bars if bar.place == "host")
+    assert at(bars, "device", "train").needed_bytes == at(turns, "device", "train").needed_bytes
+
+
+def test_a_node_holds_buckets_of_travelling_weights_and_not_the_model():
+    assert host_memory.BUCKET_BYTES == BUCKET_BYTES
+    embedding = 2 * 152064 * 5120  # Qwen2.5-32B: its largest tensor is larger than a bucket
+    assert host_memory.weights_under_way(PROFILE, 2, "both") == 3 * embedding
+    assert host_memory.weights_under_way(PROFILE, 2, "trainers") == embedding
+    unknown = small_profile()
+    assert host_memory.weights_under_way(unknown, 4, "both") == 4 * unknown.model_parameters, "as by a file"
+
+
+def test_a_transfer_waits_for_a_slow_link_alone():
+    entry = next(entry for entry in PROFILE.rollout if entry.tp == 8)
+
+    def seconds(*rates: float) -> float:
+        return layout_cost(PROFILE, FOUR_OF_8, apart(*rates)).sync_beside(update_layout(32))
+
+    assert seconds(1e12) == pytest.approx(entry.sync.p50)
+    # One copy along the chain of NCCL, one trainer rank after another, whatever the numbers of ranks and nodes.
+    chain = transfer_s(entry.sync.p50, 2 * PROFILE.model_parameters / 1e9, 771)
+    assert seconds(1e9) == seconds(1e9, 25e9) == pytest.approx(chain, rel=1e-3) and chain > 3 * entry.sync.p50
+    assert seconds(1e12, 1e9) == pytest.approx(chain, rel=1e-3), "the nodes of engines pass it on"
+
+
+ON_HOST = apart(1e9, 25e9, nodes=8, cpu=True)
+ON_GPUS = dataclasses.replace(job_pools(gpu_pool(8), "main", None), networks=Networks(within=1e9))
+
+
+@pytest.mark.parametrize(
+    ("pools", "engines", "ranks", "relay", "expected_s"),
+    [
+        (ON_HOST, EngineLayout(1, 2), 8, False, 64 / 2),  # two engines of one core are on one node
+        (ON_HOST, EngineLayout(1, 2), 8, True, 64 / 2),
+        (ON_HOST, EngineLayout(1, 16), 8, False, 4 * 64 / 8),  # eight nodes
+        (ON_HOST, EngineLayout(1, 16), 8, True, 64 / 8 + 64 / 25),
+        (ON_GPUS, FOUR_OF_8, 32, False, 64),  # trainers on all GPUs of engines send along a chain
+        (ON_GPUS, FOUR_OF_8, 8, False, 2 * 64),  # fewer through host memory
+        (ON_GPUS, EngineLayout(2, 4), 8, False, 0),  # both are on one node
+    ],
+)
+def test_weights_cross_once_to_each_node_or_by_a_relay(pools, engines, ranks, relay, expected_s):
+    assert pools.network_s(64e9, engines, update_layout(ranks), relay) == pytest.approx(expected_s)
+
+
+def test_a_relay_is_taken_where_the_engines_pool_is_faster():
+    def relays(*rates: float | None, nodes: int = 4, relay: bool | None = None) -> bool:
+        return job_pools(two_pools(*rates, nodes=nodes, cpu=True), "main", "learn", relay).relay
+
+    assert relays(1e8, 25e9) and not relays(25e9, 1e8)
+    assert not relays(1e8, 25e9, nodes=1), "one node has nobody to pass it on to"
+    assert not relays(None, 25e9) and not relays(1e8), "what passing it on takes is unknown"
+    assert relays(25e9, 1e8, relay=True), "as a plan has it"
+    assert not apart(1e8, 25e9).relay, "NCCL needs none"
+
+
+def test_a_measured_transfer_is_a_floor_between_two_pools():
+    profile, pool = small_profile(), laptop().pools["main"]
+
+    def seconds(pools: JobPools) -> float:
+        return decode_cost(profile, profile.rollout[0], pools=pools).sync_beside(update_layout(2))
+
+    assert seconds(JobPools(pool, pool, Networks(1e12))) == pytest.approx(0.15, rel=1e-3)
+    slow_s = 4 * profile.model_parameters / 2e6
+    assert seconds(JobPools(pool, pool, Networks(1e6))) == pytest.approx(0.15 + slow_s, rel=1e-3)
+    assert seconds(JobPools(pool, None, Networks(within=1e3))) == 0.15
+
+
+def test_nodes_of_both_pools_are_counted_compared_and_paid():
+    pools = apart(nodes=3)
+    assert pools.whole == NodesTaken(3, 4) and pools.whole.total == 7
+    assert NodesTaken(2, 4).within(NodesTaken(2, 4)) and not NodesTaken(3, 1).within(NodesTaken(2, 4))
+    assert not NodesTaken(1, 5).within(NodesTaken(2, 4))
+    assert pools.usd_per_hour(NodesTaken(2, 3)) == pytest.approx(5 * 0.36)
+    single = JobPools(pools.rollout)
+    assert single.usd_per_hour(NodesTaken(2)) == pytest.approx(2 * 0.36) and single.whole == NodesTaken(3, 0)

@@ -16,13 +16,19 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.library import library_profile
 
+from ..conftest import rollout, small_profile
 
-def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
+H800 = library_profile("H800", "Qwen2.5-14B")
+JUDGE = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.4, rollout_factor=1.25)
+
+
+def planned(engines: int = 2, engine_tp: int = 1, hand_over: RoundHandOver | None = None, **train) -> PlannedJob:
     short = ShortRound(
         issue=RoundIssue(prompts=8, samples=4),
         cutoff_tokens=None,
         rollout=RoundRollout(pool="main", engines=engines, tp=engine_tp, max_num_seqs=64),
         train=UpdateLayout(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
+        hand_over=hand_over,
     )
     return PlannedJob(
         name="toy",
@@ -36,60 +42,56 @@ def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
     )
 
 
-def test_one_engine_of_a_gpu_profile_prices_as_many_as_the_plan_has() -> None:
-    profile = library_profile("H800", "Qwen2.5-14B")
-    short, long = round_costs(planned(16, 2, dp=8, tp=4), profile)
+def rewarded(**levers: object) -> PlannedJob:
+    plan = planned()
+    return plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})
+
+
+def test_one_engine_of_a_gpu_profile_prices_as_many_as_planned() -> None:
+    short, long = round_costs(planned(16, 2, dp=8, tp=4), H800)
     assert long is short
     assert (short.decode.key.engines, short.decode.key.tp, short.max_num_seqs) == (16, 2, 64)
     assert (short.train.layout.dp, short.train.layout.tp, short.train.layout.accelerators) == (8, 4, 32)
-    wide, _ = round_costs(planned(16, 2, dp=32), profile)
+    wide, _ = round_costs(planned(16, 2, dp=32), H800)
     assert wide.train.per_token_s != short.train.per_token_s
 
 
-def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) -> None:
-    profile = make_profile()
-    assert round_costs(planned(2, 1), profile)[0].train.layout.micro_batch_tokens == 8192
-    with pytest.raises(InputError, match="no layout of 3 engines with tp 1, it has 2 x tp 1, 1 x tp 2"):
-        round_costs(planned(3, 1), profile)
-    with pytest.raises(InputError, match=r"trains with dp 1, micro-batches of 999 tokens, and the profile has only \("):
-        round_costs(planned(2, 1, micro_batch_tokens=999), profile)
-    with pytest.raises(InputError, match="trains with tp 2, micro-batches"):
-        round_costs(planned(2, 1, tp=2), profile)
-    with pytest.raises(InputError, match=r"with dp 1, recompute full, micro-batches of 8192 .* only \(dp 1, m"):
-        round_costs(planned(2, 1, recompute="full"), profile)
+@pytest.mark.parametrize(
+    ("plan", "profile", "says"),
+    [
+        (planned(3), small_profile(), "no layout of 3 engines with tp 1, it has 2 x tp 1, 1 x tp 2"),
+        (planned(micro_batch_tokens=999), small_profile(),
+         r"trains with dp 1, micro-batches of 999 tokens, and the profile has only \("),
+        (planned(tp=2), small_profile(), "trains with tp 2, micro-batches"),
+        (planned(recompute="full"), small_profile(),
+         r"with dp 1, recompute full, micro-batches of 8192 .* only \(dp 1, m"),
+        (planned(4, 2, tp=16), H800, "the plan's update cannot be"),
+    ],
+)  # fmt: skip
+def test_what_a_profile_lacks_is_said_with_what_it_has(plan, profile, says) -> None:
+    assert round_costs(planned(), small_profile())[0].train.layout.micro_batch_tokens == 8192
+    with pytest.raises(InputError, match=says):
+        round_costs(plan, profile)
 
 
 @pytest.mark.parametrize(("alone_s", "alone_s_per_sequence"), [(0.004, 5e-5), (0.014, 2e-5), (0.03, 1e-3)])
-def test_engines_that_a_hand_over_leaves_on_a_cpu_are_between_crowded_and_alone_and_never_slower(
-    make_profile, make_rollout, alone_s, alone_s_per_sequence
-) -> None:
-    profile = make_profile(rollout=(make_rollout(1, 2, 0.010, 4e-4), make_rollout(1, 1, alone_s, alone_s_per_sequence)))
-    plan = planned(2, 1)
-    freed = RoundHandOver(engines=1, at_finished=0.5)
-    rounds = Rounds(short=plan.rounds.short.model_copy(update={"hand_over": freed}), long=None)
-    costs, _ = round_costs(plan.model_copy(update={"rounds": rounds}), profile)
+def test_engines_after_a_hand_over_are_between_crowded_and_alone(alone_s, alone_s_per_sequence) -> None:
+    profile = small_profile(rollout=(rollout(1, 2, 0.010, 4e-4), rollout(1, 1, alone_s, alone_s_per_sequence)))
+    costs, _ = round_costs(planned(hand_over=RoundHandOver(engines=1, at_finished=0.5)), profile)
     assert costs.change is not None and costs.change.spec.engines == 1
     crowded, after, alone = [
         each.steps_s(1, TAIL_SEQUENCES, TAIL_SEQUENCES * TAIL_TOKENS)
-        for each in (costs.decode, costs.change.after, round_costs(planned(1, 1), profile)[0].decode)
+        for each in (costs.decode, costs.change.after, round_costs(planned(1), profile)[0].decode)
     ]
     assert min(alone, crowded) - 1e-12 <= after <= crowded + 1e-12
     assert (after < crowded - 1e-6) == (alone < crowded)
 
 
-def test_an_update_that_cannot_be_is_one_line() -> None:
-    with pytest.raises(InputError, match="cannot be"):
-        round_costs(planned(4, 2, tp=16), library_profile("H800", "Qwen2.5-14B"))
-
-
-def test_a_judge_takes_the_workers_place_and_slows_what_it_stands_beside(make_profile) -> None:
-    judge = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.4, rollout_factor=1.25)
-    profile = make_profile(judge=judge)
+def test_a_judge_takes_the_workers_place_and_slows_its_neighbours() -> None:
+    profile = small_profile(judge=JUDGE)
 
     def priced(**levers: object) -> tuple[RoundCosts, RewardCost]:
-        plan = planned(2, 1)
-        plan = plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})
-        return round_costs(plan, profile)[0], scoring(plan, profile)
+        return round_costs(rewarded(**levers), profile)[0], scoring(rewarded(**levers), profile)
 
     plain, workers = priced()
     own, of_its_own = priced(judge=RewardJudge(place="own", instances=3))
@@ -101,12 +103,9 @@ def test_a_judge_takes_the_workers_place_and_slows_what_it_stands_beside(make_pr
     assert priced(synchronous=True)[1] == replace(workers, after_rollout=True)
 
 
-def test_a_judge_that_the_profile_does_not_know_is_refused(make_profile) -> None:
-    plan = planned(2, 1)
-    reward = plan.reward.model_copy(update={"judge": RewardJudge(place="own", instances=1, tp=2)})
-    plan = plan.model_copy(update={"reward": reward})
+def test_a_judge_that_the_profile_does_not_know_is_refused() -> None:
+    plan = rewarded(judge=RewardJudge(place="own", instances=1, tp=2))
     with pytest.raises(InputError, match=r"a judge of tp 2 .* the profile holds no judge; write what yours costs"):
-        scoring(plan, make_profile())
-    known = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.0, rollout_factor=1.0)
+        scoring(plan, small_profile())
     with pytest.raises(InputError, match="the profile holds a judge of tp 1"):
-        scoring(plan, make_profile(judge=known))
+        scoring(plan, small_profile(judge=JUDGE))

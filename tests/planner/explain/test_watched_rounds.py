@@ -1,12 +1,18 @@
 """What watched rounds tell of a kind of round, against rounds worked out by hand and rounds that are counted."""
 
+from __future__ import annotations
+
 import dataclasses
+import math
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import drafted
@@ -14,22 +20,30 @@ from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
 from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
+from rlplan.planner.simulate.whole_run import Watch, simulate_plan
+from rlplan.plans.facts.critical_path import critical_path
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 from rlplan.rounds.round_spec import RoundKind
 
+from ...golden import flat, same_as_golden
 from ..assumed_drafts import assumed
+from ..conftest import heavy_trace, small_profile
+from ..solutions import eight_by_four, solution
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = EngineLayout(1, 2)
+AT_ONCE = RewardCost(1, 0.0, 0.0)
+LENGTHS = [[10, 20], [40, 100]]
 
 
-def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: int = 10**6, **changes):
+def watched(lengths: list[list[int]] = LENGTHS, reward: RewardCost = AT_ONCE, kv_tokens: int = 10**6, **changes):
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
-    cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
+    cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
     round_kind = RoundKind("short", groups, groups, samples, samples, 1000)
     round_draws = RoundDraws(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
@@ -38,40 +52,33 @@ def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: in
 
 
 def test_the_shape_of_a_rollout_is_who_still_runs():
-    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0))
+    watch, simulated = watched()
     assert simulated.times.decode_end_s == 100.0
     # Four run up to 10 s, three up to 20 s, two up to 40 s, one up to the end at 100 s; a twentieth is 5 s.
     assert [4 * share for share in shape(watch.levels(), 100.0)] == [4, 4, 4, 3, 3, 2, 2, 2, 2, *[1] * 12]
     assert tail_begins_s(watch.levels(), 100.0) == 100.0  # one of four is no less than a quarter
-
-
-def test_the_tail_begins_when_fewer_than_a_quarter_run():
-    watch, _ = watched([[10, 10, 10, 10], [10, 30, 60, 100]], RewardCost(1, 0.0, 0.0))
+    watch, _ = watched([[10, 10, 10, 10], [10, 30, 60, 100]])
     assert tail_begins_s(watch.levels(), 100.0) == 60.0
+    watch, simulated = watched(round_s=50.0, finish_s=7.0)  # other work at both ends
+    values = shape(watch.levels(), simulated.times.decode_end_s)
+    assert values[0] == 1.0 and values[-1] == 0.25
 
 
-def test_the_most_kv_is_that_of_the_engine_just_before_a_sample_ends():
-    watch, _ = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0))
+def test_the_most_kv_is_that_just_before_a_sample_ends():
     # 4 x (5 + 10), 3 x (5 + 20), 2 x (5 + 40) and 1 x (5 + 100) tokens.
-    assert watch.kv_tokens == 105
-    watch, simulated = watched([[100, 100], [100, 100]], RewardCost(1, 0.0, 0.0), kv_capacity_tokens=240)
+    assert watched()[0].kv_tokens == 105
+    watch, simulated = watched([[100, 100], [100, 100]], kv_tokens=240)
     assert simulated.times.preemptions > 0 and watch.preemptions == simulated.times.preemptions
     assert 200 < watch.kv_tokens <= 240
 
 
-def test_scoring_has_slack_up_to_the_last_score_that_the_round_does_not_end_with():
-    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 2.0, 3.0))
+def test_scoring_has_slack_unless_the_round_ends_with_it():
+    watch, simulated = watched(reward=RewardCost(1, 2.0, 3.0))
     assert simulated.times.end_s == 105.0
     assert watch.reward_slack_s(105.0) == 105.0 - 45.0
     # Nobody is decoded before the last ones: all that the round waits for is on its path.
     watch, _ = watched([[50, 50], [50, 50]], RewardCost(4, 2.0, 0.0))
     assert watch.reward_slack_s(52.0) == 52.0
-
-
-def test_a_round_that_begins_and_ends_with_other_work_has_no_empty_ends():
-    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0), round_s=50.0, finish_s=7.0)
-    values = shape(watch.levels(), simulated.times.decode_end_s)
-    assert values[0] == 1.0 and values[-1] == 0.25
 
 
 @given(
@@ -90,12 +97,12 @@ def test_shapes_are_shares_of_what_was_there(levels, end_s):
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def setting(make_trace, make_profile) -> Setting:
-    profile = make_profile()
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    profile = small_profile()
     decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
-    draws = Draws(fit_lengths(make_trace()), 0, 8)
     fast = {(LAYOUT, 3): drafted(decode[LAYOUT], assumed(3, 0.7, 16))}
+    draws = Draws(fit_lengths(heavy_trace()), 0, 8)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
 
 
@@ -113,17 +120,15 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", KEYS)
-def test_every_kind_of_round_has_a_picture_within_its_bounds_twice_the_same(setting, name, dynamic):
-    setting = dataclasses.replace(setting, dynamic_sampling=dynamic)
-    key = KEYS[name]
-    pool = long_draws(setting.draws, GROUP, CUTOFF, 8 * TARGET)
-    seen = watch_rounds(setting, key, pool, 5)
-    assert seen == watch_rounds(setting, key, pool, 5)
-    assert len(seen.running) == 21 and all(0 < share <= 1 for share in seen.running)
-    assert 0 <= seen.tail < 1 and 0 <= seen.reward_slack <= 1
-    assert 0 < seen.kv_tokens <= setting.decode[LAYOUT].kv_capacity_tokens
+def test_every_kind_of_round_has_the_picture_that_it_had(setting):
+    told = {}
+    for name, key in KEYS.items():
+        for dynamic in (False, True):
+            own = dataclasses.replace(setting, dynamic_sampling=dynamic)
+            seen = watch_rounds(own, key, long_draws(own.draws, GROUP, CUTOFF, 8 * TARGET), 5)
+            assert len(seen.running) == 21 and 0 < seen.kv_tokens <= own.decode[LAYOUT].kv_capacity_tokens
+            told[f"{name}{' filtered' * dynamic}"] = dataclasses.asdict(seen)
+    same_as_golden(list(flat(told)), Path(__file__).with_name("golden") / "watched_rounds.txt")
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -145,15 +150,9 @@ def test_the_watched_rounds_are_the_first_of_those_that_are_counted(setting, nam
     assert len(seen) >= 4
 
 
-def test_a_long_tail_is_seen(setting):
-    sync, exact = (watch_rounds(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
-    assert sync.tail > exact.tail
-    assert sum(sync.running) < sum(exact.running)
-
-
 def test_scoring_has_no_slack_where_what_is_drawn_anew_waits_for_it(setting):
     key, seen = KEYS["sync"], set()
-    for seed in range(12):
+    for seed in range(6):
         own = dataclasses.replace(setting, dynamic_sampling=True, draws=Draws(setting.draws.model, seed, 8))
         column = ShortColumn(own, key)
         column.extend(1)
@@ -161,3 +160,58 @@ def test_scoring_has_no_slack_where_what_is_drawn_anew_waits_for_it(setting):
         assert (watch_rounds(own, key, [], 1).reward_slack == 0.0) == refilled
         seen.add(refilled)
     assert seen == {False, True}
+
+
+# -- of a plan ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def solved():
+    """(plan, job, profile, trace)"""
+    found = solution(mode="exact", passes=(Pass(5, 2, math.inf), Pass(48, 48, 0.1)))
+    return found.plan, eight_by_four(), small_profile(), heavy_trace()
+
+
+def kinds(plan):
+    return {"short": plan.predicted.rounds.short, "long": plan.predicted.rounds.long}
+
+
+def test_phases_of_a_kind_of_round_add_up_to_its_step(solved):
+    plan = solved[0]
+    for kind in kinds(plan).values():
+        phases = kind.rollout_s.mean + kind.reward_exposed_s.mean + kind.train_s.mean + kind.sync_s
+        assert phases == pytest.approx(kind.step_s.mean, rel=1e-9)
+    means = sum(kind.share * kind.step_s.mean for kind in kinds(plan).values())
+    assert means == pytest.approx(plan.predicted.step_s.mean, rel=1e-9)
+    assert critical_path(plan.predicted).total_s == pytest.approx(means, rel=1e-9)
+    assert plan.job.why["step"] == critical_path(plan.predicted).text()
+    assert all(0 < kind.tail_s < kind.rollout_s.mean and max(kind.running) <= 1 for kind in kinds(plan).values())
+
+
+class Look(Watch):
+    """Watches every round of a run."""
+
+    def __init__(self):
+        self.seen = defaultdict(list)
+
+    def round_begins(self, number, kind, cost):
+        self.last = RoundWatch()
+        return self.last.observe
+
+    def step_done(self, number, step, deferred):
+        self.seen[step.kind].append((self.last, step))
+
+
+def test_a_run_of_the_plan_is_as_its_rounds_are_predicted(solved):
+    plan, job, profile, trace = solved
+    look = Look()
+    simulate_plan(plan, job, profile, trace, steps=80, prompts=2048, watch=look)
+    for name, kind in kinds(plan).items():
+        rounds = look.seen[name]
+        assert len(rounds) >= 10
+        tails = [step.rollout_s - tail_begins_s(watch.levels(), step.rollout_s) for watch, step in rounds]
+        assert mean(tails) == pytest.approx(kind.tail_s, rel=0.25)
+        slack = [watch.reward_slack_s(step.rollout_s + step.reward_exposed_s) for watch, step in rounds]
+        assert mean(slack) == pytest.approx(kind.reward_slack_s, abs=0.1 * kind.rollout_s.mean)
+        most = max(watch.kv_tokens for watch, _ in rounds) * 4096
+        assert most == pytest.approx(kind.memory.kv.needed_bytes, rel=0.3)

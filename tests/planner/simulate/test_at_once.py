@@ -9,65 +9,45 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
-from rlplan.planner.costs.decode_costs import decode_cost
-from rlplan.planner.costs.reward_costs import reward_cost
-from rlplan.planner.lengths.draws import Draws
-from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns import whole_columns as columns
-from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, long_draws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
 from rlplan.rounds.machines.exact_long import MAX_DRAWS, ExactLongRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
 
-from ..conftest import CAP, heavy_trace, small_profile
-from ..synthetic_run import solved
+from ..conftest import CAP
+from ..synthetic_run import QUICK, solved
+from .columns.settings import GROUP, LAYOUT, TARGET, long_of, make_setting
 
-TARGET, GROUP, LAYOUT = 4, 4, EngineLayout(1, 2)
-
-
-@pytest.fixture(scope="module")
-def setting() -> Setting:
-    profile = small_profile()
-    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
-    # Prompts that are alike are long now and then, and seldom: their long rounds take many waves.
-    draws = Draws(fit_lengths(heavy_trace(icc=0.05)), 0, 8)
-    return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
+SETTING = make_setting(icc=0.05)
+"""Prompts that are alike are long now and then, and seldom: their long rounds take many waves."""
+LATE = DeferralRule("exact", 0, 0, 700)
+KEY = LongKey(LATE, 1, LAYOUT)
 
 
-def most_running(setting, key):
-    """The most sequences that any engine decodes at once in long rounds of `key`, and the column's rounds."""
+def most_running(setting):
+    """The most sequences that any engine decodes at once in long rounds, and the seconds of these."""
     seen = []
 
     def observe(t_s, what, a, b, c):
         if what == "engine":
             seen.append(b)
 
-    column = LongColumn(replace(setting, watch=lambda: observe), key)
-    column.extend(6, long_draws(setting.draws, GROUP, key.deferral.cutoff_tokens, 6 * TARGET))
-    return max(seen), column
+    log = long_of(replace(setting, watch=lambda: observe), KEY, 6).log
+    return max(seen), sum(log.rollout_s)
 
 
-def test_waves_of_an_exact_long_round_need_several_times_what_is_issued_at_first(setting):
-    key = LongKey(DeferralRule("exact", 0, 0, 700), 1, LAYOUT)
-    at_first = math.ceil(TARGET * GROUP * key.copies / LAYOUT.engines)
-    most, _ = most_running(setting, key)
-    assert most > 2 * at_first
-    assert most <= setting.at_once(key) <= setting.decode[LAYOUT].max_sequences
+def test_columns_are_simulated_with_room_for_waves_or_what_was_measured():
+    most, wide_s = most_running(SETTING)
+    assert most > 2 * math.ceil(TARGET * GROUP * KEY.copies / LAYOUT.engines), "than is issued at first"
+    assert most <= SETTING.at_once(KEY) <= SETTING.decode[LAYOUT].max_sequences
+    narrow = replace(SETTING, decode={LAYOUT: replace(SETTING.decode[LAYOUT], max_sequences=5)})
+    most, narrow_s = most_running(narrow)
+    assert most == narrow.at_once(KEY) == 5 and narrow_s > wide_s
 
 
-def test_a_column_is_simulated_with_what_a_plan_of_it_writes(setting):
-    key = LongKey(DeferralRule("exact", 0, 0, 700), 1, LAYOUT)
-    narrow = replace(setting, decode={LAYOUT: replace(setting.decode[LAYOUT], max_sequences=5)})
-    assert narrow.at_once(key) == 5
-    most, column = most_running(narrow, key)
-    assert most == 5
-    _, wide = most_running(setting, key)
-    assert sum(column.log.rollout_s) > sum(wide.log.rollout_s)
-
-
-def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monkeypatch):
+def test_the_plan_writes_what_its_columns_were_simulated_with(monkeypatch):
     seen = {}
     simulate_one_round = columns.simulate_one_round
 
@@ -77,61 +57,57 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
         return simulate_one_round(round_kind, round_draws, decode, reward, max_num_seqs, *rest, **options)
 
     monkeypatch.setattr(columns, "simulate_one_round", recorded)
-    rounds = solved.__wrapped__(mode="exact").plan.job.rounds  # not the plan that tests before this one have solved
+    plan = solved.__wrapped__(mode="exact", passes=QUICK[:1]).plan  # not what tests before this one have solved
+    rounds = plan.job.rounds
     for kind, of, copies in (("short", rounds.short, 1), ("long", rounds.long, rounds.long.issue.copies)):
-        layout = of.rollout.layout
-        simulated = seen[kind, of.issue.prompts, rounds.short.cutoff_tokens, copies, layout]
+        simulated = seen[kind, of.issue.prompts, rounds.short.cutoff_tokens, copies, of.rollout.layout]
         assert simulated == {of.rollout.max_num_seqs}
 
 
-def test_no_sample_waits_where_more_was_measured_than_a_round_can_have_in_flight(setting):
+def test_no_sample_waits_where_enough_was_measured():
     short = ShortKey("race", 6, 5, None, LAYOUT)
-    assert setting.at_once(short) == 15
-    assert setting.at_once(LongKey(short.deferral, 1, LAYOUT)) == TARGET * GROUP // 2
-    assert setting.at_once(ShortKey("sync", 4, 4, None, EngineLayout(2, 1))) == 16
+    assert SETTING.at_once(short) == 15
+    assert SETTING.at_once(LongKey(short.deferral, 1, LAYOUT)) == TARGET * GROUP // 2
+    assert SETTING.at_once(ShortKey("sync", 4, 4, None, EngineLayout(2, 1))) == 16
 
 
-def sharing_setting(setting, lead, engines):
-    """`setting` with engines that keep a prompt together up to a lead of `lead` samples for the longest prompt."""
+def sharing_setting(lead, engines):
+    """Engines that keep a prompt together up to a lead of `lead` samples for the longest prompt."""
     layout = EngineLayout(1, engines)
-    cost = replace(setting.decode[LAYOUT], key=layout, sharing=PrefixSharing(16, 320 // lead))
-    return replace(setting, decode={layout: cost}, max_prompt_tokens=321), layout
+    cost = replace(SETTING.decode[LAYOUT], key=layout, sharing=PrefixSharing(16, 320 // lead))
+    return replace(SETTING, decode={layout: cost}, max_prompt_tokens=321), layout
 
 
-def placed(machine, sharing, engines, tokens_of):
-    """Samples of the first issue by engine, as the balancer spreads them."""
-    balancer = Balancer(engines, sharing)
+def most_placed(machine, setting, engines, tokens_of):
+    """Samples of the first issue on the fullest engine, as the balancer spreads them."""
+    [cost] = setting.decode.values()
+    balancer = Balancer(engines, cost.sharing)
     for action in machine.start():
         balancer.assign(action.key, 100, None, action.prompt, tokens_of(action.prompt))
-    return [len(balancer.running(engine)) for engine in range(engines)]
+    return max(len(balancer.running(engine)) for engine in range(engines))
 
 
-@pytest.mark.parametrize("lead", [1, 2, 4, 8, 40])
-@pytest.mark.parametrize("engines", [2, 3, 5])
-@pytest.mark.parametrize(("prompts", "samples"), [(4, 4), (5, 4), (7, 5)])
-def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are_kept_together(
-    setting, lead, engines, prompts, samples
-):
-    together, layout = sharing_setting(setting, lead, engines)
-    sharing, names = together.decode[layout].sharing, [f"k{p}" for p in range(prompts)]
-    rng = random.Random(prompts)
-    short = ShortKey("race", prompts, samples, None, layout)
-    for _ in range(20):
+@pytest.mark.parametrize("lead", [1, 4, 40])
+@pytest.mark.parametrize("engines", [2, 5])
+@pytest.mark.parametrize(("prompts", "samples"), [(4, 4), (7, 5)])
+def test_no_sample_waits_for_prompts_that_are_kept_together(lead, engines, prompts, samples):
+    together, layout = sharing_setting(lead, engines)
+    names, rng = [f"k{p}" for p in range(prompts)], random.Random(prompts)
+    short, key = ShortKey("race", prompts, samples, None, layout), LongKey(LATE, 2, layout)
+    for _ in range(10):
         tokens = {name: rng.choice((1, 100, 321)) for name in names}
         for of in (tokens.__getitem__, lambda name: 321):
-            most = max(placed(RaceRound(names, TARGET, GROUP, samples, CAP), sharing, engines, of))
-            assert most <= together.at_once(short)
+            race = RaceRound(names, TARGET, GROUP, samples, CAP)
+            assert most_placed(race, together, engines, of) <= together.at_once(short)
             copies = ExactLongRound(names[:TARGET], GROUP, 700, 2, CAP)
-            key = LongKey(DeferralRule("exact", 0, 0, 700), 2, layout)
-            assert max(placed(copies, sharing, engines, of)) <= together.at_once(key)
+            assert most_placed(copies, together, engines, of) <= together.at_once(key)
 
 
-def test_one_engine_gets_ahead_of_an_even_share_and_the_cap_grows_by_no_more_than_the_lead(setting):
-    together, layout = sharing_setting(setting, 4, 2)
+def test_the_cap_grows_by_no_more_than_the_lead_of_one_engine():
+    together, layout = sharing_setting(4, 2)
     key, even = ShortKey("race", 5, 4, None, layout), 10
-    names = [f"k{p}" for p in range(5)]
-    most = max(placed(RaceRound(names, TARGET, GROUP, 4, CAP), together.decode[layout].sharing, 2, lambda _: 321))
-    assert even < most <= together.at_once(key) <= even + 4
+    race = RaceRound([f"k{p}" for p in range(5)], TARGET, GROUP, 4, CAP)
+    assert even < most_placed(race, together, 2, lambda _: 321) <= together.at_once(key) <= even + 4
     assert replace(together, max_prompt_tokens=16).at_once(key) == even, "no whole block to share"
     narrow = replace(together, decode={layout: replace(together.decode[layout], max_sequences=11)})
     assert narrow.at_once(key) == 11

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
@@ -19,21 +17,8 @@ from rlplan.rounds.balancing.length_estimates import NOTHING, Expected, Recorded
 from rlplan.rounds.round_spec import RoundKind
 
 CAP = 400
-SPEC = BalanceSpec(0.01, 1e-3, 1e-6, 20_000, 0.02, 1e-5)
-BY_COUNT = DecodeCost(
-    EngineLayout(1, 2),
-    0.01,
-    1e-3,
-    1e-6,
-    0.001,
-    1e-5,
-    kv_capacity_tokens=20_000,
-    max_sequences=64,
-    sync_s=0,
-    host_bytes=0,
-)
-BALANCED = replace(BY_COUNT, balance=SPEC)
-REWARD = RewardCost(4, 0.01, 0.0)
+BY_COUNT = DecodeCost(EngineLayout(1, 2), 0.01, 1e-3, 1e-6, 0.001, 1e-5, 20_000, 64, 0, 0)
+BALANCED = replace(BY_COUNT, balance=BalanceSpec(0.01, 1e-3, 1e-6, 20_000, 0.02, 1e-5))
 
 
 def draws(seed: int, prompts: int, samples: int, redraws: int = 0) -> RoundDraws:
@@ -50,32 +35,33 @@ def draws(seed: int, prompts: int, samples: int, redraws: int = 0) -> RoundDraws
     return RoundDraws(lengths, tokens, CAP, float(lengths.mean()), offset=offset, recorded=recorded)
 
 
-def kind(mode: str, prompts: int, samples: int) -> RoundKind:
-    if mode == "sync":
-        return RoundKind("short", prompts, prompts, samples, samples, CAP)
-    if mode == "exact short":
-        return RoundKind("short", prompts, max(1, prompts // 2), samples, samples, CAP, cutoff_tokens=60)
-    return RoundKind("long", prompts, prompts, samples, samples, CAP, cutoff_tokens=60, copies=2)
+KINDS = {
+    "sync": RoundKind("short", 10, 10, 3, 3, CAP),
+    "exact short": RoundKind("short", 10, 5, 3, 3, CAP, cutoff_tokens=60),
+    "exact long": RoundKind("long", 10, 10, 3, 3, CAP, cutoff_tokens=60, copies=2),
+}
 
 
-def simulate(of: RoundKind, drawn: RoundDraws, cost: DecodeCost, at_once: int) -> SimulatedRound:
-    return simulate_one_round(of, drawn, cost, REWARD, at_once, reference=True)
+def simulate(of: RoundKind, drawn: RoundDraws, cost: DecodeCost, at_once: int, reference: bool = True):
+    return simulate_one_round(of, drawn, cost, RewardCost(4, 0.01, 0.0), at_once, reference=reference)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 10_000), st.sampled_from(("sync", "exact short", "exact long")), st.booleans(), st.integers(2, 20)
-)
-def test_balance_never_changes_which_draws_are_trained(seed: int, mode: str, known: bool, at_once: int) -> None:
+def sync(prompts: int) -> RoundKind:
+    return RoundKind("short", prompts, prompts, 4, 4, CAP)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("at_once", [2, 7, 20])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("mode", KINDS)
+def test_balance_never_changes_which_draws_are_trained(mode: str, known: bool, at_once: int, seed: int) -> None:
     drawn = draws(seed, 10, 3, redraws=8 if mode == "exact long" else 0)
     drawn = drawn if known else replace(drawn, recorded=NOTHING)
-    by_count, balanced = (simulate(kind(mode, 10, 3), drawn, cost, at_once) for cost in (BY_COUNT, BALANCED))
+    by_count, balanced = (simulate(KINDS[mode], drawn, cost, at_once) for cost in (BY_COUNT, BALANCED))
 
     def trained(simulated: SimulatedRound) -> list[tuple[int, int]]:
-        return sorted(
-            (int(simulated.prompt[draw]), int(simulated.row[draw]))
-            for draw in np.flatnonzero(simulated.kept.any(axis=1))
-        )
+        kept = np.flatnonzero(simulated.kept.any(axis=1))
+        return sorted((int(simulated.prompt[draw]), int(simulated.row[draw])) for draw in kept)
 
     if mode == "exact short":
         assert trained(balanced) == trained(by_count)
@@ -83,40 +69,35 @@ def test_balance_never_changes_which_draws_are_trained(seed: int, mode: str, kno
     else:
         assert [prompt for prompt, _ in trained(balanced)] == [prompt for prompt, _ in trained(by_count)]
     if mode == "exact long":  # the first long draw of each prompt, however the draws interleave in time
-        lengths = drawn.lengths
         for prompt, row in trained(balanced):
             rows = range(8 * prompt, 8 * prompt + 8)
-            assert row == next(r for r in rows if lengths[r].max() > 60)
+            assert row == next(r for r in rows if drawn.lengths[r].max() > 60)
 
 
-def test_rounds_that_wait_for_places_end_sooner_by_history_and_also_without_one() -> None:
+def test_rounds_that_wait_for_places_end_sooner_by_history() -> None:
     seconds = {"count": 0.0, "history": 0.0, "probes": 0.0}
     for seed in range(6):
         drawn = draws(seed, 40, 4)
-        for name, cost, given_draws in (
+        blind = replace(drawn, recorded=NOTHING)
+        for name, cost, known in (
             ("count", BY_COUNT, drawn),
             ("history", BALANCED, drawn),
-            ("probes", BALANCED, replace(drawn, recorded=NOTHING)),
-        ):  # fmt: skip
-            seconds[name] += simulate(kind("sync", 40, 4), given_draws, cost, 8).times.decode_end_s
+            ("probes", BALANCED, blind),
+        ):
+            seconds[name] += simulate(sync(40), known, cost, 8).times.decode_end_s
     assert seconds["history"] < 0.9 * seconds["count"]
     assert seconds["history"] < seconds["probes"] < seconds["count"]
 
 
 def test_samples_that_move_keep_their_tokens() -> None:
-    moved = 0
-    for seed in range(10):
-        drawn = draws(seed, 12, 4)
-        simulated = simulate(kind("sync", 12, 4), drawn, BALANCED, 64)
-        moved += simulated.times.moved
-        assert simulated.times.decoded_tokens == drawn.lengths.sum(), "no token is decoded twice"
-    assert moved > 0
+    drawn = [draws(seed, 12, 4) for seed in range(10)]
+    times = [simulate(sync(12), each, BALANCED, 64).times for each in drawn]
+    assert sum(each.moved for each in times) > 0
+    assert [each.decoded_tokens for each in times] == [each.lengths.sum() for each in drawn], "none is decoded twice"
 
 
 def test_the_compiled_simulator_is_never_asked_for_balanced_rounds() -> None:
     drawn = draws(1, 12, 4)
-    asked = simulate_one_round(kind("sync", 12, 4), drawn, BALANCED, REWARD, 8)
-    assert asked.times == simulate(kind("sync", 12, 4), drawn, BALANCED, 8).times
-    assert asked.times.decode_end_s != pytest.approx(
-        simulate_one_round(kind("sync", 12, 4), drawn, BY_COUNT, REWARD, 8).times.decode_end_s
-    )
+    asked = simulate(sync(12), drawn, BALANCED, 8, reference=False).times
+    assert asked == simulate(sync(12), drawn, BALANCED, 8).times
+    assert asked.decode_end_s != pytest.approx(simulate(sync(12), drawn, BY_COUNT, 8, False).times.decode_end_s)

@@ -1,6 +1,6 @@
 """Timelines: whole Chrome trace events, spans inside their step, counters that count what ran."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
@@ -15,13 +15,13 @@ from rlplan.planner.simulate.run_timeline import ENGINES, REWARDS, SCHEDULE, SYN
 from rlplan.planner.simulate.whole_run import simulate_run
 from rlplan.rounds.round_spec import RoundSpec
 
+from ..conftest import heavy_trace, rollout, small_profile
+
 STEPS = 12
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    from ..conftest import heavy_trace, rollout, small_profile
-
     profile = small_profile(rollout=(rollout(1, 2, 7e-3, 3e-5, kv_capacity_tokens=1800),))
     kind = RoundCosts(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
     spec = RoundSpec("exact", 4, 4, 1024, short_prompts=6, short_samples=4, cutoff_tokens=120)
@@ -31,18 +31,15 @@ def drawn():
     return run, timeline.document()["traceEvents"]
 
 
-def test_every_event_has_what_its_kind_needs(drawn):
+def test_every_event_has_what_its_kind_needs_and_its_line_a_name(drawn):
     _, events = drawn
     for event in events:
         assert event["ph"] in "XCiM" and isinstance(event["pid"], int) and isinstance(event["tid"], int)
         assert event["ph"] == "M" or event["ts"] >= 0
         assert event["ph"] != "X" or event["dur"] >= 0
         assert event["ph"] != "C" or all(value >= 0 for value in event["args"].values())
-    assert [e["ts"] for e in events if e["ph"] != "M"] == sorted(e["ts"] for e in events if e["ph"] != "M")
-
-
-def test_processes_and_engines_are_named(drawn):
-    _, events = drawn
+    times = [e["ts"] for e in events if e["ph"] != "M"]
+    assert times == sorted(times)
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {"schedule", "engines", "reward workers", "trainers", "weight transfer"}
     assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} >= {"engine 0", "engine 1", "tail"}
@@ -64,10 +61,9 @@ def test_steps_follow_each_other_and_hold_their_phases(drawn):
         assert all(e["ts"] + e["dur"] <= end + 1 for e in inside)
 
 
-def test_engine_spans_do_not_overlap_and_decode_within_a_rollout(drawn):
-    _, events = drawn
+def test_engine_spans_do_not_overlap(drawn):
     by_engine = defaultdict(list)
-    for event in events:
+    for event in drawn[1]:
         if event["ph"] == "X" and event["pid"] == ENGINES:
             by_engine[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     assert set(by_engine) == {0, 1}
@@ -77,24 +73,14 @@ def test_engine_spans_do_not_overlap_and_decode_within_a_rollout(drawn):
 
 def test_what_is_put_off_cut_and_preempted_is_marked(drawn):
     run, events = drawn
-    marks = defaultdict(int)
-    for event in events:
-        if event["ph"] == "i":
-            marks[event["name"]] += 1
-    put_off, queued = 0, 0
-    for step in run.steps[:STEPS]:
-        put_off += max(0, step.deferred - queued)
-        queued = step.deferred
-    assert marks["deferred"] == put_off > 0
+    marks = Counter(event["name"] for event in events if event["ph"] == "i")
+    queues = [0, *(step.deferred for step in run.steps[:STEPS])]
+    assert marks["deferred"] == sum(max(0, after - before) for before, after in pairwise(queues)) > 0
     assert marks["preempted"] == sum(s.preemptions for s in run.steps[:STEPS]) > 0
     assert marks["cutoff"] > 0
 
 
 def test_counters_fall_to_zero_at_a_rollouts_end(drawn):
-    _, events = drawn
-    last = {}
-    for event in events:
-        if event["ph"] == "C":
-            last[event["name"]] = next(iter(event["args"].values()))
+    last = {event["name"]: next(iter(event["args"].values())) for event in drawn[1] if event["ph"] == "C"}
     assert set(last.values()) == {0}
     assert {"engine 0 running", "engine 1 KV", "waiting for a score"} <= set(last)

@@ -1,5 +1,9 @@
-"""Refits: exact where the data is, drawn to the profile where it is not, and never against the order of costs."""
+"""Replays that meet a simulated run exactly, and refits: exact where the data is, drawn to the profile elsewhere."""
 
+from __future__ import annotations
+
+import dataclasses
+import json
 import math
 
 import numpy as np
@@ -7,13 +11,78 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.decode_costs import decode_cost, layout_cost
+from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune.executed_run import load_run
-from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, Line, fit_line, fit_ratio
-from rlplan.planner.tune.refit import refit, replay_run, transfer_error
+from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, fit_line, fit_ratio
+from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.sections.planned_rounds import RoundRollout
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.profile_schema import RoundCheck
+from rlplan.traces.run_log import TRACE
 
 from ..conftest import CAP
-from ..synthetic_run import slower, solved, synthesize
+from ..gpu_run import solved_on_gpus
+from ..synthetic_run import ran, slower, solved
+
+# -- replays -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sync", "race", "defer", "exact", "predict"])
+def test_a_replay_of_a_simulated_round_takes_as_long_as_it_did(mode, tmp_path):
+    documents = solved(mode=mode)
+    # Short epochs, so that `predict` comes to one that has a history.
+    run = ran(tmp_path / "r", documents, noise=0.0, steps=25, prompts=88)
+    replays = replay_run(run, CAP, False, documents.profile)
+    assert [r.step.number for r in replays] == list(range(1, 26))
+    if mode != "sync":
+        assert {s.kind for s in run.steps} == {"short", "long"} or documents.plan.job.rounds.long is None
+    for replay in replays:
+        assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)
+        assert replay.times.end_s == pytest.approx(replay.step.rollout_s + replay.step.reward_exposed_s, rel=0.02)
+        assert replay.update_s == pytest.approx(replay.step.train_s)
+        assert replay.sync_s == pytest.approx(replay.step.sync_s)
+
+
+def with_rounds(documents, **kinds):
+    """The documents with parts of some kinds of round of the plan changed: `short={"train": ...}`."""
+    rounds = documents.plan.job.rounds
+    edited = {kind: getattr(rounds, kind).model_copy(update=parts) for kind, parts in kinds.items()}
+    job = documents.plan.job.model_copy(update={"rounds": rounds.model_copy(update=edited)})
+    return dataclasses.replace(documents, plan=documents.plan.model_copy(update={"job": job}))
+
+
+def test_copies_that_were_all_aborted_are_replayed_as_copies(tmp_path):
+    documents = solved(mode="exact")
+    issue = documents.plan.job.rounds.long.issue.model_copy(update={"copies": 3})
+    documents = with_rounds(documents, long={"issue": issue})
+    run = ran(tmp_path / "r", documents, noise=0.0, steps=25)
+    long = [s for s in run.steps if s.kind == "long"]
+    seen = {(s.number, r["draw"]) for s in long for r in s.rows}
+    assert len(seen) < sum(s.issued_samples for s in long) / 4, "some draws left no finished sample"
+    for replay in replay_run(run, CAP, False, documents.profile):
+        assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)
+
+
+def test_what_is_no_run_is_refused_with_what_would_be_one(tmp_path):
+    for name in ("a", "b"):
+        ran(tmp_path / "runs" / name, solved(mode="sync"), steps=1)
+    with pytest.raises(InputError, match="no such run folder"):
+        load_run(tmp_path / "none")
+    with pytest.raises(InputError, match="holds the runs a, b: name one"):
+        load_run(tmp_path / "runs")
+    trace = tmp_path / "runs" / "a" / TRACE
+    lines = trace.read_text().splitlines()
+    trace.write_text("\n".join(line for line in lines if json.loads(line)["event"] != "step") + "\n")
+    with pytest.raises(InputError, match="no step was finished"):
+        load_run(tmp_path / "runs" / "a")
+    trace.write_text("\n".join([lines[0], "not json", *lines[1:]]) + "\n")
+    with pytest.raises(InputError, match=r"trace.jsonl:2: .*not a trace event"):
+        load_run(tmp_path / "runs" / "a")
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
 
 
 def test_many_quiet_rounds_of_unlike_sizes_give_overhead_and_factor_back():
@@ -53,60 +122,100 @@ def test_ratios_lie_between_one_and_what_was_measured(ratio, rounds):
     assert min(1.0, ratio) - 1e-9 <= line.factor <= max(1.0, ratio) + 1e-9
 
 
-@pytest.fixture(scope="module")
-def documents():
-    return solved(mode="exact")
+# -- profiles ----------------------------------------------------------------------------------------------------------
 
 
 def found(documents, truth, folder, **options):
-    run = load_run(synthesize(folder, documents.plan, documents.job, truth, documents.trace, **options))
+    """(a run where costs are `truth`, what is refitted from it)."""
+    run = ran(folder, documents, truth, **options)
     return run, refit(documents.profile, run, replay_run(run, CAP, False, documents.profile))
 
 
-def test_slower_decoding_and_slower_updates_are_found_and_told_apart(documents, tmp_path):
+def test_slower_decoding_and_slower_updates_are_told_apart(tmp_path):
+    documents = solved(mode="exact")
     run, result = found(documents, slower(documents.profile, decode=1.6, train=2.5), tmp_path / "r")
-    for line in result.rollout.values():
-        assert line.factor == pytest.approx(1.6, rel=0.05)
+    assert [line.factor for line in result.rollout.values()] == pytest.approx([1.6] * len(result.rollout), rel=0.05)
     assert result.train.factor == pytest.approx(2.5, rel=0.1)
-    again = refit(result.profile, run, replay_run(run, CAP, False, result.profile))
-    for line in again.rollout.values():
-        assert line.factor == pytest.approx(1.0, abs=0.02)
+    replays = replay_run(run, CAP, False, result.profile)
+    assert sum(r.total_s for r in replays) == pytest.approx(sum(s.total_s for s in run.steps), rel=0.03)
+    again = refit(result.profile, run, replays)
+    assert [line.factor for line in again.rollout.values()] == pytest.approx([1.0] * len(again.rollout), abs=0.02)
     assert again.train.factor == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_refitted_profile_predicts_the_run_that_it_was_fitted_on(documents, tmp_path):
-    run, result = found(documents, slower(documents.profile, decode=0.7), tmp_path / "r")
-    replays = replay_run(run, CAP, False, result.profile)
-    measured = sum(s.total_s for s in run.steps)
-    assert sum(r.total_s for r in replays) == pytest.approx(measured, rel=0.03)
+def test_layouts_that_were_not_run_take_part_of_the_correction(tmp_path):
+    """And less once they were run."""
+    documents = solved(mode="exact")
+    run, result = found(documents, slower(documents.profile, decode=2.0), tmp_path / "r")
+    entries = {entry.layout: entry for entry in documents.profile.rollout}
+    [unused] = set(entries) - set(result.rollout)
 
+    def step_s(profile):
+        (entry,) = (entry for entry in profile.rollout if entry.layout == unused)
+        return decode_cost(profile, entry).a
 
-def test_layouts_that_were_not_run_take_part_of_the_correction_and_less_once_they_were(documents, tmp_path):
-    _, result = found(documents, slower(documents.profile, decode=2.0), tmp_path / "r")
-    base = {(r.tp, r.engines): decode_cost(documents.profile, r).a for r in documents.profile.rollout}
-    now = {(r.tp, r.engines): decode_cost(result.profile, r).a for r in result.profile.rollout}
-    [other] = set(base) - set(result.rollout)
-    assert 1.2 < now[other] / base[other] < 1.9
-    checks = tuple(c.model_copy(update={"rounds": 500}) for c in result.profile.checks)
+    assert 1.2 < step_s(result.profile) / step_s(documents.profile) < 1.9
+    plain = {"rounds": 500, "factor": 1.0, "overhead_s": 0.0, "overhead_s_per_sample": 0.0}
     known = documents.profile.model_copy(
-        update={
-            "checks": tuple(
-                c.model_copy(update={"factor": 1.0, "overhead_s": 0.0, "overhead_s_per_sample": 0.0}) for c in checks
-            )
-        }
+        update={"checks": tuple(c.model_copy(update=plain) for c in result.profile.checks)}
     )
-    run = load_run(tmp_path / "r")
     later = refit(known, run, replay_run(run, CAP, False, known))
-    entry = next(r for r in later.profile.rollout if (r.tp, r.engines) == other)
-    assert decode_cost(later.profile, entry).a == pytest.approx(entry.step_s, rel=0.05)
-    unused = next(r for r in documents.profile.rollout if (r.tp, r.engines) == other)
-    assert transfer_error(result, [unused]) > 0.1
-    used = next(r for r in documents.profile.rollout if (r.tp, r.engines) in result.rollout)
-    assert transfer_error(result, [used]) == 0.0
+    assert step_s(later.profile) == pytest.approx(entries[unused].step_s, rel=0.05)
+    assert transfer_error(result, [entries[unused]]) > 0.1
+    assert transfer_error(result, [entries[layout] for layout in result.rollout]) == 0.0
 
 
-def test_steps_in_which_something_had_to_start_are_no_evidence(documents, tmp_path):
-    run, result = found(documents, documents.profile, tmp_path / "r", steps=12)
-    assert [s.warm for s in run.steps] == [False] + [True] * 11
-    assert sum(line.rounds for line in result.rollout.values()) == 11
-    assert isinstance(result.reward, Line)
+# -- one entry of a shipped profile prices many engines ----------------------------------------------------------------
+
+
+def sharded(documents):
+    """The documents with trainers of one replica: of few tokens a data parallel update is all gathering, and a run of
+    it tells nothing of what a token takes."""
+    return with_rounds(documents, short={"train": UpdateLayout(dp=1, tp=8, micro_batch_tokens=4096)})
+
+
+def by_layout(profile, tp, engines):
+    return layout_cost(profile, EngineLayout(tp, engines)).base_s(16)
+
+
+def test_a_run_slower_than_a_shipped_profile_corrects_every_phase(tmp_path):
+    documents = sharded(solved_on_gpus())
+    truth = slower(documents.profile, decode=1.5, train=1.5)
+    run, result = found(documents, truth, tmp_path / "r", steps=16)
+    [layout] = result.rollout
+    assert layout == (4, 2), "not an entry of the profile, which knows one engine of each size"
+    short = documents.plan.job.rounds.short
+    now, real = (decode_of(profile, short.rollout) for profile in (result.profile, truth))
+    for sequences, kv_tokens in ((1, 300), (16, 5_000)):
+        seconds = real.steps_s(100, sequences, kv_tokens)
+        assert now.steps_s(100, sequences, kv_tokens) == pytest.approx(seconds, rel=0.04)
+    update, wanted = (train_of(profile, short.train) for profile in (result.profile, truth))
+    assert update.update_s(4_000, 2_000_000) == pytest.approx(wanted.update_s(4_000, 2_000_000), rel=0.03)
+    replays = replay_run(run, CAP, False, result.profile)
+    assert sum(r.total_s for r in replays) == pytest.approx(sum(s.total_s for s in run.steps), rel=0.02)
+    # What the run did not use is corrected in part, and its error is told.
+    factor = result.rollout[4, 2].factor
+    grown = {key: by_layout(result.profile, *key) / by_layout(documents.profile, *key) for key in ((4, 1), (2, 4))}
+    assert grown[4, 1] == pytest.approx(factor), "priced by the entry that was found to be too quick"
+    assert grown[2, 4] == pytest.approx(factor**TRANSFER)
+    assert transfer_error(result, [short.rollout]) == update_transfer_error(result, [short.train]) == 0.0
+    other = RoundRollout(pool="main", engines=1, tp=4, max_num_seqs=16)
+    assert transfer_error(result, [short.rollout, other]) == pytest.approx((1 - TRANSFER) * math.log(factor))
+    assert 0.05 < update_transfer_error(result, [short.train.model_copy(update={"dp": 2, "tp": 4})]) < 0.15
+
+
+def test_two_layouts_of_one_entry_are_corrected_each_by_its_own_rounds(tmp_path):
+    documents = solved_on_gpus("exact")
+    rollout = documents.plan.job.rounds.short.rollout
+    two, one = (rollout.model_copy(update={"engines": engines, "tp": 4}) for engines in (2, 1))
+    documents = with_rounds(documents, short={"rollout": two}, long={"rollout": one})
+    checks = tuple(
+        RoundCheck(tp=4, engines=engines, rounds=9, overhead_s=0, overhead_s_per_sample=0, factor=factor, error=0.01)
+        for engines, factor in ((2, 1.5), (1, 2.2))
+    )
+    truth = documents.profile.model_copy(update={"checks": checks})
+    _, result = found(documents, truth, tmp_path / "r", steps=30)
+    for engines, factor in ((2, 1.5), (1, 2.2)):
+        assert result.rollout[4, engines].factor == pytest.approx(factor, rel=0.04)
+        grown = by_layout(result.profile, 4, engines) / by_layout(documents.profile, 4, engines)
+        assert grown == pytest.approx(factor, rel=0.04)

@@ -1,93 +1,192 @@
-"""Tuning from runs whose truth is known: what was wrong is found, the plan changes only for good reason, and stays."""
+"""Tuning from runs whose truth is known: what was wrong is found, and the plan changes only for good reason."""
+
+from __future__ import annotations
 
 import dataclasses
+import math
+from pathlib import Path
 
 import pytest
 
+from rlplan.planner.costs.job_pools import JobPools
+from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.profile_correction import TRANSFER
 from rlplan.planner.tune.run_lengths import scaled
-from rlplan.planner.tune.tune import tune
-from rlplan.planner.what_if import Documents
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump, loads
 
+from ...golden import flat, same_as_golden
 from ..conftest import CAP, heavy_trace
-from ..synthetic_run import QUICK, slower, solved, synthesize
+from ..gpu_run import gpu_cluster, solved_on_gpus
+from ..solutions import QUICK, few_prompt_sets
+from ..synthetic_run import ran, slower, solved
 
 
-@pytest.fixture(scope="module")
-def exact():
-    return solved(mode="exact")
+@pytest.fixture(autouse=True, scope="module")
+def short_comparisons():
+    with few_prompt_sets(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_gain, "_GAIN_SAMPLES", 3_000)
+        yield
 
 
-@pytest.fixture
-def tuned(tmp_path, monkeypatch):
-    """Tune `documents` on a run of their plan in a world with other costs and lengths."""
-    monkeypatch.setattr(plan_gain, "_GAIN_SAMPLES", 6_000)
-
-    def run(documents, profile=None, factor=1.0, force=None, name="r", seed=5):
-        truth = scaled(heavy_trace(), factor, CAP)
-        folder = tmp_path / name
-        synthesize(folder, documents.plan, documents.job, profile or documents.profile, truth, seed=seed, steps=36)
-        return tune(load_run(folder), documents, force or documents, passes=QUICK)
-
-    return run
+def tuned(folder, documents, profile=None, *, factor=1.0, force=None, **how):
+    """Tune on a run of the documents' plan in a world with other costs and lengths."""
+    trace = scaled(documents.trace, factor, CAP)
+    run = ran(folder, documents, profile, trace, **{"steps": 12, **how})
+    return tuning.tune(run, documents, force or documents, passes=QUICK)
 
 
-def in_force(result, documents):
-    return Documents(result.plan, documents.job, documents.cluster, result.profile, result.trace, None)
+def changed(plan, solver=None, **short):
+    """The plan with other options of the solver, and other parts of its short rounds."""
+    kind = plan.job.rounds.short
+    parts = {name: getattr(kind, name).model_copy(update=part) for name, part in short.items()}
+    rounds = plan.job.rounds.model_copy(update={"short": kind.model_copy(update=parts)})
+    job = plan.job.model_copy(update={"rounds": rounds})
+    return plan.model_copy(update={"job": job, "solver": plan.solver.model_copy(update=solver or {})})
 
 
-def test_a_run_that_went_as_predicted_changes_nothing(exact, tuned):
-    result = tuned(exact)
+# -- as it was ---------------------------------------------------------------------------------------------------------
+
+
+WORLDS = {
+    "slower": {"mode": "exact", "decode": 1.7, "train": 3.0, "why": "decode speed: "},
+    "longer": {"mode": "sync", "factor": 1.8, "why": "lengths: "},
+    "race": {"mode": "race", "factor": 1.3, "seed": 3, "why": "lengths: "},
+    "history": {"mode": "predict", "decode": 0.8, "factor": 0.8, "prompts": 90, "why": "decode speed: "},
+}
+"""What a run of a plan of `mode` is off by, and which reason is then given first for the seconds of its rollouts."""
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_a_run_teaches_is_whole_as_it_was(world, tmp_path):
+    off = dict(WORLDS[world])
+    why, documents = off.pop("why"), solved(mode=off.pop("mode"))
+    truth = slower(documents.profile, off.pop("decode", 1.0), off.pop("train", 1.0))
+    result = tuned(tmp_path / "r", documents, truth, steps=24, **off)
+    assert result.phases["rollout"].why.startswith(why) and result.phases["sync"].why == "as predicted"
+    for phase in result.phases.values():
+        assert sum(phase.parts_s.values()) == pytest.approx(phase.measured_s - phase.predicted_s, abs=1e-9)
+    told = {
+        **{name: getattr(result, name) for name in ("change", "gain", "error", "errors", "step_s", "not_run")},
+        **{name: getattr(result, name) for name in ("seconds_per_sample", "length_factor")},
+        "phases": {name: dataclasses.asdict(phase) for name, phase in result.phases.items()},
+        "lines": {
+            name: {str(key): dataclasses.asdict(line) for key, line in getattr(result.costs, name).items()}
+            for name in ("rollout", "sync")
+        },
+        "updates": [dataclasses.asdict(line) for line in result.costs.updates.values()],
+        "reward": dataclasses.asdict(result.costs.reward),
+        "checks": [check.model_dump(mode="json") for check in result.profile.checks],
+        "train": [entry.model_dump(mode="json", exclude_none=True) for entry in result.profile.train],
+        "rewards": result.profile.reward.model_dump(mode="json", exclude_none=True),
+        "lengths": dataclasses.asdict(result.trace.summary()),
+        "rounds": result.plan.job.rounds.model_dump(mode="json", exclude_none=True),
+    }
+    same_as_golden(list(flat(told)), Path(__file__).with_name("golden") / f"{world}.txt")
+
+
+# -- what was wrong ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_went_as_predicted_changes_nothing(tmp_path):
+    result = tuned(tmp_path / "r", solved(mode="exact"), steps=36)
     assert not result.change
     assert result.error == max(result.errors.values()) >= tuning.LEAST_GAIN
     assert set(result.errors) == {"costs", "run", "simulation", "transfer", "least"}
-    assert result.phases["rollout"].why == "as predicted"
-    assert result.phases["train"].why == "as predicted"
+    assert result.phases["rollout"].why == result.phases["train"].why == "as predicted"
     assert result.errors["costs"] < 0.04
     assert all(line.factor == pytest.approx(1.0, abs=0.03) for line in result.costs.rollout.values())
 
 
-def test_the_phase_that_was_mispredicted_is_named_with_its_cause(exact, tuned):
-    result = tuned(exact, slower(exact.profile, decode=1.7, train=3.0))
-    rollout, train = result.phases["rollout"], result.phases["train"]
-    assert rollout.why.startswith("decode speed: ") and train.why.startswith("training speed: ")
-    assert result.phases["sync"].why == "as predicted"
-    for phase in result.phases.values():
-        assert sum(phase.parts_s.values()) == pytest.approx(phase.measured_s - phase.predicted_s, abs=1e-9)
-    assert rollout.parts_s["decode speed"] == pytest.approx(0.7 * rollout.predicted_s, rel=0.25)
-
-
-def test_longer_answers_are_told_from_slower_engines(tuned):
-    sync = solved(mode="sync")
-    result = tuned(sync, factor=1.8)
-    assert result.phases["rollout"].why.startswith("lengths: ")
-    assert result.length_factor > 1.5
-    assert all(line.factor == pytest.approx(1.0, abs=0.03) for line in result.costs.rollout.values())
-
-
-def test_a_plan_changes_where_it_gains_more_than_the_error_and_then_stays(exact, tuned):
+def test_a_plan_changes_where_it_gains_enough_and_then_stays(tmp_path):
     # Answers three times as long: the old cutoff defers most of the prompts. What gains less than the costs' error goes
     # to the simpler plan.
-    first = tuned(exact, factor=3.0)
+    old, how = solved(mode="exact"), {"factor": 3.0, "steps": 24}
+    first = tuned(tmp_path / "r", old, **how)
     assert first.change and first.gain > first.error
-    assert first.plan.job.rounds.short.cutoff_tokens > exact.plan.job.rounds.short.cutoff_tokens
-    new = in_force(first, exact)
-    again = tuned(exact, factor=3.0, force=new, name="same run")
+    assert first.plan.job.rounds.short.cutoff_tokens > old.plan.job.rounds.short.cutoff_tokens
+    new = dataclasses.replace(old, plan=first.plan, profile=first.profile, trace=first.trace)
+    again = tuned(tmp_path / "same run", old, force=new, **how)
     assert not again.change and again.gain <= again.error
     assert again.costs.train.factor == pytest.approx(1.0, abs=0.02)
-    after = tuned(new, exact.profile, factor=3.0, name="run of the new plan", seed=7)
+    lived = dataclasses.replace(new, profile=old.profile, trace=heavy_trace())
+    after = tuned(tmp_path / "new plan", lived, force=new, seed=7, **how)
     assert not after.change, (after.gain, after.errors)
 
 
-def test_runs_of_other_jobs_and_other_sizes_are_refused(exact, tmp_path):
-    run = load_run(synthesize(tmp_path / "r", exact.plan, exact.job, exact.profile, exact.trace, steps=1))
-    other = dataclasses.replace(exact, job=exact.job.model_copy(update={"name": "other"}))
+def test_runs_of_other_jobs_and_other_sizes_are_refused(tmp_path):
+    documents = solved(mode="exact")
+    run = ran(tmp_path / "r", documents, steps=1)
+    other = dataclasses.replace(documents, job=documents.job.model_copy(update={"name": "other"}))
     with pytest.raises(InputError, match="'toy', the plan is of 'other'"):
-        tune(run, other, other, passes=QUICK)
-    rollout = exact.job.rollout.model_copy(update={"prompts_per_step": 16})
-    grown = dataclasses.replace(exact, job=exact.job.model_copy(update={"rollout": rollout}))
+        tuning.tune(run, other, other, passes=QUICK)
+    rollout = documents.job.rollout.model_copy(update={"prompts_per_step": 16})
+    grown = dataclasses.replace(documents, job=documents.job.model_copy(update={"rollout": rollout}))
     with pytest.raises(InputError, match="8 prompts x 4 samples a step, the job now has 16 x 4"):
-        tune(run, exact, grown, passes=QUICK)
+        tuning.tune(run, documents, grown, passes=QUICK)
+
+
+def test_tuning_says_how_far_what_was_not_run_may_be_off(tmp_path):
+    base = solved_on_gpus()
+    train = UpdateLayout(dp=1, tp=8, micro_batch_tokens=4096).model_dump()
+    plan = changed(base.plan, rollout={"engines": 4, "tp": 2, "max_num_seqs": 8}, train=train)
+    documents = dataclasses.replace(base, plan=plan)
+    result = tuned(tmp_path / "r", documents, slower(base.profile, decode=1.5, train=1.5), steps=16)
+    rollout, predicted = result.plan.job.rounds.short.rollout, result.plan.predicted
+    assert (rollout.engines, rollout.tp) == (2, 4)
+    assert result.not_run == ("2 x tp 4", "dp 8, offload, micro-batches of 4096 tokens")
+    parts = ((predicted.phases_s.rollout, result.costs.rollout[2, 4]), (predicted.phases_s.train, result.costs.train))
+    off_s = sum(seconds * (1 - TRANSFER) * math.log(line.factor) for seconds, line in parts)
+    assert (
+        result.errors["transfer"] == pytest.approx(off_s / predicted.step_s.mean) and result.errors["transfer"] > 0.02
+    )
+
+
+# -- what it judges by -------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
+    base = solved_on_gpus()
+    plan = changed(base.plan, {"objective": "usd_per_sample"}, rollout={"engines": 4, "tp": 4, "max_num_seqs": 8})
+    documents = dataclasses.replace(base, plan=plan, cluster=gpu_cluster(nodes=2))
+    assert nodes_of(plan.job, base.profile, JobPools(documents.cluster.pools["main"]), 2) == (2, 0)
+    result = tuned(tmp_path / "r", documents)
+    assert result.plan.predicted.nodes == 1 and result.plan.solver.objective == "usd_per_sample"
+    # Two nodes are quicker, and not twice as quick.
+    assert result.change and 0.3 < result.gain < 0.5
+    in_seconds = dataclasses.replace(documents, plan=changed(plan, {"objective": "seconds_per_sample"}))
+    model = tuning._fitted(base.trace, CAP, 0)
+    assert plan_gain.plan_gain(result.plan.job, plan.job, in_seconds, base.profile, model, 0)[0] < 0.0
+
+
+@pytest.mark.parametrize(
+    ("solved_with", "mode", "budget"),
+    [
+        ({"mode": "sync"}, "sync", None),
+        # What was predicted is no bound: by the refitted lengths the plan may well be over it.
+        ({"mode": "race"}, "race", None),
+        ({"mode": "race", "bias_budget": 0.5}, "race", 0.5),
+        ({"bias_budget": 0.1}, None, 0.1),
+        ({"mode": "sync", "for_any": True}, "sync", None),
+    ],
+)
+def test_tuning_solves_as_the_plan_in_force_was_solved(solved_with, mode, budget, tmp_path, monkeypatch):
+    documents, asked = solved(**solved_with), []
+    written = loads(dump(documents.plan), Plan)
+    assert (written.solver.forced_mode, written.solver.forced_budget) == (mode, budget if mode else None)
+    documents = dataclasses.replace(documents, plan=written)
+
+    def recorded(*args):
+        asked.append(args[5])
+        return dataclasses.make_dataclass("Solved", ["plan"])(documents.plan)
+
+    monkeypatch.setattr(tuning, "solve", recorded)
+    result = tuned(tmp_path / "r", documents, steps=6)
+    [options] = asked
+    assert (options.mode, options.bias_budget, options.objective) == (mode, budget, "seconds")
+    assert options.for_any == solved_with.get("for_any", False) and options.passes == QUICK
+    assert result.gain == result.errors["simulation"] == 0.0 and not result.change, "the same plan gains nothing"

@@ -10,98 +10,88 @@ import pytest
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.choose.remedies import without_room
 from rlplan.planner.groups.inputs.capacity import excess, shortages
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Rules
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
 from rlplan.plans.yaml.errors import Infeasible
 
-
-def node_types(nodes: int, memory: float = 1e12) -> dict[str, NodeType]:
-    return {"a": NodeType("a", 1.0, memory, 1, nodes), "b": NodeType("b", 1.0, memory, 1, None)}
+from ..made import job, limited, named, node_types
 
 
-def job(
-    name: str,
-    slo: float = 1.0,
-    state: float = 1e9,
-    other: tuple[PhaseWay, ...] = (),
-    of: tuple[float, float] = (90.0, 10.0),
-) -> GroupJob:
-    return GroupJob(name, slo, (PhaseWay("a", 1, 1, of[0], state), *other), (PhaseWay("b", 1, 1, of[1], state),))
+def jobs(names: str, seconds: tuple[float, float] = (90, 10), **fields) -> dict[str, GroupJob]:
+    return named(*(job(name, *seconds, **{"slo": 1.0, "gb": 1, **fields}) for name in names))
 
 
-def test_jobs_that_need_more_time_than_the_nodes_have_are_called_infeasible_with_what_would_do():
-    three = {name: job(name) for name in "xyz"}
-    [short] = shortages(three, node_types(2), Rules())
-    assert (short.pool, short.limit) == ("a", 2) and short.needed == pytest.approx(2.7)
-    assert "pool 'a' has 2 nodes" in str(short)
-    assert "takes at least 2.70, 0.70 more" in str(short)
-    assert shortages({n: job(n, slo=1.35) for n in "xyz"}, node_types(2), Rules()) == []
-    assert shortages(three, node_types(3), Rules()) == []
+def nodes(count: int) -> NodeTypes:
+    return limited(count, None, memory=1e12)
 
 
-def test_looser_bounds_need_less_and_a_margin_needs_more():
-    loose = {name: job(name, slo=1.5) for name in "xyz"}
-    assert shortages(loose, node_types(2), Rules()) == []
-    assert shortages(loose, node_types(2), Rules(margin=0.9)) != []
-
-
-def test_memory_that_all_nodes_together_lack_is_named():
-    loose = {name: job(name, slo=9.0, state=6e11) for name in "xyz"}
-    [short] = shortages(loose, node_types(1, memory=1e12), Rules())
-    assert "host memory" in short.needed_for and short.needed == pytest.approx(1.8)
-
-
-def test_a_phase_that_could_run_elsewhere_is_not_held_against_the_pool():
-    spilling = {name: job(name, other=(PhaseWay("b", 1, 1, 95.0, 1e9),)) for name in "xyz"}
-    assert shortages(spilling, node_types(2), Rules()) == []
+@pytest.mark.parametrize(
+    ("some", "there", "rules", "needed"),
+    [
+        (jobs("xyz"), nodes(2), Rules(), 2.7),
+        (jobs("xyz"), nodes(3), Rules(), None),
+        (jobs("xyz", slo=1.35), nodes(2), Rules(), None),  # exactly enough
+        (jobs("xyz", slo=1.34), nodes(2), Rules(), 2.7 / 1.34),
+        (jobs("xyz", slo=1.5), nodes(2), Rules(margin=0.9), 2.7 / 1.05),  # a margin needs more
+        (jobs("xyz", slo=9.0, gb=600), nodes(1), Rules(), 1.8),  # of host memory
+        (jobs("xyz", spill=1.05), nodes(2), Rules(), None),  # a phase that could run elsewhere is not held against it
+    ],
+)
+def test_a_pool_is_short_of_time_or_memory_for_its_jobs(some, there, rules, needed) -> None:
+    short = shortages(some, there, rules)
+    if needed is None:
+        assert short == []
+        return
+    assert (short[0].pool, short[0].limit, len(short)) == ("roll", there["roll"].limit, 1)
+    assert short[0].needed == pytest.approx(needed)
+    assert ("host memory" in short[0].needed_for) == (needed == 1.8)
+    if needed == 2.7:
+        assert "pool 'roll' has 2 nodes" in str(short[0]) and "takes at least 2.70, 0.70 more" in str(short[0])
 
 
 def test_units_that_a_tail_gives_back_are_not_counted_to_its_end():
     """Two jobs on one node of two slots share it, since their tails of 60 % need one slot only."""
-    halves = {"a": NodeType("a", 10.0, 1e12, 2, 1), "b": NodeType("b", 40.0, 1e12, 1, 2)}
-    jobs = {
-        name: GroupJob(
-            name, 1.35, (PhaseWay("a", 1, 2, 300.0, 1e9),), (PhaseWay("b", 1, 1, 100.0, 1e9),), tail_share=0.6
-        )
-        for name in "xy"
-    }
-    assert shortages(jobs, halves, Rules(tail_keep=0.5)) == []
-    assert len(solve_groups(list(jobs.values()), halves, Rules(tail_keep=0.5)).groups) == 1
-    [short] = shortages(jobs, halves, Rules())
+    halves = node_types(10.0, 40.0, 1e12, slots=2, limit=1)
+    two = jobs("xy", (300, 100), slo=1.35, tail_share=0.6)
+    two = {n: replace(j, rollout=(replace(j.rollout[0], slots=2),)) for n, j in two.items()}
+    assert shortages(two, halves, Rules(tail_keep=0.5)) == []
+    assert len(solve_groups(list(two.values()), halves, Rules(tail_keep=0.5)).groups) == 1
+    [short] = shortages(two, halves, Rules())
     assert short.needed == pytest.approx(2 * 0.75 / 1.35)
 
 
+def solves(some: Jobs, kinds: NodeTypes) -> bool:
+    try:
+        solve_groups(list(some.values()), kinds, Rules())
+    except Infeasible:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
-    ("jobs", "there"),
+    ("some", "there"),
     [
-        ({name: job(name, slo=1.2, of=(200.0, 100.0)) for name in "xyz"}, node_types(1)),
-        ({name: job(name, slo=9.0, state=6e11) for name in "vwxyz"}, node_types(2)),
-        (
-            {name: job(name, slo=9.0, state=6e11) for name in "xyz"},
-            node_types(2),
-        ),  # nothing is proven: each fills a node
+        (jobs("xyz", (200, 100), slo=1.2), nodes(1)),
+        (jobs("vwxyz", slo=9.0, gb=600), nodes(2)),
+        (jobs("xyz", slo=9.0, gb=600), nodes(2)),  # nothing is proven: each fills a node
     ],
 )
-def test_every_remedy_that_is_named_makes_the_jobs_fit(jobs, there):
-    def solves(jobs=jobs, there=there):
-        solve_groups(list(jobs.values()), there, Rules())
-
-    with pytest.raises(Infeasible):
-        solves()
-    text = str(without_room(jobs, there, Rules(), shortages(jobs, there, Rules())))
-    nodes = int(re.search(r"with (\d+) nodes of pool 'a'", text)[1])
-    solves(there={**there, "a": replace(there["a"], limit=nodes)})
-    with pytest.raises(Infeasible):
-        solves(there={**there, "a": replace(there["a"], limit=nodes - 1)})
+def test_every_remedy_that_is_named_makes_the_jobs_fit(some, there):
+    assert not solves(some, there)
+    text = str(without_room(some, there, Rules(), shortages(some, there, Rules())))
+    count = int(re.search(r"with (\d+) nodes of pool 'roll'", text)[1])
+    for limit in (count - 1, count):
+        assert solves(some, {**there, "roll": replace(there["roll"], limit=limit)}) == (limit == count)
     looser = re.search(r"with every slo ([\d.]+) times as loose", text)
     roomier = re.search(r"with ([\d.]+) times the host memory", text)
     assert looser or roomier
     if looser:
-        solves({name: replace(j, slo=j.slo * float(looser[1])) for name, j in jobs.items()})
+        assert solves({name: replace(j, slo=j.slo * float(looser[1])) for name, j in some.items()}, there)
     if roomier:
-        larger = float(roomier[1])
-        solves(there={p: replace(k, host_memory_bytes=k.host_memory_bytes * larger) for p, k in there.items()})
+        larger = {p: replace(k, host_memory_bytes=k.host_memory_bytes * float(roomier[1])) for p, k in there.items()}
+        assert solves(some, larger)
 
 
 def test_nodes_beyond_the_limit_are_counted():
-    assert excess([Group(("a", "a", "b"), ()), Group(("a",), ())], node_types(2)) == [("a", 3, 2)]
-    assert excess([Group(("a", "b"), ())], node_types(2)) == []
+    two = Group(("roll", "roll", "train"), ())
+    assert excess([two, Group(("roll",), ())], nodes(2)) == [("roll", 3, 2)]
+    assert excess([two], nodes(2)) == []

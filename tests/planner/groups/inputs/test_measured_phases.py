@@ -19,39 +19,35 @@ def problem(interference: float = 0.0) -> Problem:
     return Problem({"a": job}, {"roll": NodeType("roll", 1.0, 1e12)}, Rules(interference=interference))
 
 
-def members(way: int = 0, jobs: int = 1) -> dict[str, GroupMember]:
+def measured(pairs, way=0, jobs=1, interference=0.0):
+    """The measured reference of a job that ran by a way beside others, from its turns' seconds."""
     made = GroupMember.model_validate(member() | {"rollout": pinned("roll", 0) | {"way": way}})
-    return {"a": made} | {f"other-{i}": made for i in range(jobs - 1)}
+    members = {"a": made} | {f"other-{i}": made for i in range(jobs - 1)}
+    return reference_phases(problem(interference), members, {"new": [(1.0, 1.0)] * 9, "a": pairs})
 
 
-def test_a_job_on_its_reference_has_the_means_and_the_spread_of_its_turns():
-    pairs = [(70.0, 20.0), (90.0, 40.0)] * 3
-    found = reference_phases(problem(), members(), {"a": pairs})["a"]
-    assert found.document().model_dump() == {"rollout_s": 80.0, "train_s": 30.0, "iterations": 6}
-    job = with_phases(problem(), {"a": found}).jobs["a"]
+def test_a_job_has_its_turns_mean_and_spread_on_its_reference():
+    found = measured([(70.0, 20.0), (90.0, 40.0)] * 3)
+    assert found["a"].document().model_dump() == {"rollout_s": 80.0, "train_s": 30.0, "iterations": 6}
+    job = with_phases(problem(), found).jobs["a"]
     assert job.solo_s == pytest.approx(110.0) and job.rollout[1].mean_s == pytest.approx(120.0)
     assert job.spread[:2] == ((0.875, pytest.approx(2 / 3)), (1.125, pytest.approx(4 / 3)))
+    again = given_phases({name: each.document() for name, each in found.items()})
+    assert with_phases(problem(), again).jobs["a"].rollout[0].mean_s == pytest.approx(80.0), "as the document has it"
 
 
 def test_a_job_on_another_way_has_the_seconds_of_its_reference():
-    found = reference_phases(problem(), members(way=1), {"a": [(135.0, 30.0)] * 6})["a"]
-    assert found.seconds.rollout_s == pytest.approx(90.0) and found.seconds.spread == ()
-    assert with_phases(problem(), {"a": found}).jobs["a"].rollout[1].mean_s == pytest.approx(135.0)
+    found = measured([(135.0, 30.0)] * 6, way=1)
+    assert found["a"].seconds.rollout_s == pytest.approx(90.0) and found["a"].seconds.spread == ()
+    assert with_phases(problem(), found).jobs["a"].rollout[1].mean_s == pytest.approx(135.0)
 
 
 @pytest.mark.parametrize(("jobs", "rollout_s"), [(1, 66.0), (2, 60.0)])
-def test_what_the_others_slowed_it_by_is_taken_out_where_there_are_others(jobs, rollout_s):
-    found = reference_phases(problem(0.1), members(jobs=jobs), {"a": [(66.0, 33.0)] * 6})["a"]
-    assert found.seconds.rollout_s == pytest.approx(rollout_s)
+def test_interference_is_taken_out_where_there_are_other_jobs(jobs, rollout_s):
+    found = measured([(66.0, 33.0)] * 6, jobs=jobs, interference=0.1)
+    assert found["a"].seconds.rollout_s == pytest.approx(rollout_s)
 
 
 def test_few_iterations_and_unknown_jobs_change_nothing():
-    pairs = {"a": [(70.0, 20.0)] * (FEWEST - 1), "new": [(1.0, 1.0)] * 9}
-    assert reference_phases(problem(), members(), pairs) == {}
+    assert measured([(70.0, 20.0)] * (FEWEST - 1)) == {} and set(measured([(70.0, 20.0)] * FEWEST)) == {"a"}
     assert with_phases(problem(), {}) == problem()
-
-
-def test_the_document_gives_the_means_back():
-    found = reference_phases(problem(), members(), {"a": [(70.0, 20.0), (90.0, 40.0)] * 3})
-    again = given_phases({name: each.document() for name, each in found.items()})
-    assert with_phases(problem(), again).jobs["a"].rollout[0].mean_s == pytest.approx(80.0)

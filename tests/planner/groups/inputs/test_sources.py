@@ -11,7 +11,6 @@ import pytest
 
 from rlplan.planner.check.group_rules import workload_faults
 from rlplan.planner.groups.inputs.phase_seconds import from_plan, from_run
-from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
@@ -21,28 +20,7 @@ from ....cli.command_line import rlplan
 from ....workloads import edit, write_workload
 from ...conftest import laptop
 from ...synthetic_run import solved, synthesize
-
-
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """A plan's file and the folder of a run of it that went as predicted."""
-    folder = tmp_path_factory.mktemp("executed")
-    documents = solved(mode="sync")
-    dump(documents.plan, folder / "plan.yaml")
-    synthesize(folder / "run", documents.plan, documents.job, documents.profile, documents.trace, noise=0.0, steps=60)
-    return folder
-
-
-def test_plan_and_run_give_the_same_phases_where_the_run_went_as_predicted(executed):
-    run = load_run(executed / "run")
-    planned, measured = from_plan(run.plan, "job"), from_run(run)
-    # The plan was solved on 16 rounds of heavy-tailed lengths: its own mean is off by a standard error of 8 %.
-    assert planned.rollout_s == pytest.approx(measured.rollout_s, rel=0.25)
-    assert planned.train_s == pytest.approx(measured.train_s, rel=0.1)
-    assert planned.rollout_s + planned.train_s == pytest.approx(run.plan.predicted.step_s.mean, rel=1e-6)
-    assert measured.rollout_s + measured.train_s == pytest.approx(fmean(s.total_s for s in run.steps if s.warm))
-    assert max(pair[0] for pair in planned.spread) == pytest.approx(max(pair[0] for pair in measured.spread), rel=0.5)
-
+from ..made import problem
 
 MAIN = """\
   main:
@@ -55,8 +33,26 @@ links:
 """
 """The pool that the plan was solved for, of which its job takes one node."""
 
+SOURCES = {"plan: plan.yaml": "plan.yaml", "run: run": "run/trace.jsonl"}
 
-def workload_of(folder: Path, source: str, rollout: str, train: str) -> Path:
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A plan's file and the folder of a run of it that went as predicted."""
+    folder = tmp_path_factory.mktemp("executed")
+    documents = solved(mode="sync")
+    dump(documents.plan, folder / "plan.yaml")
+    synthesize(folder / "run", documents.plan, documents.job, documents.profile, documents.trace, noise=0.0, steps=60)
+    return folder
+
+
+@pytest.fixture
+def home(executed, tmp_path):
+    """The same files, to be changed."""
+    return Path(shutil.copytree(executed, tmp_path / "home"))
+
+
+def workload_of(folder: Path, source: str, rollout: str = "pool: main", train: str = "pool: main") -> Path:
     """A workload whose job `small` has these references and this source; the plan's pool is one of the cluster's."""
     path = write_workload(folder)
     edit(folder / "cluster.yaml", "links:\n", MAIN)
@@ -66,58 +62,55 @@ def workload_of(folder: Path, source: str, rollout: str, train: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("source", "read"), [("plan: plan.yaml", "plan.yaml"), ("run: run", "run/trace.jsonl")])
-def test_a_workload_names_its_sources_and_what_was_read_is_an_input_of_the_plan(source, read, executed):
-    path = workload_of(executed, source, "pool: main", "pool: main")
-    workload, cluster = load_workload(path)
-    problem = problem_of(workload, path, cluster)
-    assert problem.read == {"small": executed / read}
-    small = problem.jobs["small"]
+def test_a_plan_gives_the_phases_of_a_run_that_went_as_predicted(executed):
+    run = load_run(executed / "run")
+    planned, measured = from_plan(run.plan, "job"), from_run(run)
+    # The plan was solved on 16 rounds of heavy-tailed lengths: its own mean is off by a standard error of 8 %.
+    assert planned.rollout_s == pytest.approx(measured.rollout_s, rel=0.25)
+    assert planned.train_s == pytest.approx(measured.train_s, rel=0.1)
+    assert planned.rollout_s + planned.train_s == pytest.approx(run.plan.predicted.step_s.mean, rel=1e-6)
+    assert measured.rollout_s + measured.train_s == pytest.approx(fmean(s.total_s for s in run.steps if s.warm))
+    assert max(pair[0] for pair in planned.spread) == pytest.approx(max(pair[0] for pair in measured.spread), rel=0.5)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_was_read_is_an_input_of_the_plan(source, home):
+    found = problem(workload_of(home, source))
+    small = found.jobs["small"]
+    assert found.read == {"small": home / SOURCES[source]}
     assert small.spread and small.rollout[1].mean_s == pytest.approx(1.5 * small.rollout[0].mean_s)
 
 
-OTHERS = {
-    "another pool": ("pool: main", "pool: train", "train.pool", ["pool 'main'", "8 x H800 a node"]),
-    "more nodes": ("pool: main\n        nodes: 3", "pool: main", "rollout.nodes", ["are of 1 node, not of 3"]),
-}
+OTHER_POOL = "train.pool", "train: {pool: train, resident", "pool 'main'", "8 x H800 a node"
+MORE_NODES = "rollout.nodes", "nodes: 3", "are of 1 node, not of 3", ""
+THREE = "pool: main\n        nodes: 3"
 
 
-@pytest.mark.parametrize("source", ["plan: plan.yaml", "run: run"])
-@pytest.mark.parametrize("other", OTHERS)
-def test_seconds_of_a_plan_or_run_are_refused_for_other_machines_than_its_own(other, source, executed):
-    rollout, train, key, words = OTHERS[other]
-    path = workload_of(executed, source, rollout, train)
-    mark = "nodes: 3" if key == "rollout.nodes" else "train: {pool: train, resident"
-    line = 1 + next(at for at, text in enumerate(path.read_text().splitlines()) if mark in text)
-    workload, cluster = load_workload(path)
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("rollout", "train", "faults"),
+    [
+        ("pool: main", "pool: train", [OTHER_POOL]),
+        (THREE, "pool: main", [MORE_NODES]),
+        (THREE, "pool: train", [MORE_NODES, OTHER_POOL]),
+    ],
+)
+def test_seconds_of_a_source_are_refused_for_other_machines(source, home, rollout, train, faults):
+    path = workload_of(home, source, rollout, train)
     with pytest.raises(InputError) as caught:
-        problem_of(workload, path, cluster)
-    assert str(caught.value).startswith(f"{path}:{line}: jobs.small.phases.{key}: the seconds of '")
-    for word in [*words, "under ways with"]:
-        assert word in str(caught.value)
-    [fault] = workload_faults(workload, str(path))
-    assert fault.location == ("jobs", "small", "phases", *key.split("."))
+        problem(path)
+    lines, errors = path.read_text().splitlines(), [str(each) for each in caught.value.each()]
+    for (key, mark, *words), text in zip(faults, errors, strict=True):
+        line = 1 + next(at for at, text in enumerate(lines) if mark in text)
+        assert text.startswith(f"{path}:{line}: jobs.small.phases.{key}: the seconds of '")
+        assert all(word in text for word in [*words, "under ways with"])
+    found = [fault.location for fault in workload_faults(load_workload(path)[0], str(path))]
+    assert found == [("jobs", "small", "phases", *key.split(".")) for key, *_ in faults]
 
 
-@pytest.mark.parametrize("source", ["plan: plan.yaml", "run: run"])
-def test_check_and_solve_refuse_a_workload_on_other_machines_with_the_same_lines_all_at_once(source, executed):
-    path = workload_of(executed, source, "pool: main\n        nodes: 3", "pool: train")
-    solved = rlplan("solve", path)
-    assert solved.returncode == 2 and not (executed / "groups.yaml").exists()
-    told = [line.removeprefix("error: ") for line in solved.stderr.splitlines()]
-    keys = ["jobs.small.phases.rollout.nodes", "jobs.small.phases.train.pool"]
-    assert [line.split(": ")[1] for line in told] == keys
-    checked = rlplan("check", path)
-    assert checked.returncode == 1
-    found = [line for line in checked.stdout.splitlines() if "[workload-unsolvable]" in line]
-    assert [line.replace("[workload-unsolvable] ", "") for line in found] == told
-
-
-def test_check_of_a_plan_of_groups_finds_a_workload_that_was_moved_to_other_machines(executed, tmp_path):
-    shutil.copytree(executed, tmp_path / "own", ignore=shutil.ignore_patterns("*cluster*", "workload*"))
-    path = workload_of(tmp_path, "plan: own/plan.yaml", "pool: main", "pool: main")
+def test_check_of_a_plan_finds_a_workload_moved_to_other_machines(home):
+    path, groups = workload_of(home, "plan: plan.yaml"), home / "groups.yaml"
     assert rlplan("solve", path).returncode == 0
-    groups = tmp_path / "groups.yaml"
     assert rlplan("check", groups).returncode == 0
     edit(path, "train: {pool: main,", "train: {pool: train,")
     found = json.loads(rlplan("check", groups, "--json").stdout)["files"][0]["findings"]
@@ -126,18 +119,17 @@ def test_check_of_a_plan_of_groups_finds_a_workload_that_was_moved_to_other_mach
     assert "not of pool 'train'" in moved["message"] and moved["key"] == "inputs.workload"
 
 
-def test_a_pool_of_another_name_with_the_same_accelerators_has_the_plans_seconds(executed, tmp_path):
+def test_a_pool_of_the_same_accelerators_has_the_plans_seconds(home):
     """The plan's own cluster file says what its pool is; without one the pools' names have to be the same."""
-    shutil.copytree(executed, tmp_path / "own", ignore=shutil.ignore_patterns("*cluster*", "workload*"))
-    source = "plan: own/plan.yaml"
-    path = workload_of(tmp_path, source, "pool: cores", "pool: cores")
-    edit(tmp_path / "cluster.yaml", "  main:\n", "  cores:\n")
-    workload, cluster = load_workload(path)
+    (home / "own").mkdir()
+    shutil.move(home / "plan.yaml", home / "own")
+    path = workload_of(home, "plan: own/plan.yaml", "pool: cores", "pool: cores")
+    edit(home / "cluster.yaml", "  main:\n", "  cores:\n")
     with pytest.raises(InputError, match=r"are of pool 'main', not of pool 'cores'"):
-        problem_of(workload, path, cluster)
-    dump(laptop(), tmp_path / "own" / "cluster.yaml")
-    assert problem_of(workload, path, cluster).jobs["small"].rollout[0].pool == "cores"
-    dump(laptop(accelerators={**laptop().pools["main"].accelerators.model_dump(), "name": "old"}),
-         tmp_path / "own" / "cluster.yaml")  # fmt: skip
+        problem(path)
+    dump(laptop(), home / "own" / "cluster.yaml")
+    assert problem(path).jobs["small"].rollout[0].pool == "cores"
+    accelerators = {**laptop().pools["main"].accelerators.model_dump(), "name": "old"}
+    dump(laptop(accelerators=accelerators), home / "own" / "cluster.yaml")
     with pytest.raises(InputError, match=r"\(2 x old a node\), not of pool 'cores' \(2 x cpu a node\)"):
-        problem_of(workload, path, cluster)
+        problem(path)

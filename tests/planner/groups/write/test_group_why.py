@@ -1,34 +1,40 @@
-"""What a plan says about its groups."""
+"""What a plan says about its groups, and the part of their steady state that it shows."""
 
 from __future__ import annotations
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Pin, Rules
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
 from rlplan.planner.groups.inputs.groups_state import GroupsState
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 from rlplan.planner.groups.simulate.steady_state import steady_state
+from rlplan.planner.groups.write.group_timelines import ITERATIONS, timeline_of
 from rlplan.planner.groups.write.group_why import explain
 
-NODE_TYPES = {"roll": NodeType("roll", 10.0, 1e12), "train": NodeType("train", 40.0, 1e12)}
-RULES = Rules()
+from ..made import POLICIES, group, job, named, node_types
+
+NODE_TYPES = node_types(10.0, 40.0)
 
 
-def job(name: str, rollout_s: float, train_s: float, slo: float) -> GroupJob:
-    return GroupJob(name, slo, (PhaseWay("roll", 1, 1, rollout_s, 1e9),), (PhaseWay("train", 1, 1, train_s, 1e9),))
+def why(groups: list[Group], *jobs: GroupJob) -> dict[str, str]:
+    """Of the first of these groups."""
+    state = GroupsState(named(*jobs), {f"g{at}": each for at, each in enumerate(groups, 1)})
+    steady, got = (of(groups[0], state.jobs, Rules(), *more) for of, more in ((steady_state, [{}]), (slowdowns, [])))
+    return explain("g1", state, got, steady, NODE_TYPES, Rules())
 
 
-def why(state: GroupsState, key: str = "g1") -> dict[str, str]:
-    group = state.groups[key]
-    got = slowdowns(group, state.jobs, RULES)
-    return explain(key, state, got, steady_state(group, state.jobs, RULES, {}), NODE_TYPES, RULES)
-
-
-def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_its_own_policy_does_not():
+def beside(long_slo: float, short_slo: float) -> dict[str, str]:
     """RollMux, arXiv 2512.11306: two rollout nodes, one training node, 400+100 s and 50+50 s."""
-    jobs = {"long": job("long", 400.0, 100.0, 1.5), "short": job("short", 50.0, 50.0, 1.5)}
-    group = Group(("roll", "roll", "train"), (Pin("long", 0, (0,), 0, (2,)), Pin("short", 0, (1,), 0, (2,))))
-    state = GroupsState(jobs, {"g1": group})
-    assert slowdowns(group, jobs, RULES)["short"].mean <= 1.3
-    text = why(state)
+    pair = group(("long", "short"), (0, 1))
+    return why([pair], job("long", 400, 100, long_slo), job("short", 50, 50, short_slo))
+
+
+def test_the_plan_says_what_other_policies_and_nodes_would_do():
+    text = beside(1.5, 1.5)
     assert text["policy"].startswith("multi_rate: round_robin slows short 5.00x, which breaks its bound of 1.50")
     assert "for 60.00 USD an hour; each alone they take 100.00, 1.67 times as much" in text["cost"]
     assert "long on nodes of its own instead: +40.00 USD an hour" in text["next_best"]
@@ -36,20 +42,34 @@ def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_
     assert "nearest to its bound" in text["slack"]
 
 
-def test_a_policy_that_would_do_as_well_is_said_to():
-    jobs = {"long": job("long", 400.0, 100.0, 1.02), "short": job("short", 50.0, 50.0, 1.3)}
-    group = Group(("roll", "roll", "train"), (Pin("long", 0, (0,), 0, (2,)), Pin("short", 0, (1,), 0, (2,))))
-    text = why(GroupsState(jobs, {"g1": group}))["policy"]
-    assert text.endswith(
+def test_a_policy_that_would_do_as_well_is_named():
+    assert beside(1.02, 1.3)["policy"].endswith(
         "; first_come also keeps all bounds here and slows every job the same; multi_rate is the workload's choice"
     )
 
 
-def test_a_job_that_is_alone_says_whom_it_would_slow_elsewhere_and_how_much():
-    jobs = {name: job(name, 20.0, 200.0, 1.1) for name in ("x", "y")}
-    alone = {f"g{i}": Group(("roll", "train"), (Pin(n, 0, (0,), 0, (1,)),)) for i, n in enumerate(("x", "y"), 1)}
-    text = why(GroupsState(jobs, alone))
+def test_a_job_alone_says_whom_it_would_slow_elsewhere():
+    text = why([group("x", (0,)), group("y", (0,))], job("x", 20, 200, 1.1), job("y", 20, 200, 1.1))
     assert "has these nodes to itself: 50.00 USD" in text["cost"]
     assert text["next_best"].startswith("x in g2 would cost 0.00 USD an hour instead of 50.00, and slow ")
     assert "1.82x of at most 1.10x" in text["next_best"]
     assert "policy" not in text and "pace" not in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.integers(20, 90), st.integers(20, 90), st.integers(1, 2)), min_size=1, max_size=3))
+def test_a_timeline_shows_every_job_on_its_units_one_at_a_time(policy, phases):
+    jobs = named(*(job(f"j{i}", r, t, 3.0, nodes=(n, 1)) for i, (r, t, n) in enumerate(phases)))
+    pins = tuple(Pin(name, 0, tuple(range(jobs[name].rollout[0].nodes)), 0, (2,)) for name in sorted(jobs))
+    state = steady_state(Group(("roll", "roll", "train"), pins), jobs, Rules(permit_rule=policy), {})
+    timeline = timeline_of(state)
+    assert timeline.span_s <= timeline.period_s
+    assert timeline.span_s >= timeline.period_s * min(1.0, ITERATIONS / min(state.iterations.values())) * (1 - 1e-9)
+    for unit in (0, 1, 2):
+        held = sorted((s.begin_s, s.end_s) for s in timeline.spans if unit in s.units)
+        assert all(end <= begin + 1e-9 for (_, end), (begin, _) in itertools.pairwise(held))
+    assert all(0 <= s.begin_s < s.end_s <= timeline.span_s + 1e-9 for s in timeline.spans)
+    for pin in pins:
+        assert {s.units for s in timeline.spans if s.job == pin.job and s.phase == "rollout"} == {pin.rollout_units}
+        assert {s.phase for s in timeline.spans if s.job == pin.job} == {"rollout", "train"}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,17 +12,13 @@ from rlplan.planner.costs.reward_costs import Executions, RewardCost
 from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.lengths.draws import Draws
-from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
+from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
-from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, on_engines, reward_share, sized_cell
+from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, reward_share, sized_cell
 from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import simulate_one_round
-from rlplan.planner.simulate.round_arrays import FATES, RoundDraws, SimulatedRound
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from rlplan.rounds.machines.outcome import Fate
-from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from ...conftest import heavy_trace
@@ -33,28 +28,25 @@ LAYOUT = EngineLayout(2, 40)
 COST = DecodeCost(LAYOUT, 7e-3, 3e-5, 2e-8, 2e-4, 1e-5, 60_000, 512, 0.15, 1)
 TRAIN = TrainCost(UpdateLayout(dp=64, micro_batch_tokens=2048), step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
 REWARD = RewardCost(workers=64, per_sample_s=1e-3, delay_s=0.01)
+MODEL = fit_lengths(heavy_trace())
+RACE = ShortKey("race", 800, 6, None, LAYOUT)
+EXACT = ShortKey("exact", 1190, GROUP, 200, LAYOUT)
+SYNC = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
+PREDICT = ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2)
+WHOLE_ONLY = {"cell_prompts": 0}
 
 
-@pytest.fixture(scope="module")
-def model() -> LengthModel:
-    return fit_lengths(heavy_trace())
-
-
-@pytest.fixture
-def make_setting(model: LengthModel) -> Callable[..., Setting]:
-    def make(**changes) -> Setting:
-        draws = Draws(model, 0, 2 * GROUP)
-        known = Setting(TARGET, GROUP, CAP, False, {LAYOUT: COST}, REWARD, draws, cell_prompts=CELL)
-        return dataclasses.replace(known, **changes)
-
-    return make
+def make_setting(seed: int = 0, **changes) -> Setting:
+    draws = Draws(MODEL, seed, 2 * GROUP)
+    known = Setting(TARGET, GROUP, CAP, False, {LAYOUT: COST}, REWARD, draws, cell_prompts=CELL)
+    return dataclasses.replace(known, **changes)
 
 
 def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
     """Short rounds, and the long ones of what they put off."""
     short = short_column(setting, key)
     short.extend(rounds)
-    if not defers(key.deferral, setting.target) or key.prompts == TARGET + 1:
+    if not defers(key.deferral, setting.target):
         return [short.log]
     wanted = rounds * setting.simulated_target // 2
     if key.mode == "exact":
@@ -66,146 +58,64 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
     return [short.log, long.log]
 
 
-def assert_close(setting: Setting, key: ShortKey, rounds: int, p95: bool = True) -> None:
+@pytest.mark.parametrize("rounds", [40, pytest.param(100, marks=pytest.mark.search)])
+@pytest.mark.parametrize(
+    ("key", "dynamic"),
+    [
+        (RACE, False),
+        (ShortKey("defer", 720, GROUP, None, LAYOUT), False),
+        (EXACT, False),
+        (EXACT._replace(prompts=700), False),
+        (PREDICT, False),
+        (EXACT._replace(prompts=940), True),
+    ],
+    ids=lambda value: f"{value.mode}-{value.prompts}" if isinstance(value, ShortKey) else "",
+)
+def test_rounds_by_cells_take_as_long_and_train_as_much(key: ShortKey, dynamic: bool, rounds: int) -> None:
     """Within 1 % (p95: 2 %), or within three standard errors where so few rounds tell no better."""
-    whole = dataclasses.replace(setting, cell_prompts=0)
-    for cells, full in zip(logs(setting, key, rounds), logs(whole, key, rounds), strict=True):
+    settings = (make_setting(dynamic_sampling=dynamic), make_setting(dynamic_sampling=dynamic, **WHOLE_ONLY))
+    for cells, full in zip(*(logs(setting, key, rounds) for setting in settings), strict=True):
         assert len(cells) == len(full)
         mine, its = (spread_of([(1.0, log.step_s(TRAIN), [0.0] * len(log))]) for log in (cells, full))
         noise_s = 3 * math.hypot(cells.step_error(TRAIN), full.step_error(TRAIN))
-        assert noise_s < 0.08 * its.mean
+        assert noise_s < (0.08 if rounds == 100 else 0.12) * its.mean
         assert mine.mean == pytest.approx(its.mean, abs=max(0.01 * its.mean, noise_s))
-        assert not p95 or mine.p95 == pytest.approx(its.p95, abs=max(0.02 * its.p95, 2 * noise_s))
+        # Waves of refills come in whole numbers, so that a quantile of so few rounds jumps.
+        assert dynamic or mine.p95 == pytest.approx(its.p95, abs=max(0.02 * its.p95, 2 * noise_s))
         for name in ("tokens", "groups", "settled"):
-            assert mean(getattr(cells, name)) == pytest.approx(mean(getattr(full, name)), rel=0.015), name
+            off = 0.015 if rounds == 100 else 0.025
+            assert mean(getattr(cells, name)) == pytest.approx(mean(getattr(full, name)), rel=off), name
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        ShortKey("race", 800, 6, None, LAYOUT),
-        ShortKey("defer", 720, GROUP, None, LAYOUT),
-        ShortKey("exact", 1190, GROUP, 200, LAYOUT),
-        ShortKey("exact", 700, GROUP, 200, LAYOUT),
-        ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2),
-    ],
-    ids=lambda key: f"{key.mode}-{key.prompts}",
-)
-def test_rounds_by_cells_take_as_long_and_train_as_much_as_whole_ones(make_setting, key: ShortKey) -> None:
-    assert_close(make_setting(), key, 100)
-
-
-def test_and_so_they_do_where_dynamic_sampling_refills_the_row(make_setting) -> None:
-    # Waves of refills come in whole numbers, so that a quantile of so few rounds jumps.
-    assert_close(make_setting(dynamic_sampling=True), ShortKey("exact", 940, GROUP, 200, LAYOUT), 120, p95=False)
-
-
-# 16 engines and samples of four: prompt p is on engines 4 (p mod 4) to 4 (p mod 4) + 3, a cell of its own.
-SIDES = 4
-TIGHT = dataclasses.replace(COST, key=EngineLayout(2, 16), kv_capacity_tokens=1100)
-MANY = RewardCost(workers=1000, per_sample_s=0.2, delay_s=0.3)
-
-
-@pytest.fixture(scope="module")
-def round_draws() -> RoundDraws:
-    rng = np.random.default_rng(5)
-    lengths = np.exp(rng.normal(4.8, 0.7, (64, 1)) + rng.normal(0, 0.7, (64, 4)))
-    tokens = np.full(64, 18, dtype=np.int32)
-    return RoundDraws(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
-
-
-def play_sides(round_kind: RoundKind, round_draws: RoundDraws, targets: list[int]) -> list[SimulatedRound]:
-    """The four cells of a round, each with the prompts that are on its engines."""
-    found = []
-    for side, target in enumerate(targets):
-        lengths, tokens = round_draws.lengths[side::SIDES], round_draws.prompt_tokens[side::SIDES]
-        mine = dataclasses.replace(round_draws, lengths=lengths, prompt_tokens=tokens)
-        part = dataclasses.replace(round_kind, prompts=round_kind.prompts // SIDES, target=target)
-        found.append(simulate_one_round(part, mine, on_engines(TIGHT, 4), MANY, 16))
-    return found
-
-
-def test_a_plain_round_ends_with_the_last_of_its_cells(round_draws: RoundDraws) -> None:
-    round_kind = RoundKind("short", 64, 64, 4, 4, CAP)
-    whole, cells = (
-        simulate_one_round(round_kind, round_draws, TIGHT, MANY, 16),
-        play_sides(round_kind, round_draws, [16] * SIDES),
-    )
-    assert whole.times.preemptions == sum(cell.times.preemptions for cell in cells) > 0
-    assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
-    assert whole.times.end_s == max(cell.times.end_s for cell in cells)
-    assert whole.times.decoded_tokens == sum(cell.times.decoded_tokens for cell in cells)
-
-
-def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(round_draws: RoundDraws) -> None:
-    round_kind = RoundKind("short", 64, 48, 3, 4, CAP)
-    whole, cells = (
-        simulate_one_round(round_kind, round_draws, TIGHT, MANY, 16),
-        play_sides(round_kind, round_draws, [16] * SIDES),
-    )
-    ready = np.sort(np.concatenate([cell.ready_s for cell in cells]))
-    assert whole.times.end_s == ready[47] < ready[48]
-    trained = {side: np.flatnonzero(simulated.ready_s <= ready[47]) for side, simulated in enumerate(cells)}
-    assert sorted(SIDES * place + side for side, places in trained.items() for place in places) == sorted(
-        np.flatnonzero(whole.fate == FATES[Fate.TRAINED])
-    )
-
-
-def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_cell(round_draws: RoundDraws) -> None:
-    cutoff_tokens, counting = 300, 44
-    accepted = round_draws.lengths.max(axis=1) <= cutoff_tokens
-    accepted[counting - SIDES : counting] = True  # each cell's last draw that counts is short
-    lengths = np.where(accepted[:, None], np.minimum(round_draws.lengths, cutoff_tokens), round_draws.lengths)
-    mine = dataclasses.replace(round_draws, lengths=lengths.astype(np.int32))
-    round_kind = RoundKind("short", 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff_tokens)
-    whole = simulate_one_round(round_kind, mine, TIGHT, MANY, 16)
-    cells = play_sides(round_kind, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
-    assert (whole.fate == FATES[Fate.DEFERRED]).sum() > 0 and (whole.fate == FATES[Fate.RETURNED]).sum() > 0
-    assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
-    for fate in (Fate.TRAINED, Fate.DEFERRED):
-        assert (whole.fate == FATES[fate]).sum() == sum((cell.fate == FATES[fate]).sum() for cell in cells)
-
-
-def test_a_race_by_cells_is_as_biased_and_puts_off_prompts_as_hard(make_setting, model: LengthModel) -> None:
-    key = ShortKey("race", 800, 6, None, LAYOUT)
-
+def test_a_race_by_cells_has_the_same_bias_and_difficulty() -> None:
     def seen(setting: Setting) -> tuple[float, float, float]:
-        column = short_column(setting, key)
+        column = short_column(setting, RACE)
         column.extend(60)
-        hardness = [model.tables[setting.draws.traced(int(name[1:8]))].mean() for name in column.deferred_prompts]
+        hardness = [MODEL.tables[setting.draws.traced(int(name[1:8]))].mean() for name in column.deferred_prompts]
         return mean(column.log.excess), mean(hardness), mean(column.log.deferred)
 
-    cells, whole = seen(make_setting()), seen(make_setting(cell_prompts=0))
-    assert cells[0] == pytest.approx(whole[0], rel=0.02)
-    assert cells[1] == pytest.approx(whole[1], rel=0.02)
+    cells, whole = seen(make_setting()), seen(make_setting(**WHOLE_ONLY))
+    assert cells[:2] == pytest.approx(whole[:2], rel=0.02)
     assert cells[2] == pytest.approx(whole[2], rel=0.001) == 160
 
 
-def test_engines_that_are_handed_over_hide_as_much_of_the_update_by_cells(make_setting) -> None:
+def test_handed_over_engines_hide_as_much_of_the_update_by_cells() -> None:
     train = dataclasses.replace(TRAIN, per_token_s=6e-6)
-    key = LongKey(ShortKey("exact", 1190, GROUP, 200, LAYOUT).deferral, 1, LAYOUT, 0, 0.5)
+    key = LongKey(EXACT.deferral, 1, LAYOUT, 0, 0.5)
 
     def exposed(**changes) -> float:
         """Share of the update that is left after the round, mean over some luck: it scatters by a fifth."""
         shares = []
         for seed in range(3):
-            setting = make_setting(draws=Draws(make_setting().draws.model, seed, 2 * GROUP), **changes)
+            setting = make_setting(seed, **changes)
             column = long_column(setting, key)
             column.extend(24, long_draws(setting.draws, GROUP, 200, 24 * setting.simulated_target))
             shares.append(column.log.train_s(train) / train.update_s(mean(column.log.tokens), 0.0))
         return mean(shares)
 
-    whole = exposed(cell_prompts=0)
+    whole = exposed(**WHOLE_ONLY)
     assert whole < 0.95
     assert exposed() == pytest.approx(whole, abs=0.01)
-
-
-def test_rounds_of_up_to_twice_the_prompts_of_a_cell_are_simulated_whole(make_setting) -> None:
-    for target, kinds in ((2 * CELL, (ShortColumn, LongColumn)), (2 * CELL + 1, None)):
-        setting = make_setting(target=target)
-        key = ShortKey("exact", 2 * target, GROUP, 200, LAYOUT)
-        made = (short_column(setting, key), long_column(setting, LongKey(key.deferral, 1, LAYOUT)))
-        assert (tuple(map(type, made)) == kinds) == (kinds is not None)
 
 
 @pytest.mark.parametrize("engines, target", [(32, 1024), (4096, 16384), (508, 2032), (1000, 5000), (127, 2048)])
@@ -216,40 +126,50 @@ def test_a_cell_is_as_crowded_as_its_round(engines: int, target: int) -> None:
     assert cell.count * cell.trained == pytest.approx(target, rel=0.15)
 
 
-def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer_of_them(make_setting) -> None:
-    few = EngineLayout(2, 8)
-    cost = dataclasses.replace(COST, key=few)
-    setting = make_setting(decode={few: cost}, target=1024)
-    key = ShortKey("sync", 1024, GROUP, None, few)
-    assert cell_of(setting, key).whole
-    column = short_column(setting, key)
+FEW = EngineLayout(2, 8)
+UNLIKE = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, Executions((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
+LONG = LongKey(RACE.deferral, 1, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "count"),
+    [
+        (SYNC, {}, 5),
+        (SYNC, {"reward": UNLIKE}, 2),  # several workers for executions that take unlike times
+        (EXACT, {"target": 2 * CELL}, 1),
+        (EXACT, {"target": 2 * CELL + 1}, 2),
+        (SYNC._replace(layout=FEW), {"target": 1024}, 1),  # on few engines
+        (RACE, {}, 5),
+        (RACE, {"dynamic_sampling": True}, 1),  # refills depend on all groups
+        (LONG, {"dynamic_sampling": True}, 5),
+        (LONG, {"target": 2 * CELL}, 1),
+    ],
+)
+def test_a_round_has_as_many_cells_as_can_stand_for_it(key: ShortKey | LongKey, changes, count: int) -> None:
+    setting = make_setting(decode={LAYOUT: COST, FEW: dataclasses.replace(COST, key=FEW)}, **changes)
+    cell = cell_of(setting, key)
+    assert (cell.count, cell.whole) == (count, count == 1)
+    if setting.target == 2 * CELL:
+        of, whole = (short_column, ShortColumn) if isinstance(key, ShortKey) else (long_column, LongColumn)
+        assert type(of(setting, key)) is whole
+
+
+def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer() -> None:
+    setting = make_setting(decode={FEW: dataclasses.replace(COST, key=FEW)}, target=1024)
+    column = short_column(setting, ShortKey("sync", 1024, GROUP, None, FEW))
     column.extend(24)
     assert len(column.log) == 24
     assert len(set(column.log.rollout_s)) == 24 * 2 * CELL // 1024 == 6
 
 
-def test_groups_that_race_under_dynamic_sampling_are_simulated_whole(make_setting) -> None:
-    race = ShortKey("race", 800, 6, None, LAYOUT)
-    assert cell_of(make_setting(dynamic_sampling=True), race).whole
-    assert not cell_of(make_setting(), race).whole
-    assert not cell_of(make_setting(dynamic_sampling=True), LongKey(race.deferral, 1, LAYOUT)).whole
-
-
 @pytest.mark.parametrize("workers", [1, 5, 64, 100])
-def test_the_shares_of_reward_workers_score_together_as_many_a_second(workers: int) -> None:
+def test_the_shares_of_reward_workers_score_as_many_a_second(workers: int) -> None:
     executions = Executions((0.5, 1.0), (0.2, 30.0), 0.5, 0.1)
     reward = RewardCost(workers, 0.4, 60.0, executions, TimeoutSpec(20.0, 2.0, 1.5))
     for parts in (1.0, 3.9, 16.0):
         share = reward_share(reward, parts)
         assert parts * share.workers / share.mean_s() == pytest.approx(workers / reward.mean_s())
         assert share.mean_s() + share.delay_s == pytest.approx(reward.mean_s() + reward.delay_s)
-
-
-def test_cells_of_executions_that_take_unlike_times_have_several_workers(make_setting) -> None:
-    key = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
-    unlike = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, Executions((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
-    assert cell_of(make_setting(), key).count == 5
-    assert cell_of(make_setting(reward=unlike), key).count == 2
 
 
 def test_every_cell_is_dealt_to_as_many_rounds_as_every_other() -> None:
@@ -259,17 +179,8 @@ def test_every_cell_is_dealt_to_as_many_rounds_as_every_other() -> None:
     assert (deal(40, 16, 100) == picks).all()
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        ShortKey("exact", 1190, GROUP, 200, LAYOUT),
-        ShortKey("exact", 700, GROUP, 200, LAYOUT),
-        ShortKey("race", 800, 6, None, LAYOUT),
-        ShortKey("sync", TARGET, GROUP, None, LAYOUT),
-    ],
-    ids=lambda key: f"{key.mode}-{key.prompts}",
-)
-def test_columns_of_unlike_length_are_compared_on_the_same_cells(make_setting, key: ShortKey) -> None:
+@pytest.mark.parametrize("key", [EXACT, EXACT._replace(prompts=700), RACE, SYNC], ids=lambda k: f"{k.mode}-{k.prompts}")
+def test_columns_of_unlike_length_are_compared_on_the_same_cells(key: ShortKey) -> None:
     """However a column was simulated further, its first rounds are those of a column that is as long as that."""
     long, short, direct = (short_column(make_setting(), key) for _ in range(3))
     for rounds in (8, 4, 13, 20):
@@ -282,24 +193,19 @@ def test_columns_of_unlike_length_are_compared_on_the_same_cells(make_setting, k
     assert long.deferred_prompts[: len(short.deferred_prompts)] == short.deferred_prompts or key.mode == "race"
 
 
-def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -> None:
-    """The means of independent columns scatter by the standard error that each states."""
-    key = ShortKey("race", 800, 6, None, LAYOUT)
-    steps, stated, excess, stated_excess = [], [], [], []
+def test_means_of_independent_columns_scatter_by_what_they_state() -> None:
+    steps, excess = [], []
     for seed in range(24):
-        column = short_column(make_setting(draws=Draws(make_setting().draws.model, seed, 2 * GROUP)), key)
+        column = short_column(make_setting(seed), RACE)
         column.extend(12)
-        steps.append(mean(column.log.step_s(TRAIN)))
-        stated.append(column.log.step_error(TRAIN))
-        excess.append(mean(column.log.excess))
-        stated_excess.append(column.log.excess_error())
-    for values, errors in ((steps, stated), (excess, stated_excess)):
-        middle = mean(values)
-        scatter = (sum((value - middle) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-        assert 0.6 < scatter / mean(errors) < 1.6
+        steps.append((mean(column.log.step_s(TRAIN)), column.log.step_error(TRAIN)))
+        excess.append((mean(column.log.excess), column.log.excess_error()))
+    for rows in (steps, excess):
+        values, errors = zip(*rows, strict=True)
+        assert 0.6 < np.std(values, ddof=1) / mean(errors) < 1.6
 
 
-def test_a_larger_step_draws_no_more_lengths(make_setting) -> None:
+def test_a_larger_step_draws_no_more_lengths() -> None:
     def drawn(target: int) -> int:
         layout = EngineLayout(2, target // 16)
         setting = make_setting(target=target, decode={layout: dataclasses.replace(COST, key=layout)})
