@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -25,8 +26,8 @@ class _Stream(io.TextIOWrapper):
         return self.buffer.getvalue().decode(self.encoding)
 
 
-def rlplan(*arguments):
-    """`rlplan ARGUMENTS...` called from the root folder: its exit code and what it printed."""
+def rlplan(*arguments, folder="/"):
+    """`rlplan ARGUMENTS...` called from a folder: its exit code and what it printed."""
     from rlplan.cli.main import main
 
     command = ["rlplan", *map(str, arguments)]
@@ -36,7 +37,7 @@ def rlplan(*arguments):
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
         warnings.simplefilter("default")
         sys.argv, sys.stdin = command, io.StringIO()
-        os.chdir("/")
+        os.chdir(folder)
         try:
             main()
         except SystemExit as ended:
@@ -45,6 +46,20 @@ def rlplan(*arguments):
             sys.argv, sys.stdin = before[:2]
             os.chdir(before[2])
     return subprocess.CompletedProcess(command, code or 0, out.text(), err.text())
+
+
+def printed(*arguments, code=0, folder="/"):
+    """What `rlplan ARGUMENTS...` prints on standard output; it must end with the code, None: any."""
+    result = rlplan(*arguments, folder=folder)
+    assert code in (None, result.returncode), result.stdout + result.stderr
+    return result.stdout
+
+
+def data(*arguments, **options):
+    """What `rlplan ARGUMENTS... --json` prints, one line, as data; options as for `printed`."""
+    text = printed(*arguments, "--json", **options)
+    assert text.count("\n") == 1 or arguments[0] == "report", text
+    return json.loads(text)
 
 
 def refused(result, *words):

@@ -6,17 +6,19 @@ import hashlib
 import json
 from pathlib import Path
 
+from benchmarks.copula_trace import copula_lengths
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.sections.origin import Inputs
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.fitness import subject_digest
-from rlplan.profiles.length_trace import read_lengths
+from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
 
 from ..documents import CLUSTER
+from ..workloads import edit as edit
 
 JOB = """\
 rlplan_job: 1
@@ -87,24 +89,50 @@ def write_profiled(folder: Path) -> None:
 def write_solved(folder: Path) -> Path:
     """Write a job that was profiled and solved; the folder."""
     write_profiled(folder)
-    names = ("cluster", "job", "profile", "lengths")
-    files = {n: folder / (f"{n}.yaml" if n != "lengths" else "lengths.jsonl") for n in names}
-
-    def digest(name: str) -> dict[str, str]:
-        return {"path": files[name].name, "sha256": sha(files[name])}
-
-    inputs = Inputs(
-        cluster=InputFile(**digest("cluster")),
-        job=InputFile(**digest("job")),
-        profile=ProfileFile(**digest("profile"), provenance="measured"),
-        lengths=InputFile(**digest("lengths")),
-    )
-    trace = read_lengths(files["lengths"], cap_tokens=64)
+    files = {n: folder / f"{n}.yaml" for n in ("cluster", "job", "profile")} | {"lengths": folder / "lengths.jsonl"}
+    digests = {name: {"path": path.name, "sha256": sha(path)} for name, path in files.items()}
+    digests["profile"]["provenance"] = "measured"
     plan = solve(
-        load_cluster(files["cluster"]), load_job(files["job"]), load(files["profile"], Profile), trace, inputs,
-        SolveOptions(mode="sync"),
+        load_cluster(files["cluster"]), load_job(files["job"]), load(files["profile"], Profile),
+        read_lengths(files["lengths"], cap_tokens=64), Inputs.model_validate(digests), SolveOptions(mode="sync"),
     ).plan  # fmt: skip
     dump(plan, folder / "plan.yaml")
+    return folder
+
+
+GPU_CLUSTER = """\
+rlplan_cluster: 1
+name: gpus
+pools:
+  main:
+    nodes: 2
+    accelerators: {kind: cuda, name: NVIDIA H800, per_node: 8, memory_bytes: 80000000000}
+    cores: 96
+    host_memory_bytes: 1000000000000
+    usd_per_node_hour: 40.0
+"""
+
+GPU_JOB = """\
+rlplan_job: 1
+name: math-7b
+model: {path: Qwen/Qwen2.5-7B-Instruct, dtype: bfloat16}
+data: {path: data.jsonl}
+reward: {kind: math, workers: 8, deadline_s: 5.0}
+rollout: {prompts_per_step: 16, samples_per_prompt: 4, max_prompt_tokens: 256, max_response_tokens: 4096}
+algorithm: {name: grpo, learning_rate: 1.0e-6}
+search: {tp: [1, 2], micro_batch_tokens: [8192]}
+"""
+
+
+def write_shipped(folder: Path) -> Path:
+    """Write a job on GPUs that nobody profiled: cluster, job, data, and a length trace; the folder."""
+    (folder / "cluster.yaml").write_text(GPU_CLUSTER)
+    (folder / "job.yaml").write_text(GPU_JOB)
+    (folder / "data.jsonl").write_text(
+        "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(512))
+    )
+    trace = copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8)
+    write_lengths(folder / "lengths.jsonl", trace.rows)
     return folder
 
 
@@ -112,9 +140,15 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def edit(path: Path, old: str, new: str) -> int:
-    """Replace the one occurrence; its line."""
-    text = path.read_text()
-    assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
-    path.write_text(text.replace(old, new))
-    return text[: text.index(old)].count("\n") + 1
+def harmed(folder: Path, edits: list[tuple[str | None, ...]]) -> None:
+    """Make edits of files: (file, old text, new text), (file, None, whole text), or (file,) to remove it."""
+    for name, *texts in edits:
+        path = folder / name
+        if not texts:
+            path.unlink()
+        elif texts[0] is None:
+            path.write_text(texts[1])
+        else:
+            before = path.read_text()
+            assert texts[0] in before, (name, texts[0])
+            path.write_text(before.replace(*texts, 1))

@@ -3,116 +3,115 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from rlplan.cli.shared.documents import KINDS, model_of
 from rlplan.plans.yaml.editor_schemas import schema_of
+from rlplan.plans.yaml.errors import InputError
 
-from .command_line import refused, rlplan
+from .command_line import data, printed, refused, rlplan
 
 CLUSTER = """\
 name: "pod"
 # eight nodes
 rlplan_cluster: 1
 pools:
-  gpu: {nodes: 8, cores: 96, host_memory_bytes: 2_000_000_000_000, usd_per_node_hour: 20,
+  gpu: {nodes: 8, cores: 96, host_memory_bytes: 2_000_000_000_000, usd_per_node_hour: 20.0,
         accelerators: {kind: cuda, name: H100, per_node: 8, memory_bytes: 80000000000}}  # SXM
 """
+HEAD = "# yaml-language-server: $schema=.rlplan/cluster.schema.json\n# eight nodes\nrlplan_cluster: 1"
 
 
 @pytest.fixture
 def cluster(tmp_path):
     path = tmp_path / "cluster.yaml"
-    path.write_text(CLUSTER.replace("usd_per_node_hour: 20", "usd_per_node_hour: 20.0"))
+    path.write_text(CLUSTER)
     return path
 
 
-def test_a_file_is_rewritten_with_its_comments_and_its_schema_beside_it(cluster):
-    result = rlplan("fmt", cluster)
-    assert result.returncode == 0 and "rewritten" in result.stdout and "rlplan check PLAN" in result.stdout
+def test_a_file_is_rewritten_with_its_comments_and_schema(cluster):
+    before = cluster.read_bytes()
+    said = f"{cluster}: is not canonical; run rlplan fmt\n"
+    assert printed("fmt", "--check", cluster, code=1) == said
+    assert cluster.read_bytes() == before and not (cluster.parent / ".rlplan").exists()
+    text = printed("fmt", cluster)
+    assert text.startswith(f"{cluster}: rewritten\nplans may have been solved from a rewritten file; rlplan check PLAN")
     text = cluster.read_text()
-    assert text.startswith(
-        "# yaml-language-server: $schema=.rlplan/cluster.schema.json\n# eight nodes\nrlplan_cluster: 1"
-    )
+    assert text.startswith(HEAD)
     assert "# SXM" in text and (cluster.parent / ".rlplan" / "cluster.schema.json").is_file()
-    again = rlplan("fmt", cluster, "--json")
-    assert json.loads(again.stdout) == {"changed": [], "refused": [], "written": True, "files": 1}
+    assert data("fmt", cluster) == {"changed": [], "refused": [], "written": True, "files": 1}
+    assert data("fmt", "--check", cluster) == {"changed": [], "refused": [], "written": False, "files": 1}
     assert cluster.read_text() == text
 
 
-def test_check_changes_nothing_and_says_which_files_are_not_canonical(cluster):
-    before = cluster.read_bytes()
-    result = rlplan("fmt", "--check", cluster)
-    assert result.returncode == 1 and "cluster.yaml" in result.stdout
-    assert cluster.read_bytes() == before and not (cluster.parent / ".rlplan").exists()
-    rlplan("fmt", cluster)
-    assert rlplan("fmt", "--check", cluster).returncode == 0
-
-
-def test_what_is_no_document_is_named_and_left_alone_and_the_others_are_still_rewritten(cluster, tmp_path):
+def test_what_is_no_document_is_left_alone_and_others_rewritten(cluster, tmp_path):
     notes, typo = tmp_path / "notes.yaml", tmp_path / "typo.yaml"
     notes.write_text("a: 1\n")
     typo.write_text("rlplan_job: 1\nnmae: x\n")
     result = rlplan("fmt", notes, typo, tmp_path / "nowhere.yaml", cluster, "--json")
-    assert result.returncode == 2
-    assert len(json.loads(result.stdout)["refused"]) == 3 and json.loads(result.stdout)["changed"] == [str(cluster)]
+    found = json.loads(result.stdout)
+    assert result.returncode == 2 and (len(found["refused"]), found["changed"]) == (3, [str(cluster)])
     lines = result.stderr.splitlines()
-    assert all(line.startswith("error: ") for line in lines)
-    files = [line.split(": ")[1].rpartition("/")[2] for line in lines]
+    files = [line.removeprefix("error: ").split(": ")[0].rpartition("/")[2] for line in lines]
     # The misspelt key, and each that is missing beside it, on a line of its own.
     assert (
         list(dict.fromkeys(files)) == ["notes.yaml", "typo.yaml:2", "nowhere.yaml"] and files.count("typo.yaml:2") > 3
     )
-    assert "did you mean 'name'?" in lines[1]
-    assert notes.read_text() == "a: 1\n"
+    assert "did you mean 'name'?" in lines[1] and notes.read_text() == "a: 1\n"
 
 
-def test_line_ends_and_a_byte_order_mark_are_made_plain(cluster):
-    cluster.write_bytes(b"\xef\xbb\xbf" + cluster.read_bytes().replace(b"\n", b"\r\n"))
-    assert rlplan("fmt", cluster).returncode == 0
-    assert b"\r" not in cluster.read_bytes() and cluster.read_bytes().startswith(b"# yaml")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"),
+        lambda text: text.replace(b"rlplan_cluster:", b'"rlplan_cluster":'),
+    ],
+    ids=["line ends and a byte order mark", "a quoted mark"],
+)
+def test_spellings_of_one_document_become_one_text(change, cluster, tmp_path):
+    cluster.write_bytes(change(cluster.read_bytes()))
+    link = tmp_path / "link.yaml"
+    link.symlink_to(cluster)
+    printed("fmt", link)
+    assert link.is_symlink() and cluster.read_text().startswith(HEAD) and b"\r" not in cluster.read_bytes()
+
+
+def test_a_file_that_cannot_be_written_is_refused(cluster, monkeypatch):
+    monkeypatch.setattr("rlplan.cli.fmt.os.access", lambda path, mode: mode != os.W_OK)
+    refused(rlplan("fmt", cluster), "cluster.yaml: is read-only; make it writable first")
+    printed("fmt", "--check", cluster, code=1)
+    monkeypatch.undo()
+
+    def full(path, text):
+        raise InputError("the disk is full", str(path))
+
+    monkeypatch.setattr("rlplan.plans.yaml.yaml_io.atomic_write", full)
+    refused(rlplan("fmt", cluster), "cluster.yaml: the disk is full")
+    assert cluster.read_text() == CLUSTER
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/null"):
+        refused(rlplan("fmt", path), "a file is needed")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schema_prints_what_the_model_says(kind):
-    result = rlplan("schema", kind)
-    assert result.returncode == 0 and result.stdout == schema_of(model_of(kind))
-    assert json.loads(result.stdout)["additionalProperties"] is False
+    text = printed("schema", kind)
+    assert text == schema_of(model_of(kind)) and json.loads(text)["additionalProperties"] is False
 
 
-def test_schema_writes_all_of_them_into_a_folder(tmp_path):
-    assert rlplan("schema", "--out", tmp_path).returncode == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"{kind}.schema.json" for kind in KINDS)
-    refused(rlplan("schema"), "cluster", "--out")
-    refused(rlplan("schema", "--out", tmp_path / "nowhere"), "nowhere")
-
-
-def test_what_solve_writes_is_canonical_and_names_its_schema(solved):
-    result = rlplan("solve", solved, "--mode", "sync", "--out", solved / "new.yaml")
-    assert result.returncode == 0, result.stderr
-    assert (solved / "new.yaml").read_text().startswith("# yaml-language-server: $schema=.rlplan/plan.schema.json\n")
-    assert (solved / ".rlplan" / "plan.schema.json").is_file()
-    assert rlplan("fmt", "--check", solved / "new.yaml").returncode == 0
-
-
-def test_a_link_stays_a_link_and_what_it_leads_to_is_rewritten(cluster, tmp_path):
-    link = tmp_path / "link.yaml"
-    link.symlink_to(cluster)
-    assert rlplan("fmt", link).returncode == 0
-    assert link.is_symlink() and cluster.read_text().startswith("# yaml-language-server")
-
-
-def test_what_is_no_regular_file_is_refused(tmp_path):
-    import os
-
-    os.mkfifo(tmp_path / "pipe")
-    refused(rlplan("fmt", tmp_path / "pipe"), "a file is needed")
-    refused(rlplan("fmt", tmp_path), "a file is needed")
-    refused(rlplan("fmt", "/dev/null"), "a file is needed")
-
-
-def test_a_quoted_mark_is_a_mark(cluster):
-    cluster.write_text(cluster.read_text().replace("rlplan_cluster:", '"rlplan_cluster":'))
-    assert rlplan("fmt", cluster).returncode == 0
-    assert "\nrlplan_cluster: 1" in cluster.read_text()
+def test_schemas_are_written_into_a_folder(tmp_path):
+    names = [tmp_path / f"{kind}.schema.json" for kind in KINDS]
+    assert printed("schema", "--out", tmp_path).splitlines() == [str(name) for name in names]
+    assert sorted(tmp_path.iterdir()) == sorted(names)
+    schema = json.loads(printed("schema", "lengths"))
+    assert schema["title"] == "LengthLine" and "tokens" in schema["required"]
+    names[-1].write_text("mine")
+    names[0].write_text("{}")
+    refused(rlplan("schema", "--out", tmp_path), f"{names[0].name}: exists and is no schema")
+    assert names[0].read_text() == "{}"
+    printed("schema", "--out", tmp_path, "--force")

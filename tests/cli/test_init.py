@@ -1,4 +1,4 @@
-"""`rlplan init`."""
+"""`rlplan init`: an example on this machine, or with --gpus and --model a job that is planned without GPUs and data."""
 
 from __future__ import annotations
 
@@ -6,38 +6,28 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from rlplan.cli.init import init_command
 from rlplan.executor.example import task, write
 from rlplan.plans.facts.executable import FAMILIES
 from rlplan.plans.facts.model_shape import shape_of
+from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.schema.plan import load_plan
+
+from .command_line import data, printed, refused, rlplan
+from .solved_folder import harmed
 
 
 def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_init_refuses_a_folder_that_is_not_empty_and_writes_nothing(tmp_path: Path) -> None:
-    target = tmp_path / "demo"
-    target.mkdir()
-    (target / "mine.txt").write_text("keep me")
-    result = CliRunner().invoke(init_command, [str(target)])
-    assert isinstance(result.exception, InputError)
-    assert "not empty" in str(result.exception)
-    assert listing(tmp_path) == ["demo", "demo/mine.txt"]
-    assert (target / "mine.txt").read_text() == "keep me"
-
-
-def test_init_refuses_a_file_and_a_place_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for place in ("file", "file/below"):
-        result = CliRunner().invoke(init_command, [str(tmp_path / place)])
-        assert isinstance(result.exception, InputError), place
-    assert listing(tmp_path) == ["file"]
+def test_a_folder_that_holds_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep me")
+    for options in ((), ("--gpus", "8xH100", "--model", "Qwen2.5-7B")):
+        refused(rlplan("init", tmp_path, *options), "is not empty")
+    assert listing(tmp_path) == ["mine.txt"] and (tmp_path / "mine.txt").read_text() == "keep me"
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -57,12 +47,65 @@ def test_a_failure_on_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
     assert listing(tmp_path) == ["demo"]
 
 
-def test_the_detected_cluster_has_the_cores_that_this_process_may_use() -> None:
+def test_the_detected_cluster_has_the_cores_of_this_process() -> None:
     pytest.importorskip("torch")
     pool = write.detect_cluster().pools["main"]
     assert pool.cores == write.available_cores() >= 1
     if pool.accelerators.kind == "cpu":
         assert pool.accelerators.per_node == pool.cores
+
+
+def test_the_example_is_written_as_asked(tmp_path, monkeypatch):
+    facts = {"parameters": 12345, "warmup_s": 2.0, "prompts": 7, "accelerators": 2, "kind": "cpu"}
+    asked = []
+
+    def write_example(folder, seed, on_step):
+        asked.append((folder, seed))
+        on_step(1, 2, 0.5)
+        return facts
+
+    monkeypatch.setattr("rlplan.executor.example.write.write_example", write_example)
+    folder = tmp_path / "demo"
+    assert printed("init", folder) == (
+        f"{folder}: model with 12,345 parameters (warmed up in 2.00 s), 7 prompts, 2 x cpu\n"
+        f"next: rlplan profile {folder}/job.yaml\n"
+    )
+    assert data("init", folder, "--seed", "4") == facts and asked == [(folder, 0), (folder, 4)]
+
+
+# -- a job of one's own ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_planned_without_data_at_the_price_per_gpu(begun_once):
+    job, plan = load_job(begun_once / "job.yaml"), load_plan(begun_once / "plan.yaml")
+    assert not (begun_once / "data.jsonl").exists() and job.data.prompts == 12_000
+    pool = load_cluster(begun_once / "cluster.yaml").pools["h100"]
+    assert pool.usd_per_gpu_hour and plan.predicted.usd_per_hour == pytest.approx(usd_per_node_hour(pool), rel=1e-5)
+    assert data("check", begun_once / "plan.yaml", begun_once / "job.yaml")["findings"] == 0
+    printed("simulate", begun_once / "plan.yaml", "--steps", "5")
+
+
+def test_data_that_is_there_counts_by_its_rows(begun):
+    policy = begun / "policy.yaml"
+    policy.write_text("rlplan_policy: 1\nrequire_job_files: true\n")
+    found = printed("check", begun / "plan.yaml", "--policy", policy, code=1)
+    assert "[policy-job-files]" in found and "data.jsonl" in found
+    rows = [{"id": f"r{k}", "prompt": f"{k} + 1", "answer": k + 1} for k in range(600)]
+    (begun / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    solve = ("solve", begun, "--trace", begun / "lengths.jsonl", "--mode", "sync")
+    refused(rlplan(*solve), "job.yaml:", "is 12000", "has 600 rows; write 600")
+    assert "[prompts-miscounted]" in printed("check", begun / "job.yaml", code=1)
+    harmed(begun, [("job.yaml", ", prompts: 12000", "")])
+    printed("check", begun / "job.yaml")
+    printed(*solve)
+
+
+def test_without_a_folder_the_models_name_is_taken(tmp_path):
+    options = ("--gpus", "2x8xA100", "--model", "meta-llama/Llama-3.1-70B", "--reward", "code")
+    assert "rlplan profile llama-3.1-70b --shipped Llama-3.1-70B" in printed("init", *options, folder=tmp_path)
+    made = tmp_path / "llama-3.1-70b"
+    assert sorted(path.name for path in made.glob("*.yaml")) == ["cluster.yaml", "job.yaml"]
+    assert (made / ".rlplan" / "job.schema.json").is_file() and (made / ".rlplan" / "cluster.schema.json").is_file()
 
 
 @pytest.mark.engine

@@ -1,81 +1,166 @@
-"""The command line as a user meets it: quick help, one clear line for bad input, exit codes."""
+"""The command line itself: quick help that is a manual, one clear line for an error, exit codes, pipes."""
 
 from __future__ import annotations
 
-import json
+import re
+import shlex
 import subprocess
 import sys
-import time
 
+import click
 import pytest
+from click.shell_completion import BashComplete
 
-from .command_line import refused, rlplan
+import rlplan as package
+from rlplan.cli import main
+from rlplan.cli.main import _COMMANDS, cli
+from rlplan.cli.manual import PAGES
+from rlplan.cli.shared.progress import share, steps
+from rlplan.plans.yaml.errors import InputError, RunFailed, joined
 
+from .command_line import printed, rlplan
 
-def test_help_names_every_command_and_answers_almost_as_fast_as_python_starts():
-    def seconds(*command):
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            output = subprocess.run(
-                [sys.executable, *command], capture_output=True, text=True, cwd="/", check=True
-            ).stdout
-            times.append(time.perf_counter() - began)
-        return min(times), output
-
-    bare, _ = seconds("-c", "pass")
-    helped, output = seconds("-m", "rlplan.cli.main", "--help")
-    for command in ("init", "profile", "solve", "simulate", "execute", "report", "tune"):
-        assert command in output
-    assert helped - bare < 0.5
+EXAMPLES = [(name, line) for name, page in PAGES.items() for _, line in page.examples]
 
 
-@pytest.mark.parametrize("command", ["profile", "solve", "simulate", "execute", "report", "tune"])
-def test_a_missing_file_is_one_line_that_names_it_and_exit_code_2(command, tmp_path):
-    refused(rlplan(command, tmp_path / "nowhere.yaml"), "nowhere.yaml")
+def test_help_imports_nothing_of_the_planner_or_executor():
+    code = (
+        "import sys; sys.argv = ['rlplan', '--help']\nfrom rlplan.cli.main import main\n"
+        "try: main()\nfinally: print([n for n in sys.modules if n.startswith(('rlplan.p', 'rlplan.e', 'numpy', 'yaml', "
+        "'pydantic', 'rich', 'torch'))], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    loaded = set(re.findall(r"'(.*?)'", done.stderr))
+    assert all(name.startswith(("rlplan.plans", "yaml")) for name in loaded), loaded
+    for command in _COMMANDS:
+        assert f"  {command} " in done.stdout
 
 
-def test_a_truncated_plan_is_named_with_its_line_and_nothing_is_written(tmp_path):
-    plan = tmp_path / "plan.yaml"
-    plan.write_text('rlplan: 1\ninputs:\n  cluster: {path: "cluster.yaml", sha\n')
-    out = tmp_path / "out"
-    refused(rlplan("execute", plan, "--out", out), "plan.yaml:3")
-    assert not out.exists()
+def test_version_is_the_packages():
+    assert printed("--version") == f"rlplan, version {package.__version__}\n"
 
 
-def test_an_unknown_key_in_a_plan_is_named_with_its_line(tmp_path):
-    plan = tmp_path / "plan.yaml"
-    plan.write_text("rlplan: 1\nrounnds: 2\n")
-    refused(rlplan("execute", plan), "plan.yaml:2", "rounnds")
+def test_without_a_command_help_is_shown():
+    result = rlplan()
+    assert result.returncode == 2 and result.stderr.startswith("Usage: rlplan ")
 
 
-def test_a_report_of_a_damaged_trace_names_its_line(tmp_path):
-    (tmp_path / "trace.jsonl").write_text('{"event":"run"}\nnot json\n{"event":"end"}\n')
-    refused(rlplan("report", tmp_path), "plan.yaml")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        *(
+            (ModuleNotFoundError("gone", name=f"{name}.part"), 2,
+             f"error: this command needs {name}; install rlplan[cpu] or rlplan[gpu]")
+            for name in ("torch", "ray", "vllm")
+        ),
+        (MemoryError(), 1, "error: the memory of this machine, or what it allows this process, does not suffice"),
+        (RunFailed("no engine"), 1, "run failed: no engine"),
+        (OSError(28, "No space left on device", "/x/y"), 1, "error: /x/y: No space left on device"),
+        (OSError("odd"), 1, "error: odd"),
+        (BrokenPipeError(), 1, ""),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.exceptions.Abort(), 130, ""),
+        (click.UsageError("a  b\nc."), 2, "error: a b c"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)  # fmt: skip
+def test_an_error_is_one_line_and_an_exit_code(error, code, said, monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(main.cli, "main", fails)
+    result = rlplan()
+    assert (result.returncode, result.stderr) == (code, f"{said}\n" if said else "")
 
 
-def test_an_unknown_option_is_one_usage_error_with_exit_code_2():
-    result = rlplan("solve", "--no-such-option")
-    assert result.returncode == 2 and "no-such-option" in result.stderr and "Traceback" not in result.stderr
+def test_a_hundred_faults_are_listed_and_the_rest_counted(monkeypatch):
+    def fails(*_, **__):
+        raise joined([InputError("is odd", f"{number}.yaml") for number in range(103)])
+
+    monkeypatch.setattr(main.cli, "main", fails)
+    lines = rlplan().stderr.splitlines()
+    assert lines[:100] == [f"error: {number}.yaml: is odd" for number in range(100)]
+    assert lines[100:] == ["error: 3 further faults are not listed; mend these first"]
 
 
-@pytest.mark.parametrize("package", ["torch", "ray", "vllm"])
-def test_without_the_executors_packages_a_command_that_needs_them_says_so(package, monkeypatch, capsys):
-    from rlplan.cli import main
+def test_an_error_of_our_own_is_not_hidden(monkeypatch):
+    def fails(*_, **__):
+        raise ModuleNotFoundError("gone", name="pydantic")
 
-    def needs(*arguments, **options):
-        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
-
-    monkeypatch.setattr(main.cli, "main", needs)
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert error == f"error: this command needs {package}; install rlplan[cpu] or rlplan[gpu]\n"
+    monkeypatch.setattr(main.cli, "main", fails)
+    with pytest.raises(ModuleNotFoundError):
+        rlplan()
 
 
-def test_version_is_the_packages(capsys):
-    import rlplan as package
+@pytest.mark.parametrize(
+    ("redirection", "said", "codes"),
+    [("> /dev/full", "error: No space left on device", {1}), ("| head -c 1 > /dev/null", "", {0, 1})],
+)
+def test_an_output_that_takes_nothing_is_no_traceback(redirection, said, codes, solved_once):
+    words = f"{sys.executable} -m rlplan.cli.main show {solved_once}/plan.yaml --json {redirection}"
+    words += "; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False, cwd="/")
+    assert done.stderr.strip() == said and done.returncode in codes
 
-    assert package.__version__ in rlplan("--version").stdout
-    assert json.loads(json.dumps(package.__version__)) == package.__version__
+
+# -- help as a manual --------------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_page_and_every_option_a_text():
+    assert list(PAGES) == list(_COMMANDS)
+    for name in PAGES:
+        command = cli.get_command(None, name)
+        options = [param for param in command.params if param.param_type_name == "option"]
+        assert [option.opts[0] for option in options if not option.help] == [], name
+        assert name in ("completion", "schema") or any("--json" in option.opts for option in options)
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
+def test_every_example_is_a_command_line_that_parses(name, line):
+    words = shlex.split(line.replace('eval "$(', "").replace(')"', "").partition(" > ")[0])
+    assert words[:2] == ["rlplan", name]
+    assert cli.get_command(None, name).make_context(name, words[2:]).params
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_help_shows_options_examples_exit_codes_and_a_way_on(name):
+    shown = printed(name, "--help")
+    text = " ".join(shown.split())
+    assert f"Usage: rlplan {name}" in text and "Exit codes: 0" in text and f", 2 {PAGES[name].bad_input}"[:20] in text
+    assert all(line in shown for _, line in PAGES[name].examples)
+    assert all(f"rlplan {other}" in text and other in PAGES for other in PAGES[name].see_also)
+
+
+def test_a_shell_completes_commands_options_and_choices():
+    complete = BashComplete(cli, {}, "rlplan", "_RLPLAN_COMPLETE")
+
+    def values(words, begun):
+        return [item.value for item in complete.get_completions(words, begun)]
+
+    assert values([], "s") == ["solve", "show", "simulate", "status", "schema"]
+    assert "--bias-budget" in values(["solve"], "--b") and values(["schema"], "pl") == ["plan"]
+    assert "file" in [item.type for item in complete.get_completions(["show"], "")]
+    for shell in ("bash", "zsh", "fish"):
+        assert "_RLPLAN_COMPLETE" in printed("completion", shell)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_a_line_for_each_new_text_without_a_terminal(capsys):
+    with steps("profile") as notify:
+        for text in ("one", "one", "two", "one"):
+            notify(text)
+    with share("solve") as update:
+        update("half", 0.5)
+    assert capsys.readouterr() == ("", "profile: one\nprofile: two\nprofile: one\n")
+
+
+def test_progress_is_drawn_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    for work, calls in ((steps, [("engines start",)]), (share, [("simulating", 0.5)])):
+        with work("title") as tell:
+            for call in calls:
+                tell(*call)
+        assert f"title: {calls[0][0]}" in capsys.readouterr().err

@@ -1,8 +1,25 @@
-"""The report's text on figures made by hand."""
+"""`rlplan report`: its text, runs that go on, died or never began, and traces that were broken by chance."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rlplan.cli.screens.bars import spark
 from rlplan.cli.screens.report_text import comparison, run_text
-from rlplan.plans.phrases.phase_names import PHASE_NAMES
+
+from ..golden import same_as_golden
+from ..plans.page.runs import write_run
+from .command_line import printed, refused, rlplan
+from .run_folders import REPORTED
+from .solved_folder import listing
+
+GOLDEN = Path(__file__).with_name("golden")
 
 DETAIL = {
     "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
@@ -20,133 +37,288 @@ DETAIL = {
 }  # fmt: skip
 
 
-def row(measured, predicted, error, floored):
+def phase(measured, predicted, error, floored):
     return {"measured": measured, "predicted": predicted, "error": error, "floored": floored}
 
 
-def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_something_else() -> None:
-    phases = {
-        "train": row(0.5, 0.4, 0.2, False),
-        "sync": row(0.001, 0.002, 0.05, True), "rollout": row(0.001, 1.0, 50.0, True),
-        "reward_exposed": row(0.0, 0.0, None, False),
-    }  # fmt: skip
-    text = run_text("a", {**DETAIL, "phases_s": phases})
-    ends = {
-        phase: next(line for line in text.splitlines() if line.startswith(f"  {PHASE_NAMES[phase]} ")).split()[-1]
-        for phase in phases
-    }
-    assert ends == {"train": "20%", "sync": "-", "rollout": ">5000%", "reward_exposed": "unknown"}
-    assert "- under 2 % of the step" in text
-    assert "under 2 %" not in run_text("a", {**DETAIL, "phases_s": {"train": phases["train"]}})
+def below(p50, p95, steps):
+    return {"below_p50": p50, "below_p95": p95, "share_below_p50": p50 / steps, "share_below_p95": p95 / steps}
 
 
-def test_what_of_a_measured_step_is_the_plans_own_is_told() -> None:
-    assert "of which 0.400 s are the predicted long round: deferred prompts" in run_text(
-        "a", {**DETAIL, "step_s_expected": 0.4}
-    )
-    assert "of which" not in run_text("a", DETAIL)
+COVERAGE = {
+    "short": {"steps": 40, "step_s": below(18, 37, 40)}, "long": {"steps": 8, "step_s": below(8, 8, 8)},
+    "all": {"steps": 48, "step_s": below(24, 46, 48)},
+}  # fmt: skip
+EPOCH = {"epoch": 1, "rounds": 2, "accepted": 0.5, "by_source": {"own": 0.5}, "saved_s": 1.5}
+DRAFTS = {
+    **EPOCH, "accepted_share_at": [0.9, None], "epochs": [EPOCH, {**EPOCH, "epoch": 2, "accepted": 0.75}],
+    "batches": {}, "ahead_samples": 0, "ahead_tokens": 0, "index_bytes": 5000, "history_bytes": 700,
+}  # fmt: skip
+INCIDENT = {"step": 1, "t_s": 0.0, "kind": "skipped"}
+EVIL = "a\x1b[31mb\nc\u202ed\udc80"
+MISSING_ENGINES = {"steps": 1, "engine_steps": 1, "of_engine_steps": 4}
+ROUND = {"step_s": 2.0, "step_s_predicted": 1.5, "share": 0.25, "share_predicted": 0.2}
+
+VARIANTS = {
+    "one step": {"steps": 1},
+    "phases below the floor of errors, and one that nobody predicted": {"phases_s": {
+        "train": phase(0.5, 0.4, 0.2, False), "sync": phase(0.001, 0.002, 0.05, True),
+        "rollout": phase(0.001, 1.0, 50.0, True), "reward_exposed": phase(0.0, 0.0, None, False)}},
+    "phases above it": {"phases_s": {"train": phase(0.5, 0.4, 0.2, False), "sync": phase(0.1, 0.1, 1.001, True)}},
+    "a long round that is to come": {"step_s_expected": 0.4},
+    "rounds of two kinds": {"rounds": {"short": ROUND, "long": None}},
+    "no numbers": {"rewards": [0.0, None, 1.0], "step_s": None, "prediction_error": None, "reward_first": None,
+                   "reward_last": None, "logprob_max_abs_diff": None},
+    "steps below the predicted band, by two kinds": {"coverage": COVERAGE},
+    "steps below the predicted band, by one": {"coverage": {key: COVERAGE[key] for key in ("short", "all")}},
+    "timeouts": {"reward_timeouts": {"executions": 640, "correct": 300, "timeouts": 32, "cut": 17}},
+    "timeouts that an older run counted": {"reward_timeouts": {"timeouts": 3}},
+    "no timeouts": {"reward_timeouts": {"executions": 640, "timeouts": 0, "cut": 0}},
+    "rewards that failed": {"reward_failures": {"infra_failed": 2, "timeout": 1}},
+    "rewards of two parts": {"reward_parts": {
+        "math": {"mean": 0.5, "mean_s": 0.25, "outcomes": {"ok": 9, "timeout": 2}},
+        "judge": {"mean": None, "mean_s": None, "outcomes": {"ok": 9}}}},
+    "lengths beside the plain run's": {"length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01,
+                                       "length_ratio_predicted": 1.0},
+    "tails and waste": {"tail": {"short": {"share": 0.25, "rounds": 2, "of_rounds": 3}, "long": None},
+                        "waste": {"tokens": {"trained": 9, "deferred": 3000}, "share": 0.125, "aborted_samples": 4}},
+    "samples that were stopped": {"waste": {"tokens": {}, "share": 0.0, "aborted_samples": 1}},
+    "nothing overlapped": {"overlap": {**DETAIL["overlap"], **dict.fromkeys(("streamed", "tails", "balanced"))}},
+    "drafts": {"drafts": DRAFTS},
+    "drafts that cost time, and samples ahead": {"drafts": {**DRAFTS, "saved_s": -1.5, "ahead_samples": 2,
+                                                            "ahead_tokens": 60}},
+    "drafts of many epochs whose time nobody knows": {"drafts": {
+        **DRAFTS, "saved_s": None, "by_source": {}, "accepted_share_at": [], "epochs": [EPOCH] * 9}},
+    "training": {"skipped_steps": 2, "logprob_mean_abs_diff": 1e-4, "logprob_p99_abs_diff": 2e-3,
+                 "logprob_beyond_share": 0.25, "importance_truncated_share": 0.5, "importance_ratio_mean": 1.00012},
+    "checkpoints": {"checkpoints": {"count": 3, "bytes": 5e9, "stood_s_per_step": 0.25, "write_s": 4.0}},
+    **{f"missing engines that cost {cost_s}": {"missing_engines": {**MISSING_ENGINES, "cost_s": cost_s}}
+       for cost_s in (3.0, 0.0, -1.0, None)},
+    "eight incidents": {"incidents": [{**INCIDENT, "step": n, "text": f"engine {n}"} for n in range(8)]},
+    "ten incidents": {"incidents": [{**INCIDENT, "step": n, "text": f"engine {n}"} for n in range(10)]},
+    "texts that a terminal would follow": {
+        "incidents": [{**INCIDENT, "text": EVIL}], "state_text": EVIL, "reward_failures": {EVIL: 1},
+        "waste": {"tokens": {EVIL: 3}, "share": 0.1, "aborted_samples": 0}},
+    "no step": {"steps": 0, "state_text": EVIL, "incidents": [{**INCIDENT, "text": EVIL}]},
+    "a run that is quiet": {"quiet_s": 300.0},
+}  # fmt: skip
 
 
-def test_what_is_no_number_is_unknown_and_shown_as_such_in_the_line_of_rewards() -> None:
-    unknown = dict.fromkeys(("step_s", "prediction_error", "reward_first", "reward_last", "logprob_max_abs_diff"))
-    text = run_text("a", {**DETAIL, **unknown, "rewards": [0.0, None, 1.0]})
-    assert text.count("unknown") == 5 and " ?\u2588" in text
+def test_the_text_of_a_run_follows_its_figures():
+    plain = run_text("a", DETAIL).splitlines()
+    lines = [*plain]
+    for name, changes in VARIANTS.items():
+        text = run_text("a", {**DETAIL, **changes})
+        assert all(character == "\n" or character.isprintable() for character in text)
+        more, less = ([line for line in one if line not in other] for one, other in (
+            (text.splitlines(), plain), (plain, text.splitlines())))  # fmt: skip
+        lines += ["", f"## {name}", *(f"+{line}" for line in more), *(f"-{line}" for line in less)]
+    same_as_golden(lines, GOLDEN / "run_text.txt")
     assert spark([]) == "" and spark([0.5, None] * 40) == "?" * 40 and spark([-3.0, 9e9]) == " \u2588"
 
 
-def test_texts_of_a_trace_stay_on_their_line_and_tell_a_terminal_nothing() -> None:
-    evil = "a\x1b[31mb\nc\u202ed\udc80"
-    incident = {"step": 1, "t_s": 0.0, "kind": "skipped", "text": evil}
-    changes = {
-        "incidents": [incident],
-        "state_text": evil,
-        "waste": {**DETAIL["waste"], "share": 0.1, "tokens": {evil: 3}},
-    }
-    for detail in ({**DETAIL, **changes}, {**DETAIL, **changes, "steps": 0}):
-        text = run_text(evil, detail)
-        plain = run_text("a", {**detail, "incidents": [{**incident, "text": "a"}], "state_text": "a"})
-        assert len(text.splitlines()) == len(plain.splitlines())
-        assert all(c == "\n" or c.isprintable() for c in text)
+def test_runs_are_compared_with_the_plain_one():
+    def detail(mode, step_s, speedup, **changes):
+        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0, **changes}
 
-
-def test_rewards_that_timed_out_are_told_with_the_most_that_adapting_the_deadline_may_have_cost() -> None:
-    counts = {"executions": 640, "correct": 300, "stretched": 4, "timeouts": 32, "cut": 17}
-    text = run_text("a", {**DETAIL, "reward_timeouts": counts})
-    assert "32 of 640 rewards timed out, 17 of them before the longest deadline: at most so many right answers" in text
-
-
-def test_a_run_without_timeouts_and_one_of_before_they_were_counted_say_nothing_of_them() -> None:
-    for counts in ({}, {"executions": 640, "timeouts": 0, "cut": 0}):
-        assert "timed out" not in run_text("a", {**DETAIL, "reward_timeouts": counts})
-
-
-def test_the_share_of_steps_below_the_predicted_band_is_told_by_kind_of_round_with_its_counts() -> None:
-    def below(p50: int, p95: int, steps: int) -> dict[str, float]:
-        return {"below_p50": p50, "below_p95": p95, "share_below_p50": p50 / steps, "share_below_p95": p95 / steps}
-
-    found = {
-        "short": {"steps": 40, "step_s": below(18, 37, 40), "rollout_s": below(17, 37, 40)},
-        "long": {"steps": 8, "step_s": below(8, 8, 8), "rollout_s": below(7, 8, 8)},
-        "all": {"steps": 48, "step_s": below(24, 46, 48)},
-    }
-    text = run_text("a", {**DETAIL, "coverage": found})
-    assert "short 18 and 37 of 40 (45%, 92%); long 8 and 8 of 8 (100%, 100%); all 24 and 46 of 48 (50%, 96%)" in text
-    assert "; all" not in run_text("a", {**DETAIL, "coverage": {key: found[key] for key in ("short", "all")}})
-    assert "below the predicted" not in run_text("a", DETAIL)
-
-
-def test_each_run_is_compared_with_the_plain_one_under_its_own_name_also_two_of_a_kind():
-    def detail(mode, step_s, speedup):
-        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0}
-
-    runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0), "plain": detail("sync", 3.0, 1.0)}
-    text = comparison({"baseline": {"step_s": 3.0}, "measured_over_predicted": {}, "runs": runs})
-    assert text.splitlines() == [
+    runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0, length_ratio=None),
+            "c": detail("race", 1.0, 3.0, steps=0), "plain": detail("sync", 3.0, 1.0)}  # fmt: skip
+    assert comparison({"baseline": {"step_s": 3.0}, "measured_over_predicted": {}, "runs": runs}).splitlines() == [
         "baseline 3.00 s a step",
         "a (exact) 2.00 s a step: 1.50x per trained sample, length ratio 1.000",
-        "b (defer) 1.50 s a step: 2.00x per trained sample, length ratio 1.000",
+        "b (defer) 1.50 s a step: 2.00x per trained sample",
     ]
 
 
-def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed():
+def test_runs_all_off_by_one_factor_blame_the_machine():
     def said(*ratios):
-        roles = dict(zip(("baseline", "planned", "race"), ratios, strict=False))
-        row = {"step_s": 1.0, "step_s_predicted": 1.0}
-        runs = {"measured_over_predicted": roles, "runs": {}}
-        return comparison({**dict.fromkeys(roles, row), **runs}).splitlines()[-1]
+        roles = dict(zip(("baseline", "planned", "race"), ratios, strict=True))
+        return comparison({"baseline": {"step_s": 1.0}, "measured_over_predicted": roles, "runs": {}}).splitlines()[-1]
 
     assert said(1.30, 1.34, 1.365) == (
         "all runs took 1.30x to 1.36x the predicted seconds: the machine was slower than when it was profiled. "
         "Compared with each other, the runs are within 5.0% of the predictions"
     )
     assert "0.70x to 0.80x the predicted" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
-    for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):
+    assert "the machine" in said(1.11, 1.11, None) and "the machine" in said(0.9, 0.9, None)
+    for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None), (0.7, 0.92, None)):
         assert "the machine" not in said(*ratios)
 
 
-def test_what_was_hidden_behind_decoding_is_told_beside_what_it_would_have_cost() -> None:
-    text = run_text("a", DETAIL)
-    assert "rewards 10 ms (0.300 s if nothing ran beside the rollout); training 0.200 s (0.500 s if" in text
-    assert "in 2 rounds 7.5 groups were trained before the round's end, 3.0 samples moved" in text
-    assert "in 3 rounds engines of a higher TP size decoded the tail: they took over in 4.20 s, 5.5 samples" in text
-    assert "4 rounds balanced by history, which 75% of the prompts had: 2.5 samples a round moved" in text
-    nothing = dict.fromkeys(("streamed", "tails", "balanced"))
-    without = run_text("a", {**DETAIL, "overlap": {**DETAIL["overlap"], **nothing}})
-    assert "samples moved" not in without and "the tail" not in without
+# -- folders of runs ---------------------------------------------------------------------------------------------------
 
 
-def test_what_drafts_gave_is_told_and_nothing_of_a_run_without() -> None:
-    epoch = {"epoch": 1, "rounds": 2, "accepted": 0.5, "by_source": {"own": 0.5}, "saved_s": 1.5}
-    drafts = {
-        **epoch, "accepted_share_at": [0.9, None], "epochs": [epoch, {**epoch, "epoch": 2, "accepted": 0.75}],
-        "batches": {}, "ahead_samples": 0, "ahead_tokens": 0, "index_bytes": 5000, "history_bytes": 700,
-    }  # fmt: skip
-    text = run_text("a", {**DETAIL, "drafts": drafts})
-    assert "drafts in 2 rounds: 0.500 accepted tokens a sample's step (its own text 0.500)" in text
-    assert "the second and so on: 90%, unknown" in text and "by epoch: 1: 0.500, 2: 0.750" in text
-    assert "drafts saved 0.750 s of engine time a round, 1.50 s in all" in text
-    assert "index of the engines at most 5 kB; the run remembers 700 bytes" in text and "ahead" not in text
-    slower = run_text("a", {**DETAIL, "drafts": {**drafts, "saved_s": -1.5, "ahead_samples": 2, "ahead_tokens": 60}})
-    assert "drafts cost 0.750 s" in slower and "2 samples decoded ahead for drafts alone, 60 tokens" in slower
-    assert "engine time" not in run_text("a", {**DETAIL, "drafts": {**drafts, "saved_s": None}})
-    assert "drafts" not in run_text("a", {**DETAIL, "drafts": None})
+def report(folder):
+    return json.loads(printed("report", folder, "--json"))
+
+
+def test_runs_side_by_side_are_reported_as_text_json_and_page(tmp_path):
+    runs, page = tmp_path / "runs", tmp_path / "report.html"
+    for name, mode, killed in (("plan", "exact", True), ("sync", "sync", False)):
+        write_run(runs / name, REPORTED, mode, steps=12, killed=killed)
+    before = listing(runs)
+    result = rlplan("report", runs, "--html", page)
+    assert result.returncode == 0 and "torn last line" in result.stderr
+    assert "running or died: 12 of 40 steps; the trace was last written" in result.stdout
+    assert "stopped by a signal, with a checkpoint: 12 of 40 steps" in result.stdout
+    assert "step 7, " in result.stdout and "restart: engine 1" in result.stdout
+    assert "tokens of samples that ended were not trained (deferred" in result.stdout
+    assert result.stdout.endswith(f"page: {page}\n") and "\nbaseline " in result.stdout
+    assert page.read_text().startswith("<!DOCTYPE html>") and "running or died" in page.read_text()
+    found = report(runs)
+    assert {name: run["state"] for name, run in found["runs"].items()} == {"plan": "open", "sync": "stopped"}
+    detail = found["runs"]["plan"]
+    assert len(detail["series"]["total_s"]) == 12 and [i["kind"] for i in detail["incidents"]] == ["restart"]
+    assert detail["rounds"]["long"]["measured"]["rollout_s"]["p95"] >= detail["rounds"]["long"]["rollout_s"] > 0
+    assert detail["predicted"]["lengths_tokens"][20] == 1024
+    assert rlplan("report", runs, "--html", "-").stdout.startswith("<!DOCTYPE html>")
+    assert listing(runs) == before, "a run that goes on is not written to"
+    for target in (runs / "plan" / "trace.jsonl", runs / "plan" / "plan.yaml"):
+        for folder in (runs, runs / "plan"):
+            refused(rlplan("report", folder, "--html", target), target.name, "is an input")
+    refused(rlplan("report", runs, "--html", tmp_path / "none" / "a.html"), "a.html", "does not exist")
+    refused(rlplan("report", runs, "--html", "-", "--json"), "--html - and --json both write to standard output")
+
+
+@pytest.mark.parametrize(
+    "trace", ["", '{"event":"ru', '{"event":"run","t_s":1.0,"steps":40}\n{"event":"sample","t_s":2']
+)
+def test_a_run_before_its_first_step_is_reported(trace, tmp_path):
+    (tmp_path / "plan.yaml").write_text(REPORTED)
+    (tmp_path / "trace.jsonl").write_text(trace)
+    text = printed("report", tmp_path, "--html", tmp_path / "report.html")
+    assert "no step was finished" in text and "predicted 6.40 s a step" in text
+    assert "no step was finished" in (tmp_path / "report.html").read_text()
+    assert report(tmp_path)["runs"][tmp_path.name]["steps"] == 0
+
+
+def test_samples_of_an_unfinished_step_are_not_trained(tmp_path):
+    home = write_run(tmp_path / "run", REPORTED, "sync", steps=3)
+    trace = home / "trace.jsonl"
+    whole = report(home)["runs"]["run"]["waste"]["tokens"]["trained"]
+    lines = trace.read_text().splitlines(keepends=True)
+    last = max(index for index, line in enumerate(lines) if '"event": "step"' in line)
+    trace.write_text("".join(lines[:last]))
+    found = report(home)["runs"]["run"]
+    assert found["steps"] == 2 and found["waste"]["tokens"]["trained"] < whole
+
+
+# -- traces that somebody broke ----------------------------------------------------------------------------------------
+
+ODD = [
+    None, True, 0, 0.0, -0.0, 1, -1, -0.5, 0.5, 1e-300, 1e300, 10**15, 10**18, 10**400, float("inf"), float("-inf"),
+    float("nan"), "", "x", "long", "\x1b[31m", "a\nb", "\u202e", "\udc80", "é", [], {}, [1], [[]], {"a": "b"},
+    {"trained": 1e9}, {"loss": None}, {"timeouts": 3}, {"logprob_max_abs_diff": float("nan")},
+]  # fmt: skip
+MISSING = object()
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    home = write_run(tmp_path_factory.mktemp("whole") / "run", REPORTED, "exact", steps=6)
+    *found, last = [json.loads(line) for line in (home / "trace.jsonl").read_text().splitlines()]
+    at = {"t_s": last["t_s"], "step": 6}
+    return [
+        *found,
+        {"event": "restart", **at, "whom": "engine 1", "reason": "killed"},
+        {"event": "skipped", **at, "reason": "not finite", "groups": 2},
+        {"event": "failed", **at, "prompt": "p1", "reason": "no answer"},
+        {"event": "resume", **at, "steps": 40},
+        {**last, "reason": "out of memory"},
+    ]
+
+
+def holds(folder, events):
+    """Whatever the trace: exit code 0, or 2 and one line; the same for text, JSON and page."""
+    (folder / "plan.yaml").write_text(REPORTED)
+    (folder / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    codes = set()
+    for options in ((), ("--json",), ("--html", folder / "page.html")):
+        result = rlplan("report", folder, *options)
+        codes.add(result.returncode)
+        assert result.returncode in (0, 2) and result.stderr.count("\n") == result.returncode // 2, result.stderr
+        assert all(c == "\n" or c.isprintable() for c in result.stdout + result.stderr)
+        if options == ("--json",) and result.returncode == 0:
+            json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert len(codes) == 1
+    return codes.pop()
+
+
+def any_trace_is_answered(data, events, folder):
+    broken = copy.deepcopy(events)
+    kind = data.draw(st.sampled_from(["step", "sample", "run", "restart", "skipped", "failed", "resume", "end"]))
+    here = [event for event in broken if event["event"] == kind]
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(sorted(here[0].keys() - {"event"})))
+        value = data.draw(st.sampled_from([*ODD, MISSING]))
+        for event in here if data.draw(st.booleans()) else [data.draw(st.sampled_from(here))]:
+            event.pop(name, None)
+            if value is not MISSING:
+                event[name] = value
+    holds(folder, broken)
+
+
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(relaxed, max_examples=8)
+@given(data=st.data())
+def test_some_broken_traces_are_reported_or_refused(data, events, tmp_path):
+    any_trace_is_answered(data, events, tmp_path)
+
+
+@pytest.mark.search
+@settings(relaxed, max_examples=100)
+@given(data=st.data())
+def test_any_broken_trace_is_reported_or_refused(data, events, tmp_path):
+    any_trace_is_answered(data, events, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metrics": {"logprob_max_abs_diff": NAN}}, ["differ by at most unknown", "not a number: from this step on"]),
+        ({"reward_mean": NAN}, ["reward unknown -> unknown  ??????", "reward_mean; training may have diverged"]),
+        ({"metrics": {}}, ["differ by at most unknown"]),
+        ({"total_s": 0.0}, ["steps, 0 s a step", "off by unknown"]),
+    ],
+)
+def test_a_run_that_diverged_is_reported_with_what_is_known(changes, words, events, tmp_path):
+    assert holds(tmp_path, [{**event, **changes} if event["event"] == "step" else event for event in events]) == 0
+    text = printed("report", tmp_path)
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_without_unicode_gets_plain_letters(encoding, events, tmp_path, monkeypatch):
+    assert holds(tmp_path, [*events[:-1], {**events[-1], "reason": "kaputt – ü"}]) == 0
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    text = printed("report", tmp_path)
+    assert "reward 0.4" in text and "kaputt ?" in text and ("ü" in text) is (encoding == "latin-1")
+
+
+def test_an_open_run_says_how_quiet_it_is(events, tmp_path):
+    assert holds(tmp_path, events) == 0
+    assert printed("report", tmp_path, "--json") == printed("report", tmp_path, "--json")
+    assert holds(tmp_path, events[:-1]) == 0
+    [found] = report(tmp_path)["runs"].values()
+    assert found["state"] == "open" and found["quiet_s"] >= 0 and found["written_at"].endswith(" UTC")
+    page, text = (tmp_path / "page.html").read_text(), printed("report", tmp_path)
+    assert " ago" not in page.split("<script>")[0] and found["written_at"] in page and "This page was written" in page
+    assert f"last written {found['written_at']}" in text and "; quiet for " in text
+
+
+def test_a_run_that_cannot_be_read_is_named_beside_the_others(events, tmp_path):
+    for name in ("good", "old"):
+        (tmp_path / name).mkdir()
+        assert holds(tmp_path / name, events) == 0
+    (tmp_path / "old" / "plan.yaml").write_text(REPORTED.replace("reward_slack_s", "slack_s"))
+    result = rlplan("report", tmp_path, "--html", tmp_path / "page.html")
+    assert result.returncode == 0 and "good (exact)" in result.stdout and "old (exact)" not in result.stdout
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("warning: left out: ")
+    assert "old/plan.yaml" in result.stderr and "of another version of rlplan, or was edited" in result.stderr
+    assert "Left out: " in (tmp_path / "page.html").read_text()
+    assert [*report(tmp_path)["unreadable"]] == ["old"]
+    (tmp_path / "good" / "plan.yaml").unlink()
+    refused(rlplan("report", tmp_path), "good/plan.yaml")

@@ -1,4 +1,7 @@
-"""Planning by a shipped profile, without GPUs: from `profile --shipped` to a plan that simulates; and its misuse."""
+"""Planning without a measurement: a profile that ships, lengths that ship or are stated, and reward seconds by kind.
+
+What is assumed is said, counted in the error, and checked.
+"""
 
 from __future__ import annotations
 
@@ -7,127 +10,171 @@ import shutil
 
 import pytest
 
-from benchmarks.copula_trace import copula_lengths
-from rlplan.profiles.length_trace import write_lengths
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.length_tables import table_names
+from rlplan.profiles.profile_schema import Profile
 
-from .command_line import refused, rlplan
-from .solved_folder import listing
+from .command_line import data, printed, refused, rlplan
+from .solved_folder import GPU_JOB as JOB
+from .solved_folder import edit, harmed
 
-CLUSTER = """\
-rlplan_cluster: 1
-name: gpus
-pools:
-  main:
-    nodes: 2
-    accelerators: {kind: cuda, name: NVIDIA H800, per_node: 8, memory_bytes: 80000000000}
-    cores: 96
-    host_memory_bytes: 1000000000000
-    usd_per_node_hour: 40.0
-"""
-JOB = """\
-rlplan_job: 1
-name: math-7b
-model: {path: Qwen/Qwen2.5-7B-Instruct, dtype: bfloat16}
-data: {path: data.jsonl}
-reward: {kind: math, workers: 8, deadline_s: 5.0}
-rollout: {prompts_per_step: 16, samples_per_prompt: 4, max_prompt_tokens: 256, max_response_tokens: 4096}
-algorithm: {name: grpo, learning_rate: 1.0e-6}
-search: {tp: [1, 2], micro_batch_tokens: [8192]}
-"""
+ASSUMED = ("--lengths", "short-math-2k")
+CODE = JOB.replace("kind: math", "kind: code").replace("deadline_s: 5.0", "deadline_s: 30.0").replace("[1, 2]", "[1]")
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory):
-    """A job with the shipped profile and a length trace, solved once."""
-    folder = tmp_path_factory.mktemp("shipped")
-    (folder / "cluster.yaml").write_text(CLUSTER)
-    (folder / "job.yaml").write_text(JOB)
-    (folder / "data.jsonl").write_text(
-        '{"id": "a", "prompt": "1+1", "answer": 2}\n'
-        + "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(511))
-    )
-    write_lengths(
-        folder / "lengths.jsonl", copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8).rows
-    )
-    result = rlplan("profile", folder, "--shipped", "Qwen2.5-7B")
-    assert result.returncode == 0, result.stderr
-    assert "not a measurement of your cluster" in result.stdout
-    solved = rlplan("solve", folder, "--trace", folder / "lengths.jsonl", "--json")
-    assert solved.returncode == 0, solved.stderr
+def assumed_once(shipped_once, tmp_path_factory):
+    """A code job without a length trace, planned on shipped lengths; nobody changes it."""
+    folder = shutil.copytree(shipped_once, tmp_path_factory.mktemp("assumed"), dirs_exist_ok=True)
+    harmed(folder, [("lengths.jsonl",), ("plan.yaml",), ("job.yaml", None, CODE.replace(": 4096", ": 2048"))])
+    printed("solve", folder, *ASSUMED, "--mode", "exact")
     return folder
 
 
 @pytest.fixture
-def copy(shipped, tmp_path):
-    return shutil.copytree(shipped, tmp_path / "job")
+def assumed(assumed_once, tmp_path):
+    return shutil.copytree(assumed_once, tmp_path, dirs_exist_ok=True)
 
 
-def test_the_plan_of_a_shipped_profile_simulates_as_predicted(shipped):
-    result = rlplan("simulate", shipped / "plan.yaml", "--steps", "60", "--prompts", "2048", "--json")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+def test_the_plan_of_a_shipped_profile_runs_as_predicted(shipped_once):
+    found = data("simulate", shipped_once / "plan.yaml", "--steps", "30", "--prompts", "2048")
     assert found["predicted"]["step_s"]["mean"] == pytest.approx(found["all"]["step_s"]["mean"], rel=0.25)
-    dry = rlplan("execute", shipped / "plan.yaml", "--dry-run")
-    assert dry.returncode == 0, "of updates that cost as much the one that the executor can run is planned"
+    printed("execute", shipped_once / "plan.yaml", "--dry-run")
 
 
-def test_a_shipped_profile_needs_a_length_trace(copy):
-    refused(rlplan("solve", copy), "profile.yaml", "--trace")
+def test_a_limit_that_nothing_keeps_names_what_could_be_kept(shipped):
+    harmed(shipped, [("job.yaml", "search:", "slo: {step_p95_s: 0.001}\nsearch:")])
+    result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
+    assert result.returncode == 3 and result.stderr.startswith("no feasible plan: ") and "lowest p95" in result.stderr
 
 
-def test_a_profile_of_another_model_or_gpu_is_refused(copy):
-    job = copy / "job.yaml"
-    job.write_text(JOB.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"))
-    refused(rlplan("solve", copy, "--trace", copy / "lengths.jsonl"), "Qwen2.5-7B", "Llama-3.1-70B", "--force")
-    refused(rlplan("profile", copy, "--shipped", "Qwen9"), "Qwen9", "profiles on H800 of", "Qwen2.5-7B")
-    (copy / "cluster.yaml").write_text(CLUSTER.replace("NVIDIA H800", "TPU v5"))
-    refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B"), "TPU v5", "H800")
-    (copy / "cluster.yaml").write_text(CLUSTER.replace("name: NVIDIA H800", "name: H8000"))
-    refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B"), "'H8000' ships; did you mean H800? There are profiles")
+def test_what_a_trace_does_not_show_is_a_warning(shipped):
+    rows = (shipped / "lengths.jsonl").read_text().splitlines()
+    (shipped / "few.jsonl").write_text("\n".join(rows[:16]) + "\n")
+    edit(shipped / "job.yaml", "max_response_tokens: 4096", "max_response_tokens: 6000")
+    for name, said in (("few", "16 samples of 2 prompts"), ("lengths", "extrapolated")):
+        result = rlplan("solve", shipped, "--trace", shipped / f"{name}.jsonl", "--mode", "sync")
+        assert result.returncode == 0 and said in result.stderr
 
 
-def test_gpus_with_less_memory_than_the_profiled_ones_have_no_plan(copy):
-    (copy / "cluster.yaml").write_text(CLUSTER.replace("80000000000", "24000000000"))
-    result = rlplan("solve", copy, "--trace", copy / "lengths.jsonl")
-    assert result.returncode == 3 and "24 GB" in result.stderr and "Traceback" not in result.stderr
+def test_a_model_with_an_unknown_name_is_a_warning(shipped):
+    edit(shipped / "job.yaml", "Qwen/Qwen2.5-7B-Instruct", "lab/our-own")
+    said = "warning: cannot tell from its name whether lab/our-own is Qwen2.5-7B, which the profile is of\n"
+    result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync", "--force")
+    assert result.returncode == 0 and said in result.stderr
 
 
-def test_dollars_need_a_price(copy):
-    (copy / "cluster.yaml").write_text(CLUSTER.replace("40.0", "0.0"))
-    refused(rlplan("solve", copy, "--trace", copy / "lengths.jsonl", "--objective", "usd"), "usd_per_node_hour")
+# -- lengths and rewards that nobody measured --------------------------------------------------------------------------
 
 
-def test_no_output_overwrites_an_input(copy):
-    before = listing(copy)
-    trace = copy / "lengths.jsonl"
-    for name in ("lengths.jsonl", "data.jsonl", "profile.yaml", "job.yaml", "cluster.yaml"):
-        refused(rlplan("solve", copy, "--trace", trace, "-o", copy / name), name, "is an input")
-    for name in ("lengths.jsonl", "plan.yaml", "profile.yaml", "job.yaml", "cluster.yaml"):
-        refused(rlplan("simulate", copy / "plan.yaml", "--timeline", copy / name), name, "is an input")
-    for name in ("job.yaml", "cluster.yaml", "data.jsonl"):
-        refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B", "--out", copy / name), name, "is an input")
-    assert listing(copy) == before
+def test_a_plan_names_what_it_assumes_and_holds_the_error(assumed_once, tmp_path):
+    plan = load_plan(assumed_once / "plan.yaml")
+    assert (plan.inputs.lengths.library, plan.inputs.lengths.path) == ("short-math-2k", None)
+    assert plan.inputs.rewards.library == "code"
+    error = plan.predicted.error
+    assert error.assumed_lengths > 0 and error.assumed_rewards > 0.01
+    assert error.total > max(error.assumed_lengths, error.assumed_rewards, error.costs)
+    assert "short-math-2k" in plan.job.why["lengths"] and "lengths 1.5x: " in plan.job.why["lengths"]
+    assert "run until the deadline; rewards 0.5x: " in plan.job.why["reward.seconds"]
+    assert plan.predicted.phases_s.reward_exposed > 1, "what hangs exposes most of a deadline of 30 s"
+    other = shutil.copytree(assumed_once, tmp_path / "math")
+    (other / "job.yaml").write_text(JOB.replace(": 4096", ": 2048"))
+    printed("solve", other, *ASSUMED, "--mode", "exact")
+    of_math = load_plan(other / "plan.yaml")
+    assert of_math.inputs.rewards.library == "math" and of_math.predicted.phases_s.reward_exposed < 0.2
+    assert of_math.predicted.error.assumed_rewards < 0.02, "twice some milliseconds are nothing"
+    # Three quantiles say less than a table.
+    printed("solve", other, "--lengths", "p50=440,p95=1850,max=2048,icc=0.22", "--mode", "exact")
+    stated = load_plan(other / "plan.yaml")
+    assert stated.inputs.lengths.assumed == "p50=440,p95=1850,max=2048,icc=0.22"
+    assert stated.predicted.error.assumed_lengths > of_math.predicted.error.assumed_lengths > 0.1
 
 
-def test_an_engine_that_cannot_hold_a_sequence_is_not_simulated(copy):
-    result = rlplan("simulate", copy / "plan.yaml", "--set", "profile.rollout.0.kv_capacity_tokens=10",
-                    "--set", "profile.rollout.1.kv_capacity_tokens=10")  # fmt: skip
-    refused(result, "10 KV tokens", "4352")
+def test_solve_and_check_note_what_is_assumed(assumed):
+    said = printed("solve", assumed, *ASSUMED, "--mode", "sync")
+    assert "lengths: assumed, not of this job: 'short-math-2k'" in said
+    assert "reward.seconds: assumed, not of this job, for kind code" in said
+    assert "assumed lengths" in said and "assumed reward times" in said
+    first = (assumed / "plan.yaml").read_text().partition("volatile:")[0]
+    notes = data("solve", assumed, *ASSUMED, "--mode", "sync")["assumed"]
+    assert (assumed / "plan.yaml").read_text().partition("volatile:")[0] == first, "the same inputs, the same plan"
+    checked = data("check", assumed / "plan.yaml")["files"][0]["notes"]
+    for noted in (notes, checked):
+        assert [note.partition(":")[0] for note in noted] == ["lengths-assumed", "rewards-assumed"]
 
 
-def test_what_a_trace_cannot_show_is_a_warning(copy):
-    rows = (copy / "lengths.jsonl").read_text().splitlines()
-    (copy / "few.jsonl").write_text("\n".join(rows[:16]) + "\n")
-    (copy / "job.yaml").write_text(JOB.replace("max_response_tokens: 4096", "max_response_tokens: 6000"))
-    result = rlplan("solve", copy, "--trace", copy / "few.jsonl", "--mode", "sync")
-    assert result.returncode == 0, result.stderr
-    assert "16 samples of 2 prompts" in result.stderr
-    whole = rlplan("solve", copy, "--trace", copy / "lengths.jsonl", "--mode", "sync")
-    assert whole.returncode == 0, whole.stderr
-    assert "extrapolated" in whole.stderr
+def test_a_reward_function_of_ones_own_is_a_warning(assumed):
+    edit(assumed / "job.yaml", "kind: code", "kind: function, function: 'mine:score'")
+    result = rlplan("solve", assumed, *ASSUMED, "--mode", "sync")
+    assert result.returncode == 0 and "warning: the job's reward function was not measured" in result.stderr
 
 
-def test_an_slo_that_nothing_keeps_names_what_could_be_kept(copy):
-    (copy / "job.yaml").write_text(JOB + "slo: {step_p95_s: 0.001}\n")
-    result = rlplan("solve", copy, "--trace", copy / "lengths.jsonl")
-    assert result.returncode == 3 and "lowest p95" in result.stderr and "Traceback" not in result.stderr
+def test_check_finds_shipped_figures_that_changed_since(assumed):
+    inputs = load_plan(assumed / "plan.yaml").inputs
+    edit(assumed / "plan.yaml", inputs.lengths.sha256, "a" * 64)
+    edit(assumed / "plan.yaml", inputs.rewards.sha256, "b" * 64)
+    found = data("check", assumed / "plan.yaml", code=1)["files"][0]["findings"]
+    assert [(f["rule"], f["key"]) for f in found] == [
+        ("input-changed", "inputs.lengths"), ("input-changed", "inputs.rewards"),
+    ]  # fmt: skip
+
+
+def test_a_plan_of_shipped_lengths_is_simulated_shown_and_compared(assumed):
+    plan, other = assumed / "plan.yaml", assumed / "other.yaml"
+    found = data("simulate", plan, "--steps", "30", "--prompts", "512")
+    assert found["all"]["step_s"]["mean"] == pytest.approx(found["predicted"]["step_s"]["mean"], rel=0.3)
+    assert "assumed lengths" in " ".join(printed("show", plan, "--html", assumed / "plan.html").split())
+    assert "short-math-2k" in (assumed / "plan.html").read_text()
+    printed("solve", assumed, "--lengths", "p50=500,p95=2000,max=4096", "--mode", "sync", "-o", other)
+    diff = data("diff", plan, other)
+    (change,) = diff["inputs"]
+    assert change["name"] == "lengths" and "p50=500,p95=2000,max=4096,icc=0.5" in json.dumps(change["changes"])
+    assert diff["stale"] == {}
+    printed("check", other)
+    short = data("simulate", plan, "--steps", "5", "--prompts", "512", "--lengths", "p50=100,p95=200,max=2048")
+    assert short["all"]["tokens"]["decoded"] < 0.5 * found["all"]["tokens"]["decoded"] / 6
+
+
+def test_times_and_lengths_of_ones_own_replace_the_assumptions(assumed):
+    rows = "".join(f"p{p},{40 + (7 * p * (s + 1)) % 1000},{s % 2}\n" for p in range(40) for s in range(4))
+    (assumed / "log.csv").write_text("uid,completion,score\n" + rows)
+    trace = assumed / "lengths.jsonl"
+    printed("lengths", "import", assumed / "log.csv", "--column", "tokens=completion", "-o", trace)
+    times = "".join(f"p{i // 4},{0.2 + 0.01 * i},{i % 4 != 0}\n" for i in range(80))
+    (assumed / "times.csv").write_text("prompt,exec_s,passed\n" + times)
+    printed("rewards", "import", assumed / "times.csv", "--profile", assumed / "profile.yaml")
+    printed("solve", assumed, "--trace", trace, "--mode", "sync")
+    plan = load_plan(assumed / "plan.yaml")
+    assert plan.inputs.lengths.path == "lengths.jsonl" and plan.inputs.rewards is None
+    assert plan.predicted.error.assumed_lengths == plan.predicted.error.assumed_rewards == 0
+    assert not {"lengths", "reward.seconds"} & plan.job.why.keys()
+
+
+def test_tables_are_data_too():
+    tables = data("lengths", "list")["tables"]
+    assert [table["name"] for table in tables] == table_names()
+    figures = data("lengths", "show", "p50=800,p95=4000,max=16384")
+    assert (figures["p50_tokens"], figures["p95_tokens"], figures["cap_tokens"]) == (800, 4000, 16384)
+    assert figures["quantiles"] and figures["scale"] is None
+    kinds = data("rewards", "list")["tables"]
+    assert [table["kind"] for table in kinds] == ["code", "format", "function", "math"]
+    assert data("rewards", "show", "code") == kinds[0]
+
+
+def test_times_of_rewards_are_imported_into_a_profile(solved):
+    times, profile = solved / "times.csv", solved / "profile.yaml"
+    rows = "".join(f"p{i // 4},{0.2 + 0.01 * i},{i % 4 != 0 and i < 40}\n" for i in range(80))
+    times.write_text("prompt,exec_s,passed\n" + rows)
+    out = solved / "new.yaml"
+    before = profile.read_bytes()
+    result = data("rewards", "import", times, "--profile", profile, "--out", out)
+    assert (result["profile"], result["samples"], result["unsolved"]) == (str(out), 80, 0.5)
+    assert result["p50_s"] == pytest.approx(0.6) and result["p95_s"] == pytest.approx(0.96)
+    assert result["longest_s"] == pytest.approx(0.99) and result["mean_s"] == pytest.approx(0.595)
+    assert profile.read_bytes() == before and load(out, Profile).reward != load(profile, Profile).reward
+    text = printed("rewards", "import", times, "--profile", profile)
+    assert text.startswith(
+        f"80 executions -> {profile}\np50 0.600 s, p95 0.960 s, longest 0.990 s, mean 0.595 s; 50% of"
+    )
+    refused(rlplan("rewards", "import", solved / "none.csv", "--profile", profile), "none.csv", "no such file")

@@ -1,125 +1,80 @@
-"""`rlplan simulate` as a user meets it."""
+"""`rlplan simulate` as a user meets it; what it refuses is in test_refusals.py."""
+
+from __future__ import annotations
 
 import json
 
 import pytest
 
-from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.plans.yaml.yaml_io import load
-from rlplan.profiles.fitness import subject_digest
-from rlplan.profiles.profile_schema import Profile
-
-from .command_line import refused, rlplan
-from .solved_folder import edit, listing, sha
+from .command_line import data, printed, rlplan
+from .solved_folder import edit, listing
 
 
-@pytest.fixture
-def job(solved):
-    """A job that was solved, with data for some epochs of a few steps."""
-    rows = [{"id": f"p{i}", "prompt": "1+1", "answer": 2} for i in range(40)]
-    (solved / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    at, profile = solved / "job.yaml", solved / "profile.yaml"
-    old, was = load(profile, Profile).measured, sha(profile)
-    edit(profile, old, subject_digest(load_job(at), job_paths(load_job(at), at)))
-    edit(solved / "plan.yaml", was, sha(profile))
-    return solved
+def test_a_plan_is_simulated_beside_what_it_predicts(solved):
+    before = listing(solved)
+    result = rlplan("simulate", solved / "plan.yaml", "--steps", 40, "--json")
+    assert result.returncode == 0 and result.stderr == ""
+    found = json.loads(result.stdout)
+    assert found["all"]["steps"] == 40 and found["long"] is None and found["findings"] == []
+    assert found["all"]["step_s"]["mean"] == pytest.approx(found["predicted"]["step_s"]["mean"], rel=0.2)
+    assert found["all"]["step_s"]["p50"] <= found["all"]["step_s"]["p95"]
+    phases = sum(phase["mean"] for phase in found["all"]["phases_s"].values())
+    assert phases == pytest.approx(found["all"]["step_s"]["mean"])
+    assert 0 < found["all"]["bubble"] < 1
+    assert found["all"]["tokens"]["wasted"] == 0 and found["length_ratio"] == pytest.approx(1.0, abs=0.2)
+    assert found["accelerator_s_per_1k_samples"] == pytest.approx(2000 * found["seconds_per_sample"])
+    assert found["epochs"] == 3, "of 16 steps: the job has 64 prompts"
+    assert data("simulate", solved / "plan.yaml", "--steps", 40) == found and listing(solved) == before
 
 
-def simulate(*arguments):
-    result = rlplan("simulate", *arguments, "--json")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout), result.stderr
-
-
-def test_a_plan_is_simulated_beside_what_it_predicts_and_nothing_is_written(job):
-    before = listing(job)
-    result, errors = simulate(job / "plan.yaml", "--steps", 40)
-    assert errors == ""
-    assert result["all"]["steps"] == 40 and result["long"] is None
-    predicted = result["predicted"]["step_s"]["mean"]
-    assert result["all"]["step_s"]["mean"] == pytest.approx(predicted, rel=0.2)
-    assert result["all"]["step_s"]["p50"] <= result["all"]["step_s"]["p95"]
-    phases = sum(phase["mean"] for phase in result["all"]["phases_s"].values())
-    assert phases == pytest.approx(result["all"]["step_s"]["mean"])
-    assert 0 < result["all"]["bubble"] < 1
-    assert result["all"]["tokens"]["wasted"] == 0 and result["length_ratio"] == pytest.approx(1.0, abs=0.2)
-    assert result["accelerator_s_per_1k_samples"] == pytest.approx(2000 * result["seconds_per_sample"])
-    assert listing(job) == before
-    assert simulate(job / "plan.yaml", "--steps", 40)[0] == result
-
-
-def test_a_what_if_is_of_the_value_that_was_set(job):
-    plain, _ = simulate(job / "plan.yaml", "--steps", 30)
-    slow, _ = simulate(job / "plan.yaml", "--steps", 30, "--set", "profile.rollout.0.step_s=0.02")
+def test_a_what_if_is_of_the_value_that_was_set(solved):
+    simulate = ("simulate", solved / "plan.yaml", "--steps", 20)
+    plain = data(*simulate)
+    slow = data(*simulate, "--set", "profile.rollout.0.step_s=0.02")
     assert slow["all"]["phases_s"]["rollout"]["mean"] > 5 * plain["all"]["phases_s"]["rollout"]["mean"]
     assert slow["all"]["phases_s"]["train"] == plain["all"]["phases_s"]["train"]
-    more, notes = simulate(job / "plan.yaml", "--steps", 30, "--set", "job.rollout.samples_per_prompt=4")
-    assert more["all"]["samples"] == 2 * plain["all"]["samples"]
-    assert "note: plan.job.rounds.short.issue.samples follows: 2 -> 4" in notes
+    assert slow["set"] == ["profile.rollout.0.step_s=0.02"]
+    more = rlplan(*simulate, "--set", "job.rollout.samples_per_prompt=4", "--json")
+    assert json.loads(more.stdout)["all"]["samples"] == 2 * plain["all"]["samples"]
+    assert "note: plan.job.rounds.short.issue.samples follows: 2 -> 4" in more.stderr
+    assert data(*simulate, "--prompts", "8")["epochs"] == 10
+    assert data(*simulate, "--seed", "1") != plain
+    longer = data(*simulate, "--drift", "0.05")
+    assert longer["all"]["tokens"]["decoded"] > plain["all"]["tokens"]["decoded"]
 
 
-def test_a_stale_plan_is_simulated_with_a_warning(job):
-    edit(job / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
-    result, errors = simulate(job / "plan.yaml", "--steps", 5)
-    [warning] = errors.splitlines()
-    assert warning.startswith("warning: ") and "job.yaml" in warning and result["all"]["steps"] == 5
+def test_lengths_and_costs_of_another_file_take_their_place(solved):
+    simulate = ("simulate", solved / "plan.yaml", "--steps", 20)
+    rows = [json.loads(line) for line in (solved / "lengths.jsonl").read_text().splitlines()]
+    short = "".join(json.dumps({**row, "tokens": max(1, row["tokens"] // 4)}) + "\n" for row in rows)
+    (solved / "short.jsonl").write_text(short)
+    (solved / "slow.yaml").write_text(
+        (solved / "profile.yaml").read_text().replace("step_s: 0.002\n", "step_s: 0.02\n")
+    )
+    plain = data(*simulate)
+    fewer = data(*simulate, "--trace", solved / "short.jsonl")
+    assert fewer["all"]["tokens"]["decoded"] < 0.4 * plain["all"]["tokens"]["decoded"]
+    slow = data(*simulate, "--profile", solved / "slow.yaml")
+    assert slow["all"]["phases_s"]["rollout"]["mean"] > 5 * plain["all"]["phases_s"]["rollout"]["mean"]
 
 
-def test_another_length_trace_takes_the_place_of_the_plans(job):
-    rows = [json.loads(line) for line in (job / "lengths.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["tokens"] = max(1, row["tokens"] // 4)
-    (job / "short.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    plain, _ = simulate(job / "plan.yaml", "--steps", 20)
-    short, _ = simulate(job / "plan.yaml", "--steps", 20, "--trace", job / "short.jsonl")
-    assert short["all"]["tokens"]["decoded"] < 0.4 * plain["all"]["tokens"]["decoded"]
+def test_a_stale_plan_is_simulated_with_a_warning(solved):
+    edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    result = rlplan("simulate", solved / "plan.yaml", "--steps", 5)
+    [warning] = result.stderr.splitlines()
+    assert result.returncode == 0 and warning.startswith("warning: ") and "job.yaml" in warning
 
 
-def test_a_timeline_is_chrome_trace_json(job):
-    result, _ = simulate(job / "plan.yaml", "--steps", 20, "--timeline", job / "t.json")
-    assert result["timeline"] == str(job / "t.json")
-    events = json.loads((job / "t.json").read_text())["traceEvents"]
+def test_a_timeline_is_chrome_trace_json(solved):
+    out = solved / "t.json"
+    assert data("simulate", solved / "plan.yaml", "--steps", 20, "--timeline", out)["timeline"] == str(out)
+    events = json.loads(out.read_text())["traceEvents"]
     assert sum(e["ph"] == "X" and e["name"].startswith("short step") for e in events) == 12
+    text = printed("simulate", solved / "plan.yaml", "--steps", 20, "--timeline", out)
+    assert text.endswith(f"timeline: {out}; open it at ui.perfetto.dev\n")
 
 
-def test_the_table_names_every_phase(job):
-    result = rlplan("simulate", job / "plan.yaml", "--steps", 5)
-    assert result.returncode == 0, result.stderr
-    for word in (
-        "rollout",
-        "waiting for rewards",
-        "training",
-        "weight transfer",
-        "accelerators idle",
-        "p95",
-        "accelerator",
-        "length",
-    ):
-        assert word in result.stdout, result.stdout
-
-
-FAULTS = {
-    "a misspelt path": (("--set", "plan.job.isue.prompts_per_step=3"), ("did you mean plan.job.issue",)),
-    "a wrong type": (("--set", "profile.train.0.step_s=fast"), ("step_s", "fast")),
-    "a layout that was not profiled": (("--set", "plan.job.rounds.short.rollout.engines=1"), ("no layout", "2 x tp 1")),
-    "no such micro-batch": (
-        ("--set", "plan.job.rounds.short.train.micro_batch_tokens=256"),
-        ("dp 1, micro-batches of 256 tokens, and the profile has only (dp 1, micro-batches of 128 tokens)",),
-    ),
-    "no such trace": (("--trace", "/nowhere.jsonl"), ("/nowhere.jsonl", "no such file")),
-    "no such profile": (("--profile", "/nowhere.yaml"), ("/nowhere.yaml", "no such file")),
-    "a profile that is a plan": (("--profile", "{job}/plan.yaml"), ("plan.yaml:2", "rlplan_profile")),
-    "a timeline over the plan": (("--timeline", "{job}/plan.yaml"), ("is an input of this command",)),
-    "a timeline nowhere": (("--timeline", "{job}/none/t.json"), ("folder does not exist",)),
-    "an epoch of less than a step": (("--prompts", "2"), ("--prompts",)),
-    "a folder that is no run": (("--trace", "{job}"), ("trace.jsonl",)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bad_input_is_one_line_with_nothing_written(fault, job):
-    arguments, words = FAULTS[fault]
-    before = listing(job)
-    refused(rlplan("simulate", job / "plan.yaml", *(a.replace("{job}", str(job)) for a in arguments)), *words)
-    assert listing(job) == before
+def test_a_plan_that_predicts_is_simulated_with_a_history(solved):
+    printed("solve", solved, "--mode", "predict")
+    result = rlplan("simulate", solved / "plan.yaml", "--steps", 5)
+    assert "note: simulated from an epoch on that has a history" in result.stderr and result.returncode == 0

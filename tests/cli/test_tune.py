@@ -1,167 +1,135 @@
-"""`rlplan tune` as a user meets it, on a run that was simulated and written as the executor writes one."""
+"""`rlplan tune` as a user meets it, on runs that were simulated and written as the executor writes one."""
 
-import hashlib
-import json
+from __future__ import annotations
+
 import re
 from pathlib import Path
 
 import pytest
 
+from rlplan.planner.choose.candidates import short_rounds
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.plans.schema.job import load_job
+from rlplan.planner.simulate.columns import column_setting, whole_columns
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.schema.plan import load_plan
-from rlplan.plans.yaml.yaml_io import load
-from rlplan.profiles.length_trace import read_lengths
+from rlplan.plans.yaml.yaml_io import dump, load
+from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
 
+from ..planner.synthetic_run import solved as documents_of
 from ..planner.synthetic_run import synthesize
-from .command_line import refused, rlplan
-from .solved_folder import edit, listing
+from .command_line import data, printed
+from .few_candidates import few_candidates
+from .run_folders import run_plan
+from .solved_folder import listing, sha
 
 
-@pytest.fixture
-def job(solved):
-    """A job with a heavy tail and a plain plan, and a run of it in `run`."""
-    rows = [json.loads(line) for line in (solved / "lengths.jsonl").read_text().splitlines()]
-    for number, row in enumerate(rows):
-        row["tokens"] = 60 if number % 17 == 0 else 3 + number % 4
-    (solved / "lengths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    edit(solved / "profile.yaml", (solved / "profile.yaml").read_text().split("sha256: ")[1][:64], sha(solved))
-    plain = rlplan("solve", solved, "--mode", "sync", "--bias-budget", 0)
-    assert plain.returncode == 0, plain.stderr
-    # A plain plan that nobody forced, as one of a time when it was the best.
-    edit(solved / "plan.yaml", "  forced_mode: sync\n", "")
-    synthesize(
-        solved / "run",
-        load_plan(solved / "plan.yaml"),
-        load_job(solved / "job.yaml"),
-        load(solved / "profile.yaml", Profile),
-        read_lengths(solved / "lengths.jsonl", cap_tokens=64),
-        steps=60,
-        prompts=100,
-        plan_path="../plan.yaml",
-    )
-    return solved
-
-
-def sha(folder):
-    return hashlib.sha256((folder / "lengths.jsonl").read_bytes()).hexdigest()
-
-
-def tune(*arguments):
-    result = rlplan("tune", *arguments, "--json")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout)
+@pytest.fixture(scope="module", autouse=True)
+def little_is_simulated():
+    """Few candidates, but enough to tell a better plan from the one in force."""
+    with few_candidates(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(short_rounds, "ROW_FACTORS", (1.05, 1.2, 1.4))
+        for module in (column_setting, whole_columns):
+            patch.setattr(module, "FEED", 768)
+        yield
 
 
 def without_volatile(path):
     return path.read_text().split("\nvolatile:")[0]
 
 
-def test_a_better_plan_is_written_with_what_it_was_solved_from_and_then_kept(job):
-    result = tune(job / "run")
+def test_a_better_plan_is_written_once_and_then_kept(tuned):
+    result = data("tune", tuned / "run")
     assert result["decision"] == "change" and result["gain"] > result["error"] > 0
-    new = job / "plan.tuned.yaml"
-    assert Path("/", result["plan"]) == new and Path("/", result["in_force"]) == job / "plan.yaml"
+    new = tuned / "plan.tuned.yaml"
+    assert Path("/", result["plan"]) == new and Path("/", result["in_force"]) == tuned / "plan.yaml"
     assert set(result["phases"]) == {"rollout", "reward_exposed", "train", "sync"}
-    for phase in result["phases"].values():
-        assert phase["measured"] >= 0 and phase["predicted"] >= 0 and phase["why"]
-    checked = rlplan("execute", new, "--dry-run")
-    assert checked.returncode == 0, checked.stderr
-    reviewed = rlplan("check", new, job / "plan.tuned.profile.yaml")
-    assert reviewed.returncode == 0, reviewed.stdout
+    assert all(p["measured"] >= 0 and p["predicted"] >= 0 and p["why"] for p in result["phases"].values())
+    printed("execute", new, "--dry-run")
+    printed("check", new, tuned / "plan.tuned.profile.yaml")
+    own = load(tuned / "plan.tuned.profile.yaml", Profile).lengths
+    assert (own.path, own.sha256) == ("plan.tuned.lengths.jsonl", sha(tuned / "plan.tuned.lengths.jsonl"))
     # What was proposed is what solving from the files gives.
-    again = rlplan("solve", job, "--profile", job / "plan.tuned.profile.yaml", "-o", job / "again.yaml")
-    assert again.returncode == 0, again.stderr
-    assert without_volatile(job / "again.yaml") == without_volatile(new)
-    before = listing(job)
-    second = tune(job / "run")
+    printed("solve", tuned, "--profile", tuned / "plan.tuned.profile.yaml", "-o", tuned / "again.yaml")
+    assert without_volatile(tuned / "again.yaml") == without_volatile(new)
+    before = listing(tuned)
+    second = data("tune", tuned / "run")
     assert second["decision"] == "keep" and second["plan"] is None and Path("/", second["in_force"]) == new
-    assert listing(job) == before
+    assert listing(tuned) == before
 
 
-def test_the_plan_in_force_can_be_named_and_the_text_says_decision_phases_and_error(job):
-    result = rlplan("tune", job / "run", "--plan", job / "plan.yaml", "--out", job / "mine.yaml")
-    assert result.returncode == 0, result.stderr
-    for word in ("rollout", "training", "weight transfer", "predicted", "measured", "change: ", "error", "mine.yaml"):
-        assert word in result.stdout, result.stdout
-    assert load_plan(job / "mine.yaml").inputs.profile.path == "mine.profile.yaml"
-    assert tune(job / "run", "--plan", job / "mine.yaml")["decision"] == "keep"
-    assert tune(job / "run", "--plan", job / "plan.yaml", "--out", job / "mine.yaml")["decision"] == "keep"
-
-
-def test_a_plan_of_assumed_lengths_goes_on_to_say_what_a_short_run_did_not_measure(job):
-    words = "p50=4,p85=6,p87=60,max=64,icc=0.7"
-    plain = rlplan("solve", job, "--mode", "sync", "--lengths", words)
-    assert plain.returncode == 0, plain.stderr
-    edit(job / "plan.yaml", "  forced_mode: sync\n", "")
-    synthesize(
-        job / "short",
-        load_plan(job / "plan.yaml"),
-        load_job(job / "job.yaml"),
-        load(job / "profile.yaml", Profile),
-        named_lengths(f"{words},scale=1.3")[0],
-        steps=15,
-        prompts=100,
-        plan_path="../plan.yaml",
+def test_the_text_says_decision_phases_and_error(tuned):
+    text = printed("tune", tuned / "run", "--plan", tuned / "plan.yaml", "--out", tuned / "mine.yaml")
+    lines = text.splitlines()
+    assert [line.split("  ")[0] for line in lines[:6]] == [
+        "phase", "rollout", "waiting for rewards", "training", "weight transfer", "step",
+    ]  # fmt: skip
+    assert lines[6].startswith("refitted, over the profile: lengths ") and ", rollout on 2 x tp 1 " in lines[6]
+    [decided] = [line for line in lines if line.startswith("change: the best plan now takes ")]
+    assert re.search(
+        r"takes [\d.]+% less time than \S*plan\.yaml; the error of that is [\d.]+% \(.*\) -> \S*mine\.yaml$", decided
     )
-    result = tune(job / "short")
+    assert load_plan(tuned / "mine.yaml").inputs.profile.path == "mine.profile.yaml"
+    kept = printed("tune", tuned / "run", "--plan", tuned / "mine.yaml").splitlines()[-1]
+    assert kept.startswith("keep: ") and " -> " not in kept
+
+
+def test_a_plan_of_assumed_lengths_keeps_what_a_run_did_not_measure(tuned):
+    words = "p50=4,p85=6,p87=60,max=64,icc=0.7"
+    printed("solve", tuned, "--mode", "sync", "--lengths", words)
+    run_plan(tuned, "short", named_lengths(f"{words},scale=1.3")[0], steps=15)
+    result = data("tune", tuned / "short")
     assert result["decision"] == "change", result
-    new = load_plan(job / "plan.tuned.yaml")
-    assert new.inputs.lengths.assumed == words and new.inputs.lengths.path is None
-    assert new.inputs.lengths.scale == pytest.approx(result["factors"]["lengths"], rel=1e-3)
-    assert 1.05 < new.inputs.lengths.scale < 1.6
-    assert new.predicted.error.assumed_lengths > 0
-    assert ", as stated; " in new.job.why["lengths"]
-    own = load(job / "plan.tuned.profile.yaml", Profile).lengths
-    assert own is not None and read_lengths(job / own.path).rows == read_lengths(job / "lengths.jsonl").rows
-    checked = rlplan("check", job / "plan.tuned.yaml")
-    assert checked.returncode == 0, checked.stdout
-    assert f"all lengths times {new.inputs.lengths.scale:g}" in checked.stdout
+    new = load_plan(tuned / "plan.tuned.yaml")
+    lengths = new.inputs.lengths
+    assert (lengths.assumed, lengths.path) == (words, None)
+    assert lengths.scale == pytest.approx(result["factors"]["lengths"], rel=1e-3) and 1.05 < lengths.scale < 1.6
+    assert new.predicted.error.assumed_lengths > 0 and ", as stated; " in new.job.why["lengths"]
+    own = load(tuned / "plan.tuned.profile.yaml", Profile).lengths
+    assert read_lengths(tuned / own.path).rows == read_lengths(tuned / "lengths.jsonl").rows
+    assert f"all lengths times {lengths.scale:g}" in printed("check", tuned / "plan.tuned.yaml")
     # The words of its lengths are those of --lengths, and solving from what it names gives it again.
-    again = ("--profile", job / "plan.tuned.profile.yaml", "--lengths", new.inputs.lengths.name)
-    resolved = rlplan("solve", job, *again, "-o", job / "again.yaml")
-    assert resolved.returncode == 0, resolved.stderr
-    assert without_volatile(job / "again.yaml") == without_volatile(job / "plan.tuned.yaml")
+    again = ("--profile", tuned / "plan.tuned.profile.yaml", "--lengths", lengths.name)
+    printed("solve", tuned, *again, "-o", tuned / "again.yaml")
+    assert without_volatile(tuned / "again.yaml") == without_volatile(tuned / "plan.tuned.yaml")
 
 
-def damage(job, pattern, text):
-    trace = job / "run" / "trace.jsonl"
-    trace.write_text(re.sub(pattern, text, trace.read_text(), count=1))
+# -- one run has one step's seconds, whichever command tells them ------------------------------------------------------
 
 
-FAULTS = {
-    "no such run": (lambda job: None, ("{job}/none",), ("no such run folder",)),
-    "a folder of runs": (lambda job: None, ("{job}",), ("holds the runs run",)),
-    "a damaged trace": (lambda job: damage(job, '"tokens":', '"tokens"'), ("{job}/run",), ("trace.jsonl:2",)),
-    "an event without its key": (lambda job: damage(job, '"train_s":', '"trian_s":'), ("{job}/run",), ("train_s",)),
-    "no plan beside the trace": (lambda job: (job / "run" / "plan.yaml").unlink(), ("{job}/run",), ("plan.yaml",)),
-    "a run whose plan is gone": (lambda job: (job / "plan.yaml").unlink(), ("{job}/run",), ("--plan",)),
-    "a plan that is none": (lambda job: None, ("{job}/run", "--plan", "{job}/job.yaml"), ("job.yaml",)),
-    "a new plan over the old": (
-        lambda job: None, ("{job}/run", "--out", "{job}/plan.yaml"), ("is an input of this command",),
-    ),
-    "a job of another size": (
-        lambda job: edit(job / "job.yaml", "prompts_per_step: 4", "prompts_per_step: 8"),
-        ("{job}/run",), ("4 prompts x 2 samples a step, the job now has 8 x 2",),
-    ),
-}  # fmt: skip
+@pytest.fixture(scope="module")
+def owing(tmp_path_factory):
+    """A run of a plan of mode exact that stops owing prompts a long round."""
+    folder = tmp_path_factory.mktemp("owing")
+    found = documents_of(mode="exact")
+    for name in ("plan", "job", "cluster", "profile"):
+        dump(getattr(found, name), folder / f"{name}.yaml")
+    write_lengths(folder / "lengths.jsonl", found.trace.rows)
+    for steps in range(41, 60):
+        home = folder / f"run{steps}"
+        synthesize(home, found.plan, found.job, found.profile, found.trace, steps=steps, plan_path="../plan.yaml")
+        if load_run(home).steps[-1].deferred > 3:
+            return home
+    raise AssertionError("no run of these steps owes anything")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bad_input_is_refused_with_nothing_written(fault, job):
-    harm, arguments, words = FAULTS[fault]
-    harm(job)
-    before = listing(job)
-    result = rlplan("tune", *(a.replace("{job}", str(job)) for a in arguments))
-    assert result.returncode == 2, result.stdout + result.stderr
-    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "Traceback" not in result.stderr
-    for word in words:
-        assert word in errors[0]
-    assert listing(job) == before
-
-
-def test_a_missing_run_is_one_line(job):
-    refused(rlplan("tune", job / "none"), "none")
+def test_report_and_tune_tell_one_figure_for_a_step(owing):
+    folder = owing.parent
+    before = set(listing(folder))
+    [report] = data("report", owing)["runs"].values()
+    tune = data("tune", owing, "--out", folder / "new.yaml")
+    assert report["owed_prompts"] > 3
+    plain = sum(step.total_s for step in load_run(owing).steps) / report["steps"]
+    assert report["step_s"] != pytest.approx(plain, rel=0.01), "the debt makes no difference here"
+    assert tune["step_s"]["measured"] == pytest.approx(report["step_s"], rel=1e-12)
+    assert tune["seconds_per_sample"]["measured"] == pytest.approx(report["seconds_per_sample"], rel=1e-12)
+    assert tune["step_s"]["predicted"] == report["step_s_predicted"]
+    for phase, value in report["phases_s"].items():
+        assert tune["phases"][phase]["measured"] == pytest.approx(value["measured"], rel=1e-12), phase
+    assert sum(p["measured"] for p in tune["phases"].values()) == pytest.approx(report["step_s"], rel=1e-6)
+    for phase in tune["phases"].values():
+        assert sum(phase["parts_s"].values()) == pytest.approx(phase["measured"] - phase["predicted"], abs=1e-9)
+    assert before <= set(listing(folder))
+    text = printed("tune", owing, "--out", folder / "new.yaml")
+    [line] = [line for line in text.splitlines() if line.startswith("step ")]
+    assert f"{report['step_s']:.3f}" in line and "over the cycle, as in rlplan report" in line

@@ -8,7 +8,7 @@ from rlplan.cli.screens.bars import RAMP, block, gauge, histogram
 
 
 @given(st.floats(0, 1), st.integers(3, 40))
-def test_bars_are_as_wide_as_asked_and_show_what_is_there_and_what_is_left(share, width):
+def test_bars_are_as_wide_as_asked_and_show_what_is_left(share, width):
     bar = gauge(share, width)
     assert len(bar) == width
     assert ("█" in bar) == (share > 0) and ("░" in bar) == (share < 1)
