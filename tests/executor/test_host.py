@@ -1,29 +1,41 @@
-"""What a process knows of its host."""
+"""What a process knows of its host, how Ray is started on it, and what a driver imports of torch."""
 
 from __future__ import annotations
 
 import gc
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.host import without_collection
+pytest.importorskip("ray")
 
-ASK = "from rlplan.executor.host import output_file; print(output_file())"
+from rlplan.executor import actors, host
+from rlplan.executor.actors import LATE, RAY_STARTS, on_a_busy_machine
+from rlplan.executor.host import without_collection
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell")
-def test_the_file_of_a_process_s_output_is_known_and_a_pipe_is_none(tmp_path):
+def test_a_process_knows_its_output_file_and_its_peak_of_memory(tmp_path):
+    """And drivers import neither what trainers nor what engines need."""
+    ask = "from rlplan.executor.host import output_file, take_resident_peak as peak; print(output_file())"
     log = tmp_path / "log of an actor"
     with log.open("w") as output:
-        subprocess.run([sys.executable, "-c", ASK], stdout=output, check=True)
+        subprocess.run([sys.executable, "-c", ask], stdout=output, check=True)
     assert log.read_text() == f"{log}\n"
-    assert subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout == "None\n"
+    drivers = "rlplan.executor.run", "rlplan.executor.groups.member_process", "rlplan.executor.groups.group_run"
+    seldom = "vllm", "transformers", "torch.distributed.tensor", "torch.distributed.fsdp", "torch._dynamo"
+    program = f"{ask}; b = bytearray(10**8); del b; print(peak() - peak() > 8 * 10**7); import sys; "
+    program += f"[__import__(name) for name in {drivers}]; print([name for name in {seldom} if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.split("\n") == ["None", "True", "[]", ""]
 
 
-def test_nothing_is_collected_within_the_block_and_what_was_set_before_comes_back():
+def test_nothing_is_collected_within_the_block_and_what_was_set_comes_back():
     for looked in (True, False):
         (gc.enable if looked else gc.disable)()
         try:
@@ -33,3 +45,91 @@ def test_nothing_is_collected_within_the_block_and_what_was_set_before_comes_bac
             assert gc.isenabled() == looked
         finally:
             gc.enable()
+
+
+def test_a_host_is_named_as_documents_and_the_cluster_name_it(monkeypatch):
+    import ray
+
+    name = host.cpu_name()
+    info = Path("/proc/cpuinfo")
+    assert name and name == " ".join(name.split())
+    assert not info.exists() or "model name" not in info.read_text() or name in " ".join(info.read_text().split())
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert host.node_key() == socket.gethostname()
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.9")
+    assert host.node_address() == "10.0.0.9"
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "n1"))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.8")
+    assert (host.node_key(), host.node_address()) == ("n1", "10.0.0.8")
+
+
+def test_rays_processes_are_started_again_when_they_answer_too_late(monkeypatch):
+    tries, ended = [], []
+    late_ones = [SimpleNamespace(pid=7, kill=lambda: ended.append(7)), SimpleNamespace(pid=8, kill=ended.clear)]
+    monkeypatch.setattr(actors.ray, "shutdown", lambda: ended.append("ray"))
+    monkeypatch.setattr(actors.psutil, "wait_procs", lambda processes: None)
+    process = SimpleNamespace(children=lambda recursive: late_ones[:1] if tries else late_ones[1:] and [])
+    monkeypatch.setattr(actors.psutil, "Process", lambda: process)
+
+    def late(times):
+        tries.append(None)
+        if len(tries) <= times:
+            raise Exception(f"The current node {LATE}. This could happen because")
+        return "node"
+
+    assert on_a_busy_machine(lambda: late(RAY_STARTS - 1)) == "node" and len(tries) == RAY_STARTS
+    assert ended == ["ray", 7] * (RAY_STARTS - 1)
+    tries.clear()
+    with pytest.raises(RunFailed, match="set RAY_ADDRESS"):
+        on_a_busy_machine(lambda: late(RAY_STARTS))
+    assert len(tries) == RAY_STARTS
+    with pytest.raises(OSError, match="no socket"):
+        on_a_busy_machine(lambda: (_ for _ in ()).throw(OSError("no socket")))
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `ray.init` is called with; it raises `fails`."""
+    seen = SimpleNamespace(fails=None, given=None)
+
+    def init(**given):
+        seen.given = given
+        if seen.fails is not None:
+            raise seen.fails
+
+    monkeypatch.setattr(actors.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(actors.ray, "init", init)
+    for name in ("RAY_ADDRESS", actors.OVERRIDE, *actors.RAY_SETTINGS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    from ray._private import worker
+
+    monkeypatch.setattr(worker, "print_to_stdstream", None)
+    return seen
+
+
+def test_ray_is_started_on_this_machine_or_connected_to_where_it_answers(started, monkeypatch):
+    assert actors.start_ray() is True
+    assert started.given["address"] == "local" and started.given["include_dashboard"] is False
+    monkeypatch.setattr(actors.ray, "is_initialized", lambda: True)
+    started.given = None
+    assert actors.start_ray() is True and started.given is None
+    monkeypatch.setattr(actors.ray, "is_initialized", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert actors.start_ray() is False and started.given["address"] == address
+        for fails, kind, says in (
+            (ValueError("no scheme"), InputError, "RAY_ADDRESS: Ray refuses .*: no scheme; write HOST:PORT"),
+            (RuntimeError("Version mismatch. See docs"), RunFailed, "Ray says: Version mismatch; start a cluster"),
+        ):
+            started.fails = fails
+            with pytest.raises(kind, match=says):
+                actors.start_ray()
+    with pytest.raises(RunFailed, match=rf"no Ray cluster answers at {address} \(RAY_ADDRESS\): "):
+        actors.start_ray()
+
+
+def test_an_actor_sees_the_gpus_that_it_is_given():
+    assert actors.visible_gpus(["3", "0"]) == {"CUDA_VISIBLE_DEVICES": "3,0", actors.OVERRIDE: "0"}

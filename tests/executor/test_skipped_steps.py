@@ -1,14 +1,10 @@
-"""A run whose steps are not finite: a real trainer and a real run in one process; the engines' part is made up, so that
-their log-probabilities can be."""
+"""A run whose steps are not finite, or not of its engines' model: it skips, goes on, or ends with sound checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,233 +13,156 @@ pytest.importorskip("ray")
 pytest.importorskip("transformers")
 
 import torch
-from safetensors.torch import load_file
 
 from rlplan.executor.loop import step
-from rlplan.executor.records.checkpoints import checkpoints
-from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
-from rlplan.executor.run import TrainingRun
-from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.executor.weights.checksum import tensor_checksum
-from rlplan.executor.weights.sync import WeightSync
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
-from rlplan.rounds.machines.events import Finished, Issue, Scored
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
 
+from .run_stage import JOB as JOB
+from .run_stage import PLAN as PLAN
+from .run_stage import PROMPTS as PROMPTS
+from .run_stage import MadeUpEngine as MadeUpEngine
+from .run_stage import NumberRounds, NumberTrainer, in_a_run, names, new_run
+from .run_stage import weights_by_file as weights_by_file
 from .trainer.test_trainer_rank import VOCABULARY, write_model
 
-PROMPTS = [f"q{number}" for number in range(30)]
-JOB = """\
-rlplan_job: 1
-name: toy
-model: {path: model, dtype: float32}
-data: {path: data.jsonl}
-reward: {kind: math, workers: 1, deadline_s: 5.0}
-rollout: {prompts_per_step: 2, samples_per_prompt: 3, max_prompt_tokens: 8, max_response_tokens: 16}
-algorithm: {name: grpo, learning_rate: 0.001}
-search: {tp: [1], micro_batch_tokens: [64]}
-"""
-PLAN = {
-    "name": "toy", "bias": {"mode": "sync", "budget": 0.0}, "why": {}, "sync": {"checksum_every": 1},
-    "issue": {"prompts_per_step": 2, "samples_per_prompt": 3}, "reward": {"workers": 1, "deadline_s": 5.0},
-    "loss": {"samples": 6.0, "tokens": 36},
-    "rounds": {
-        "short": {
-            "issue": {"prompts": 2, "samples": 3}, "cutoff_tokens": None,
-            "rollout": {"pool": "main", "engines": 1, "tp": 1, "max_num_seqs": 8},
-            "train": {"dp": 1, "micro_batch_tokens": 64},
-        },
-        "long": None,
-    },
-}  # fmt: skip
 
+class InThisProcess(NumberTrainer):
+    """A real trainer of one rank, without Ray."""
 
-class InThisProcess:
-    """A `TrainerGroup` of one rank without Ray."""
-
-    def __init__(self, model: str) -> None:
-        job = loads(JOB, Job)
+    def __init__(self, model):
+        super().__init__()
         divisors, limits = Divisors(6.0, 36.0, 16), LOGPROB_LIMITS["float32"]
+        algorithm = loads(JOB, Job).algorithm
         self.trainer = Trainer(
-            TrainerConfig(model, job.algorithm, UpdateSettings(64), 3, 1.0, divisors, logprob_limits=limits)
+            TrainerConfig(model, algorithm, UpdateSettings(64), 3, 1.0, divisors, logprob_limits=limits)
         )
         self.parameters = self.trainer.parameters()
 
-    async def start(self) -> None: ...
-
-    async def step(self, groups: Any, update: UpdateSettings, *, streamed: bool) -> dict[str, float]:
+    async def step(self, groups, update, *, streamed):
         return self.trainer.step(groups, update, streamed)
 
-    async def export(self, path: Path, version: str, checksums: bool) -> dict[str, str]:
+    async def export(self, path, version, checksums):
         return self.trainer.export_weights(path, version, checksums)
 
-    async def stage(self) -> int:
+    async def stage(self):
         try:
             return self.trainer.stage()
         except RuntimeError as error:  # as TrainerGroup tells it
             raise RunFailed(str(error)) from error
 
-    async def write(self, folder: Path) -> None:
+    async def write(self, folder):
         await asyncio.to_thread(self.trainer.write_staged, folder)
 
-    async def load(self, folder: Path) -> None:
-        self.trainer.load(folder)
-
-    async def close(self) -> None: ...
-
-    async def lost(self) -> None:
-        await asyncio.Event().wait()
-
-    def weights(self) -> torch.Tensor:
+    def parameters_now(self):
         return torch.cat([p.detach().flatten().clone() for p in self.trainer._model.parameters()])
 
 
-class MadeUpRounds:
-    """Rounds of six tokens a sample with the trainer's own log-probabilities, as `change` turns them by step."""
+class OwnLogprobs(NumberRounds):
+    """Rounds with the trainer's own log-probabilities, as `change` turns them by step."""
 
-    def __init__(self, group: InThisProcess) -> None:
-        self._group = group
-        self.number = 0
-        self.change: Callable[[int, list[float]], list[float]] = lambda step, logprobs: logprobs
+    round_s = 0.0
 
-    async def run(self, round_: Any, layout: Any, version: str, *_: Any) -> RolloutResult:
-        self.number += 1
-        samples = {}
-        for action in round_.start():
-            assert isinstance(action, Issue)
-            key, dice = action.key, torch.Generator().manual_seed(1000 * self.number + 10 * action.key.draw)
-            prompt = [1 + int(action.prompt[1:]) % 40, 2]
-            tokens = [(t + key.sample) % VOCABULARY for t in torch.randint(VOCABULARY, (6,), generator=dice).tolist()]
+    def __init__(self, group, change=lambda step, logprobs: logprobs):
+        super().__init__()
+        self._trainer, self.change = group.trainer, change
+
+    async def run(self, machine, layout, version, *arguments):
+        result = await super().run(machine, layout, version, *arguments)
+        number = int(version.split(":")[1]) + 1
+        for sample in result.samples.values():
+            dice = torch.Generator().manual_seed(1000 * number + 10 * sample.key.draw + sample.key.sample)
+            sample.tokens = torch.randint(VOCABULARY, (6,), generator=dice).tolist()
             with torch.no_grad():
-                row = packed_row([(prompt, tokens)], torch.device("cpu"))
-                trainer = self._group.trainer
-                logprobs = packed_logprobs(trainer._model, trainer._gradients._head, row).logprobs.tolist()
-            samples[key] = RolloutSample(
-                key, action.prompt, 0.0, prompt_tokens=tuple(prompt), tokens=tokens,
-                logprobs=self.change(self.number, logprobs),
-                version_start=version, version_end=version, finished_s=0.1, reward=float(key.sample == 0),
-            )  # fmt: skip
-            round_.handle(Finished(key, 6, truncated=False))
-            round_.handle(Scored(key, float(key.sample == 0)))
-        return RolloutResult(0.1, 0.0, samples, [])
-
-
-class MadeUpEngine:
-    """A fleet of one engine, which takes any weights for what they are."""
-
-    draft_tokens = 0
-
-    name, alive = "made-up", True
-    supervisor = Supervisor()
-
-    def engines(self, layout: Any) -> list[Any]:
-        return [self]
-
-    async def some_ready(self, engines: list[Any]) -> list[Any]:
-        return engines
-
-    async def load(self, path: str, version: str, checked: bool) -> dict[str, str]:
-        return {name: tensor_checksum(tensor) for name, tensor in load_file(path).items()}
-
-    def take_missed(self) -> list[Any]:
-        return []
+                row = packed_row([(list(sample.prompt_tokens), sample.tokens)], torch.device("cpu"))
+                logprobs = packed_logprobs(self._trainer._model, self._trainer._gradients._head, row).logprobs.tolist()
+            sample.logprobs = self.change(number, logprobs)
+        return result
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("model"))
 
 
-def weights_by_file(run: TrainingRun) -> TrainingRun:
-    """The run, whose weights go by file: its trainer and engines are no processes that could broadcast."""
-    run.weights = WeightSync(run.trainer, run.fleet, run.weights_path, "file")
-    return run
-
-
-def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, InThisProcess, MadeUpRounds]:
+def test_a_step_that_is_not_finite_is_skipped_and_settled(model, tmp_path):
     group = InThisProcess(model)
-    rounds = MadeUpRounds(group)
-    parts: Any = {"fleet": MadeUpEngine(), "runner": rounds, "trainer": group}
-    run = TrainingRun(
-        "toy", PlannedJob.model_validate(PLAN), loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS)
-    )
-    weights_by_file(run)
-    asyncio.run(run.start(resume))
-    return run, group, rounds
+    rounds = OwnLogprobs(group, lambda number, logprobs: [math.nan] * 6 if number in (2, 3) else logprobs)
+    weights, records = [], []
 
+    async def whole():
+        run = new_run(tmp_path, group, rounds)
+        await run.start(False)
+        weights.append(group.parameters_now())
+        for _ in range(5):
+            records.append(await step(run))
+            weights.append(group.parameters_now())
+        await run.close()
 
-def test_a_step_that_is_not_finite_is_skipped_told_and_settled_and_the_run_goes_on(model: str, tmp_path: Path) -> None:
-    run, group, rounds = start(model, tmp_path)
-    rounds.change = lambda number, logprobs: [math.nan] * 6 if number in (2, 3) else logprobs
-    weights, records = [group.weights()], []
-    for _ in range(5):
-        records.append(asyncio.run(step(run)))
-        weights.append(group.weights())
-    asyncio.run(run.close())
-    moved = [not torch.equal(a, b) for a, b in itertools.pairwise(weights)]
-    assert moved == [True, False, False, True, True]
-    assert [record.metrics["skipped"] for record in records if record is not None] == [0, 1, 1, 0, 0]
+    asyncio.run(whole())
+    assert [not torch.equal(a, b) for a, b in itertools.pairwise(weights)] == [True, False, False, True, True]
+    assert [record.metrics["skipped"] for record in records] == [0, 1, 1, 0, 0]
     log = read_run(tmp_path / "trace.jsonl")
     skipped = [event for event in log.events if event["event"] == "skipped"]
-    assert [event["step"] for event in skipped] == [2, 3] and all("nan" in event["reason"] for event in skipped)
+    assert [(event["step"], event["groups"]) for event in skipped] == [(2, 2), (3, 2)]
+    assert all("nan" in event["reason"] for event in skipped)
     assert [row["step"] for row in incidents(log.events, log.steps) if row["kind"] == "skipped"] == [2, 3]
     # Settled: none of the ten prompts of five steps came twice.
     assert len({row["prompt"] for rows in log.samples.values() for row in rows}) == 10
 
 
-def test_so_many_skipped_steps_in_a_row_end_the_run_with_finite_weights_also_after_resuming(
-    model: str, tmp_path: Path
-) -> None:
-    run, group, rounds = start(model, tmp_path)
-    asyncio.run(step(run))
-    trained = group.weights()
-    rounds.change = lambda number, logprobs: [math.nan] * 6
-    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        asyncio.run(step(run))
-    asyncio.run(run.checkpoint())
-    asyncio.run(run.close())
+def test_an_update_that_leaves_weights_not_finite_ends_the_run(model, tmp_path):
+    group = InThisProcess(model)
 
-    resumed, group, rounds = start(model, tmp_path, resume=True)
-    rounds.change = lambda number, logprobs: [math.nan] * 6
-    with pytest.raises(RunFailed, match=r"3 steps in a row were skipped.*those of step 1"):
-        asyncio.run(step(resumed))
-    asyncio.run(resumed.close())
-    assert torch.equal(group.weights(), trained)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000", "step-000003"]
+    async def whole():
+        run = new_run(tmp_path, group, OwnLogprobs(group))
+        await run.start(False)
+        await step(run)
+        await run.checkpoint()
+        optimizer = group.trainer._optimizer
+        optimizer._algorithm = optimizer._algorithm.model_copy(update={"learning_rate": math.inf})
+        with pytest.raises(RunFailed, match="left weights that are not finite; the checkpoint of step 1 is kept"):
+            await step(run)
+        await run.rescue()
+        assert "not finite" in run.checkpoint_fault and names(tmp_path) == ["step-000000", "step-000001"]
+        await run.close()
+
+    asyncio.run(whole())
 
 
-def test_an_engine_of_another_model_ends_the_run_before_a_weight_has_moved(model: str, tmp_path: Path) -> None:
-    run, group, rounds = start(model, tmp_path)
-    asyncio.run(step(run))
-    trained = group.weights()
-    rounds.change = lambda number, logprobs: [x - 0.05 for x in logprobs]
-    with pytest.raises(RunFailed, match=r"step 2: log-probs.*0\.05 in the mean"):
-        asyncio.run(step(run))
-    assert torch.equal(group.weights(), trained)
-    asyncio.run(run.rescue())
-    assert run.checkpoint_fault is None and checkpoints(tmp_path)[-1].name == "step-000001"
-    asyncio.run(run.close())
+def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path):
+    async def skips(run, trainer):
+        trainer.metrics.update(loss=math.nan, skipped=1.0)
+        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+            await step(run)
+        await run.checkpoint()
+
+    async def resumed(run, trainer):
+        trained = trainer.weights
+        trainer.metrics.update(loss=math.nan, skipped=1.0)
+        with pytest.raises(RunFailed, match=r"3 steps in a row were skipped.*those of step 1"):
+            await step(run)
+        assert trainer.weights == trained and names(tmp_path) == ["step-000000", "step-000003"]
+
+    in_a_run(tmp_path, skips)
+    events = in_a_run(tmp_path, resumed, resume=True, steps=0)
+    assert [event["t_s"] for event in events if event["event"] == "resume"] == [28.5], "three steps of 9.5 s before it"
+    assert [event["step"] for event in events if event["event"] == "skipped"] == [2, 3, 4]
 
 
-def test_an_update_that_leaves_weights_that_are_not_finite_ends_the_run_and_no_checkpoint_holds_them(
-    model: str, tmp_path: Path
-) -> None:
-    run, group, _ = start(model, tmp_path)
-    asyncio.run(step(run))
-    asyncio.run(run.checkpoint())
-    optimizer = group.trainer._optimizer
-    optimizer._algorithm = optimizer._algorithm.model_copy(update={"learning_rate": math.inf})
-    with pytest.raises(RunFailed, match="left weights that are not finite; the checkpoint of step 1 is kept"):
-        asyncio.run(step(run))
-    asyncio.run(run.rescue())
-    assert "not finite" in (run.checkpoint_fault or "")
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000", "step-000001"]
-    asyncio.run(run.close())
+def test_an_engine_of_another_model_ends_the_run_before_a_weight_moved(tmp_path):
+    async def body(run, trainer):
+        trainer.metrics.update(logprob_mean_abs_diff=0.05, skipped=1.0)
+        with pytest.raises(RunFailed, match=r"step 2: log-probs.*0\.05 in the mean"):
+            await step(run)
+        await run.rescue()
+        assert run.checkpoint_fault is None and names(tmp_path)[-1] == "step-000001"
+
+    assert "skipped" not in {event["event"] for event in in_a_run(tmp_path, body)}

@@ -12,17 +12,24 @@ pytest.importorskip("ray")
 
 import ray
 
+from rlplan.executor.actors import UnawaitedCalls, within
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
 from rlplan.executor.supervision import (
+    PAUSE_S,
     STARTS_IN_A_ROW,
+    TRIES,
     LastHeard,
     Patience,
     RestartBudget,
     Supervisor,
     again_while_it_passes,
+    silent_seconds,
+    together,
 )
 from rlplan.plans.yaml.errors import InputError, RunFailed
+
+from .virtual_loop import now_s, played
 
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:9122: Connection closed by peer"
@@ -69,16 +76,20 @@ def test_an_error_has_one_class_wherever_it_comes_from(error, fault):
         assert classify(failure(error, "whom")) is fault
 
 
-def test_an_actors_failure_survives_the_way_from_its_process_with_its_reason():
+def test_an_errors_reason_is_one_line_and_names_its_process():
     failed = pickle.loads(pickle.dumps(ActorFailed("engine 1", "its core process died")))
     assert str(failed) == "engine 1: its core process died" and isinstance(failed, RunFailed)
-    assert reason(in_task(failed)) == "its core process died"
+    assert reason(in_task(failed)) == "its core process died" and failure(failed, "whom") is failed
+    assert reason(in_task(ValueError("a\n  b"))) == "ValueError: a b"
+    assert reason(RuntimeError("first\n last \n")) == "last" and reason(RuntimeError()) == "RuntimeError"
+    assert str(failure(OSError(errno.ENOSPC, "No space"), "rank 1")) == "rank 1: [Errno 28] No space"
+    assert str(failure(TimeoutError("late"), "rank 1")) == "rank 1: late"
 
 
 def test_a_restart_budget_is_per_hour_and_not_per_life():
     budget = RestartBudget(3)
     assert [budget.take(now) for now in (0, 1000, 2000, 3000)] == [True, True, True, False]
-    assert budget.take(3601) and not budget.take(3700), "the first is over an hour ago, the second is not"
+    assert budget.take(3600) and not budget.take(3700), "the first is an hour ago, the second is not"
     assert [budget.take(4000 * k) for k in range(2, 40)] == [True] * 38, "a long run outlives any number of deaths"
 
 
@@ -90,8 +101,16 @@ def test_silence_counts_what_was_looked_at_so_a_stopped_observer_blames_nobody()
     assert last.look(1001.0) == 0.5
 
 
+def test_an_answer_is_waited_for_until_the_silence_is_too_long():
+    async def waited(answers_s):
+        call, began = asyncio.ensure_future(asyncio.sleep(answers_s)), now_s()
+        return await silent_seconds(call, LastHeard(began), 3.0), now_s() - began
+
+    assert played(waited(2.9)) == (None, pytest.approx(2.9)) and played(waited(50.0)) == (3.0, 3.0)
+
+
 class Fragile:
-    """Fails its first starts with these errors."""
+    """Fails its first starts with these errors; one takes 10 s."""
 
     name = "fragile"
 
@@ -99,10 +118,11 @@ class Fragile:
         self.errors, self.launched, self.discarded = list(errors), 0, 0
 
     async def seat(self):
-        return None
+        await asyncio.sleep(1000)  # for room
 
     async def launch(self):
         self.launched += 1
+        await asyncio.sleep(10)
         if self.errors:
             raise self.errors.pop(0)
 
@@ -110,98 +130,120 @@ class Fragile:
         self.discarded += 1
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def supervisor(per_hour=12, clock=None):
-    async def pause(seconds):
-        return None
-
-    return Supervisor(Patience(restarts_per_hour=per_hour), clock or Clock(), pause)
-
-
 DIED = ActorFailed("fragile", "killed")
 
 
-def test_a_process_that_dies_while_it_starts_is_started_again_at_the_first_start_and_as_a_replacement():
-    actor, keeper = Fragile(DIED, DIED), supervisor()
-    asyncio.run(keeper.start(actor))
-    assert (actor.launched, actor.discarded, keeper.failures("fragile")) == (3, 2, 2)
-    actor.errors = [DIED]
-    asyncio.run(keeper.replace(actor, "killed"))
-    assert (actor.launched, keeper.failures("fragile")) == (5, 4)
+def test_a_process_that_dies_while_it_starts_is_started_again_after_pauses():
+    async def body():
+        actor, keeper, began = Fragile(DIED, DIED), Supervisor(None, now_s), now_s()
+        assert keeper.start_deadline_s("fragile") == 1800.0 and keeper.failures("fragile") == 0
+        await keeper.start(actor)
+        assert (actor.launched, actor.discarded, keeper.failures("fragile")) == (3, 2, 2)
+        assert now_s() - began == pytest.approx(3 * 1010 + PAUSE_S * (1 + 2))
+        assert keeper.start_deadline_s("fragile") == 120.0, "by its seconds without the wait for room"
+        actor.errors = [DIED]
+        await keeper.replace(actor, "killed")
+        assert (actor.launched, actor.discarded) == (5, 4)
+        assert keeper.failures("fragile") == 3, "one was more than an hour ago"
+
+    played(body())
 
 
-def test_a_start_that_fails_for_a_fault_of_the_run_is_not_tried_again():
+def test_a_start_that_the_run_made_fail_is_not_tried_again():
     for error, expected in ((ValueError("no such dtype"), RunFailed), (InputError("no such function"), InputError)):
         actor = Fragile(error)
         with pytest.raises(expected, match="no such"):
-            asyncio.run(supervisor().start(actor))
+            played(Supervisor().start(actor))
         assert (actor.launched, actor.discarded) == (1, 1)
 
 
 def test_a_start_that_keeps_failing_ends_with_its_reason_and_leaves_nothing():
     actor = Fragile(*[DIED] * 9)
     with pytest.raises(RunFailed, match="fragile did not start: killed"):
-        asyncio.run(supervisor().start(actor))
+        played(Supervisor().start(actor))
     assert actor.launched == actor.discarded == STARTS_IN_A_ROW
 
 
-def test_deaths_beyond_the_hours_budget_end_the_run_and_an_hour_later_there_is_a_new_one():
-    clock = Clock()
-    keeper = supervisor(per_hour=2, clock=clock)
+def test_deaths_beyond_the_hours_budget_end_the_run():
+    now = [0.0]
+    keeper = Supervisor(Patience(restarts_per_hour=2), lambda: now[0])
 
-    def die(now):
-        clock.now = now
-        asyncio.run(keeper.replace(Fragile(), "killed"))
+    def die(at_s):
+        now[0] = at_s
+        played(keeper.replace(Fragile(), "killed"))
+        return keeper.mean_s_between_failures("fragile")
 
-    die(0)
-    die(100)
+    assert keeper.mean_s_between_failures("fragile") == 3600.0
+    assert [die(60.0), die(200.0)] == [60.0, 100.0]
     with pytest.raises(RunFailed, match="fragile was started again 2 times within an hour, which is the limit; last"):
-        die(200)
-    die(3700)
-    assert keeper.failures("fragile") == 1
+        die(300.0)
+    assert die(3700.0) == 1800.0, "an hour later there is a new one"
 
 
-def test_what_the_infrastructure_refuses_is_tried_again_for_a_while_and_nothing_else_is():
-    pauses = []
-
-    async def pause(seconds):
-        pauses.append(seconds)
-
+def test_what_the_infrastructure_refuses_is_tried_again_for_a_while():
     def outcome(*errors):
         left = list(errors)
 
         async def call():
             if left:
                 raise left.pop(0)
-            return "done"
+            return now_s()
 
-        return asyncio.run(again_while_it_passes(call, pause))
+        return played(again_while_it_passes(call)) - 1000.0
 
-    assert outcome(*[InfrastructureFailed("disk full")] * 3) == "done" and pauses == [1, 2, 4]
+    full = InfrastructureFailed("disk full")
+    assert outcome(*[full] * 3) == 1 + 2 + 4 and outcome(*[full] * (TRIES - 1)) == 31
     with pytest.raises(InfrastructureFailed, match="disk full"):
-        outcome(*[InfrastructureFailed("disk full")] * 99)
+        outcome(*[full] * TRIES)
     with pytest.raises(ActorFailed):
         outcome(DIED)
 
 
-def test_a_start_is_waited_for_as_long_as_starts_take_here_once_that_is_known():
+def test_a_start_is_waited_for_as_long_as_starts_take_here():
     patience = Patience()
-    assert patience.start_deadline_s(0.0) == 1800.0
-    assert patience.start_deadline_s(10.0) == 120.0 and patience.start_deadline_s(40.0) == 200.0
-    assert patience.start_deadline_s(1000.0) == 1800.0
+    assert [patience.start_deadline_s(took_s) for took_s in (0.0, 10.0, 40.0, 1000.0)] == [1800, 120, 200, 1800]
     assert Patience(stall_s=5.0).start_deadline_s(10.0) == 120.0, "machines are busy, patience or not"
+    assert Patience(stall_s=300.0).start_deadline_s(10.0) == 300.0
 
 
-def test_deaths_of_the_last_hour_say_how_long_one_may_expect_to_live():
-    clock = Clock()
-    keeper = supervisor(clock=clock)
-    assert keeper.mean_s_between_failures("fragile") == 3600.0
-    for clock.now in (60.0, 120.0, 240.0, 360.0):
-        asyncio.run(keeper.replace(Fragile(), "killed"))
-    assert keeper.mean_s_between_failures("fragile") == 90.0
+def test_a_start_that_fails_cancels_those_beside_it():
+    async def body():
+        ended = []
+
+        async def waits():
+            try:
+                await asyncio.sleep(100)
+            finally:
+                ended.append(now_s())
+
+        async def fails():
+            await asyncio.sleep(1)
+            raise DIED
+
+        with pytest.raises(ActorFailed):
+            await together(waits(), fails())
+        assert ended == [1001.0]
+
+    played(body())
+
+
+def test_calls_that_nobody_waits_for_tell_their_errors_but_no_death():
+    async def body():
+        calls, heard = UnawaitedCalls(), []
+
+        async def fails(error, seconds=1.0):
+            await asyncio.sleep(seconds)
+            raise error
+
+        for error in (DIED, RunFailed("refused"), ValueError("wrong")):
+            calls.begin(fails(error), heard.append)
+        calls.begin(fails(ValueError("unheard"), 50.0))
+        await calls.settle(10.0)
+        assert [str(error) for error in heard] == ["refused", "wrong"] and len(calls) == 1 and now_s() == 1010.0
+        await calls.settle(None)
+        assert len(calls) == 0 and now_s() == 1050.0
+        with pytest.raises(ActorFailed, match="engine: no answer within 3 s"):
+            await within(3.0, asyncio.sleep(9), "engine")
+        assert await within(3.0, asyncio.sleep(1, "answer"), "engine") == "answer"
+
+    played(body())

@@ -1,21 +1,21 @@
-"""Drafts verified by drawing, with vLLM's own sampler: what each sample gets is what it draws without drafts."""
-
-from __future__ import annotations
+"""Drafts verified by drawing: what each sample gets is what it draws without drafts, by a sampler that draws as vLLM's
+does. Engines with vLLM's own are in test_drafting_engine.py."""
 
 import random
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-
-import pytest
-
-pytest.importorskip("vllm")
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
-from rlplan.executor.drafts.drawn_verification import REJECTED, DrawnVerification
+from rlplan.executor.drafts.drawn_verification import DrawnVerification
 
-VOCABULARY = 12
-MOST = 4
+VOCABULARY, MOST, REJECTED = 12, 4, -1
 
 
 class NeverCalled:
@@ -23,50 +23,79 @@ class NeverCalled:
         raise AssertionError("left to vLLM's verification")
 
 
-def metadata(temperatures, generators, **more):
-    """vLLM's, of samples at these temperatures."""
-    from vllm.v1.sample.logits_processor import LogitsProcessors
-    from vllm.v1.sample.metadata import SamplingMetadata
+class Processors(NamedTuple):
+    """Of logits."""
 
-    greedy = [temperature == 0.0 for temperature in temperatures]
-    nothing = torch.empty(0)
-    values = {
-        "temperature": torch.tensor(temperatures), "all_greedy": all(greedy), "all_random": not any(greedy),
-        "top_p": None, "top_k": None, "generators": generators, "max_num_logprobs": 0, "no_penalties": True,
-        "prompt_token_ids": None, "frequency_penalties": nothing, "presence_penalties": nothing,
-        "repetition_penalties": nothing, "output_token_ids": [[] for _ in temperatures],
-        "allowed_token_ids_mask": None, "bad_words_token_ids": {}, "logitsprocs": LogitsProcessors(),
-    }  # fmt: skip
-    return SamplingMetadata(**(values | more))
+    argmax_invariant: Any = ()
+    non_argmax_invariant: Any = ()
+
+
+NO_PROCESSORS = Processors()
+
+
+@dataclass
+class Sampling:
+    """What verification looks at of vLLM's `SamplingMetadata`."""
+
+    temperature: Any
+    generators: Any
+    top_k: Any = None
+    top_p: Any = None
+    no_penalties: bool = True
+    bad_words_token_ids: Any = None
+    allowed_token_ids_mask: Any = None
+    logprob_token_ids: Any = None
+    thinking_budget_state_holder: Any = None
+    logitsprocs: Any = NO_PROCESSORS
+
+
+class LogProbs(NamedTuple):
+    tokens: Any
+    logprobs: Any
+    ranks: Any
+    per_request: Any = None
+
+
+@dataclass
+class Output:
+    sampled_token_ids: Any
+    logprobs_tensors: Any
+
+
+def draw(logits, sampling):
+    """A token of each row: one number of a row's generator is the seed of its noise, and the best keep their place."""
+    tokens, logprobs = [], []
+    for row, values in enumerate(logits):
+        temperature = float(sampling.temperature[row])
+        if sampling.top_k is not None:
+            values = values.masked_fill(values < values.topk(int(sampling.top_k[row])).values[-1], -torch.inf)
+        logs = (values / (temperature or 1.0)).log_softmax(-1)
+        noise = torch.ones(VOCABULARY)
+        if temperature:
+            seed = int(torch.randint(0, 2**31, (1,), generator=sampling.generators.get(row)))
+            noise.exponential_(generator=torch.Generator().manual_seed(seed))
+        tokens.append(int((logs.exp() / noise).argmax()))
+        logprobs.append(logs[tokens[-1]])
+    ids = torch.tensor(tokens)[:, None]
+    return Output(ids, LogProbs(ids, torch.stack(logprobs)[:, None], ids))
 
 
 def draft_metadata(drafts):
-    """vLLM's, of each sample's drafted tokens."""
-    from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
-
-    made = SpecDecodeMetadata.make_dummy(drafts, torch.device("cpu"))
-    places = np.array([len(draft) + 1 for draft in drafts])
-    ends = np.cumsum(places)
-    targets = [begin + k for begin, draft in zip(ends - places, drafts, strict=True) for k in range(len(draft))]
-    made.target_logits_indices = torch.tensor(targets, dtype=torch.int32)
-    made.bonus_logits_indices = torch.tensor(ends - 1, dtype=torch.int32)
-    return made
-
-
-@pytest.fixture(scope="module")
-def sampler():
-    from vllm.v1.sample.sampler import Sampler
-
-    return Sampler("processed_logprobs")
+    """What verification looks at of vLLM's `SpecDecodeMetadata`, of each sample's drafted tokens."""
+    ends = np.cumsum([len(draft) + 1 for draft in drafts])
+    targets = [end - 1 - len(draft) + k for end, draft in zip(ends, drafts, strict=True) for k in range(len(draft))]
+    return SimpleNamespace(
+        num_draft_tokens=[len(draft) for draft in drafts],
+        target_logits_indices=torch.tensor(targets, dtype=torch.int32),
+        draft_token_ids=torch.tensor([token for draft in drafts for token in draft], dtype=torch.int32),
+    )
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_each_sample_has_the_tokens_and_log_probs_that_it_draws_one_by_one(sampler, case):
+def test_each_sample_gets_what_it_draws_token_by_token(case):
     drawn = random.Random(case)
-    torch.manual_seed(case)
     samples = drawn.randint(1, 6)
     temperatures = [drawn.choice([0.0, 0.5, 1.0]) for _ in range(samples)]
-    # vLLM sets no limit for greedy samples.
     limits = [drawn.choice([2, VOCABULARY]) if temperature else VOCABULARY for temperature in temperatures]
     top_k = torch.tensor(limits) if case % 3 == 0 else None
 
@@ -80,8 +109,8 @@ def test_each_sample_has_the_tokens_and_log_probs_that_it_draws_one_by_one(sampl
         own = {0: alone[row]} if row in alone else {}
         draws = []
         for place in places:
-            one = metadata([temperatures[row]], own, top_k=None if top_k is None else top_k[row : row + 1])
-            done = sampler(place[None].clone(), one)
+            limit = None if top_k is None else top_k[row : row + 1]
+            done = draw(place[None], Sampling([temperatures[row]], own, limit))
             draws.append((int(done.sampled_token_ids), float(done.logprobs_tensors.logprobs[0, 0])))
         wanted.append(draws)
     # Drafts that hold up to a place by chance, and one that is wrong there.
@@ -94,8 +123,8 @@ def test_each_sample_has_the_tokens_and_log_probs_that_it_draws_one_by_one(sampl
         drafts.append(texts)
         kept.append(right + 1)
     mine = generators()
-    verify = DrawnVerification(NeverCalled(), sampler)
-    done = verify(draft_metadata(drafts), None, torch.cat(outputs).clone(), metadata(temperatures, mine, top_k=top_k))
+    sampling = Sampling(torch.tensor(temperatures), mine, top_k)
+    done = DrawnVerification(NeverCalled(), draw)(draft_metadata(drafts), None, torch.cat(outputs), sampling)
     width = max(map(len, drafts)) + 1
     assert done.sampled_token_ids.shape == (samples, width) and done.sampled_token_ids.dtype == torch.int32
     log_probs = done.logprobs_tensors.logprobs.reshape(samples, width)
@@ -110,32 +139,31 @@ def test_each_sample_has_the_tokens_and_log_probs_that_it_draws_one_by_one(sampl
             assert torch.equal(mine[row].get_state(), told.get_state())
 
 
-def test_samples_without_seeds_are_of_the_policy(sampler):
-    """Of 20,000 samples whose draft is token 0: token 0 has its chance, and the others theirs."""
-    torch.manual_seed(0)
-    samples, chances = 20_000, torch.tensor([0.5, 0.3, 0.2] + [0.0] * (VOCABULARY - 3))
-    outputs = chances.log().clamp(min=-1e9).repeat(2 * samples, 1)
-    verify = DrawnVerification(NeverCalled(), sampler)
-    done = verify(draft_metadata([[0]] * samples), None, outputs, metadata([1.0] * samples, {}))
-    first, second = done.sampled_token_ids.unbind(1)
-    shares = torch.bincount(first, minlength=VOCABULARY) / samples
-    assert torch.allclose(shares, chances, atol=0.015)  # four standard deviations
-    assert torch.equal(second == REJECTED, first != 0)
+def processors(*states):
+    first, *others = (SimpleNamespace(**state) for state in states)
+    return {"logitsprocs": Processors([first], others)}
 
 
-def test_rules_on_earlier_tokens_and_drafts_with_chances_are_left_to_vllm(sampler):
-    asked = []
-
-    def by_vllm(*arguments):
-        asked.append(arguments)
-        return "vllm's"
-
-    verify = DrawnVerification(by_vllm, sampler)
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ({}, False),
+        ({"no_penalties": False}, True),
+        ({"bad_words_token_ids": {0: [[1]]}}, True),
+        ({"allowed_token_ids_mask": 1}, True),
+        ({"logprob_token_ids": {0: [1]}}, True),
+        ({"thinking_budget_state_holder": SimpleNamespace(has_tracked_requests=lambda: False)}, False),
+        ({"thinking_budget_state_holder": SimpleNamespace(has_tracked_requests=lambda: True)}, True),
+        (processors({"min_p_count": 0}, {"biases": {}}, {"min_toks": {}}), False),
+        (processors({"min_p_count": 0}, {"biases": {0: {1: 2.0}}}), True),
+        (processors({"min_p_count": 1}), True),
+        (processors({}), True),  # one that nobody knows may change any
+    ],
+)
+def test_rules_on_earlier_tokens_and_drafts_with_chances_are_left_to_vllm(rules, left):
+    verify = DrawnVerification(lambda *arguments: arguments, draw)
     drafts, outputs = draft_metadata([[1]]), torch.randn(2, VOCABULARY)
-    penalties = metadata([1.0], {}, no_penalties=False)
-    words = metadata([1.0], {}, bad_words_token_ids={0: [[1]]})
-    plain = metadata([1.0], {})
-    active = metadata([1.0], {})
-    active.logitsprocs.non_argmax_invariant.append(SimpleNamespace(biases={0: {1: 2.0}}))
-    assert [verify(drafts, None, outputs, each) for each in (penalties, words, active)] == ["vllm's"] * 3
-    assert verify(drafts, torch.ones(1, VOCABULARY), outputs, plain) == "vllm's" and len(asked) == 4
+    sampling = replace(Sampling(torch.tensor([1.0]), {}), **rules)
+    assert (verify(drafts, None, outputs, sampling) == (drafts, None, outputs, sampling)) is left
+    chances = torch.ones(1, VOCABULARY)
+    assert verify(drafts, chances, outputs, sampling) == (drafts, chances, outputs, sampling)

@@ -1,7 +1,5 @@
 """The mend of vLLM's kernel on CPUs gives what vLLM documents."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch")
@@ -17,7 +15,7 @@ from rlplan.executor.drafts.exact_expand import expand
     st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.integers(0, 5)), min_size=1, max_size=12),
     st.sampled_from([torch.float32, torch.int32, torch.int64]),
 )
-def test_each_samples_value_stands_at_each_of_its_tokens_and_one_value_may_be_replaced(samples, dtype):
+def test_each_samples_value_stands_at_each_of_its_tokens(samples, dtype):
     values = torch.tensor([value for value, _ in samples], dtype=dtype)
     ends = torch.cumsum(torch.tensor([count for _, count in samples]), 0).to(torch.int32)
     tokens = int(ends[-1])

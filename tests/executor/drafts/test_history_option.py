@@ -1,7 +1,5 @@
 """`--history`: which runs and plans it is refused for, before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +34,7 @@ def test_a_plan_any_of_whose_rounds_drafts_takes_the_latest_checkpoint(run):
     assert history_of(run, plans, resume=False) == run / "checkpoints" / "step-000004"
 
 
-def test_a_resumed_run_a_plan_without_drafts_and_a_folder_without_a_run_are_refused(run):
+def test_history_is_refused_where_it_cannot_be_used(run):
     with pytest.raises(InputError, match="leave out --history"):
         history_of(run, [execution("history")], resume=True)
     with pytest.raises(InputError, match="none of its rounds decodes with drafts"):

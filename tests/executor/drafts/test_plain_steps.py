@@ -1,7 +1,5 @@
 """Steps without drafts are prepared as those of an engine that cannot draft."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

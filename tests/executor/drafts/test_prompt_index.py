@@ -1,7 +1,5 @@
 """What is known of one prompt while a round decodes."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +15,13 @@ def tokens(*values):
 PROMPT = np.arange(100, 120, dtype=np.int32)
 
 
-def test_the_first_token_of_a_response_has_the_end_of_the_prompt_as_its_context():
+def test_a_responses_first_token_has_the_prompts_end_as_context():
     index = PromptIndex(PROMPT, [tokens(1, 2, 3)], [1.0])
     text = index.earlier.tokens.tolist()
     assert text == [*PROMPT[-BRIDGE:].tolist(), 1, 2, 3, -1]
 
 
-def test_what_is_not_told_is_not_used_and_what_is_told_is_ordered_when_enough_has_come():
+def test_what_was_told_is_ordered_once_enough_has_come():
     index = PromptIndex(PROMPT)
     assert len(index.live) == 0 and len(index.earlier) == 0
     index.tell("a", tokens(*range(UNORDERED)))
@@ -34,7 +32,7 @@ def test_what_is_not_told_is_not_used_and_what_is_told_is_ordered_when_enough_ha
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 60)), max_size=40))
-def test_live_text_lacks_a_bounded_part_of_what_was_told_and_holds_the_rest_as_it_was(told):
+def test_live_text_lacks_a_bounded_part_of_what_was_told(told):
     index, streams = PromptIndex(PROMPT), {}
     for sample, more in told:
         streams[sample] = [*streams.get(sample, []), *range(more)]
@@ -50,7 +48,7 @@ def test_live_text_lacks_a_bounded_part_of_what_was_told_and_holds_the_rest_as_i
     assert {name: text.tolist() for name, text in index.responses().items()} == streams
 
 
-def test_a_draft_knows_whether_it_is_of_earlier_ahead_a_sibling_or_the_sample_itself():
+def test_a_draft_knows_its_source():
     index = PromptIndex(PROMPT, [tokens(1), tokens(2), tokens(3)], [1.0, 1.0, 1.0], ahead=1)
     assert [index.source("a", origin) for origin in range(3)] == ["earlier", "earlier", "ahead"]
     for sample in "ab":

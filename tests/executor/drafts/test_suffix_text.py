@@ -1,7 +1,5 @@
 """Suffixes in order, and drafts of what followed, beside slow references."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np
@@ -36,7 +34,7 @@ def test_suffixes_are_in_the_order_of_their_first_tokens(tokens):
     assert keys == sorted(keys)
 
 
-def test_a_long_text_of_one_token_is_ordered_as_far_as_anyone_looks():
+def test_a_long_text_of_one_token_is_ordered_far_enough():
     order = suffix_order(np.zeros(5000, np.int32))
     keys = [min(5000 - begin, ORDERED) for begin in order.tolist()]
     assert keys == sorted(keys)
@@ -44,7 +42,7 @@ def test_a_long_text_of_one_token_is_ordered_as_far_as_anyone_looks():
 
 @settings(deadline=None)
 @given(RESPONSES, st.lists(st.integers(0, 2), min_size=1, max_size=20), st.data())
-def test_the_range_of_a_context_holds_each_of_its_occurrences_and_nothing_else(responses, context, data):
+def test_the_range_of_a_context_holds_exactly_its_occurrences(responses, context, data):
     length = data.draw(st.integers(1, min(len(context), CONTEXT)))
     text = suffix_text(responses, [1.0] * len(responses))
     wanted = context[-length:]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import Future
-from dataclasses import replace
 
 from rlplan.executor.engines.engine_handle import EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed
+from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.plans.schema.sections.layouts import EngineLayout
+
+from ..virtual_loop import now_s
 
 
 class Ref:
@@ -45,36 +48,51 @@ class Method:
 
 
 class FakeActor:
-    """Answers like `RolloutEngine`; finishes each request `decode_s` after its submit."""
+    """Answers like `RolloutEngine`; decodes a token every `token_s`, each the number of the sample's tokens before it.
 
-    def __init__(self, name, log, decode_s=0.02):
-        self.name, self.log, self.decode_s = name, log, decode_s
-        self.version = ""
-        self.dies_in_start = self.stuck_in_start = self.core_dead = False
-        self.hangs = asyncio.Event()
-        self.hangs.set()
-        self.submit_s = 0.0
-        self.running = {}
-        self.outbox = []
+    `log` has what was done. `gate`, if set, is waited for before weights are loaded; no call is answered while
+    `answers` is not set.
+    """
+
+    token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
+    dies_in_start = stuck_in_start = core_dead = grew = False
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+        self.version, self.gate = "", None
+        self.answers, self.news = asyncio.Event(), asyncio.Event()
+        self.answers.set()
+        self.running, self.decoded, self.outbox = {}, {}, []
 
     def __getattr__(self, method):
         return Method(lambda *arguments: self._call(method, *arguments))
 
     async def _call(self, method, *arguments):
-        await self.hangs.wait()
+        await self.answers.wait()
         return await getattr(self, f"_{method}")(*arguments)
 
+    def die(self):
+        self.core_dead = True
+        self.news.set()
+
+    def length(self, request):
+        """Tokens of a sample."""
+        return 3
+
     async def _start(self):
+        self.log.append((self.name, "start"))
         if self.dies_in_start:
             raise ActorFailed(self.name, "its core died while it started")
         if self.stuck_in_start:
             await asyncio.Event().wait()
-        return EngineFacts(0.0, 0, 0, 0, ())
+        return EngineFacts(0.0, self.capacity, 16, 0, ())
 
     async def _look_at_children(self):
         return Children(2, 7.5, False)
 
     async def _load_weights(self, path, version, checksums):
+        if self.gate is not None:
+            await self.gate.wait()
         if self.core_dead:
             raise ActorFailed(self.name, "vLLM's core process died")
         assert not self.running, "weights while requests decode"
@@ -90,11 +108,20 @@ class FakeActor:
             self.running[request.request_id] = asyncio.get_running_loop().create_task(self._decode(request))
 
     async def _decode(self, request):
-        await asyncio.sleep(self.decode_s)
-        del self.running[request.request_id]
+        tokens = self.decoded[request.request_id] = []
+        while request.drawn_tokens + len(tokens) < self.length(request):
+            await asyncio.sleep(self.token_s)
+            tokens.append(request.drawn_tokens + len(tokens))
+            self.grew = True
+        self._end("finished", request.request_id)
+
+    def _end(self, name, request_id):
+        del self.running[request_id]
+        tokens = self.decoded.pop(request_id, [])
         self.outbox.append(
-            EngineEvent("finished", request.request_id, [5] * 3, [0.0] * 3, False, self.version, self.version)
+            EngineEvent(name, request_id, tokens, [0.0] * len(tokens), False, self.version, self.version)
         )
+        self.news.set()
 
     async def _abort(self, request_ids):
         for name in request_ids:
@@ -102,34 +129,106 @@ class FakeActor:
             if name in self.running:
                 self.running.pop(name).cancel()
 
+    async def _release(self, request_ids):
+        for name in request_ids:
+            self.log.append((self.name, "release", name))
+            if name in self.running:
+                self.running[name].cancel()
+                self._end("released", name)
+
+    async def _held_tokens(self):
+        return {name: 2 + len(tokens) for name, tokens in self.decoded.items()}
+
     async def _poll(self, timeout_s):
+        if not self.core_dead and not self.outbox:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.news.wait()
         if self.core_dead:
             raise ActorFailed(self.name, "vLLM failed: its core process died")
-        await asyncio.sleep(0.01)
+        self.news.clear()
         events, self.outbox = self.outbox, []
-        return events or [EngineEvent("pulse", "")]
+        sign, self.grew = "alive" if self.grew else "pulse", False
+        return events or [EngineEvent(sign, "")]
+
+    async def _sleep(self):
+        assert not self.running, "it sleeps while requests decode"
+        self.version = ""
+        await self._turn("sleep")
+
+    async def _wake(self, part):
+        await self._turn(f"wake {part}")
+
+    async def _turn(self, what):
+        if what == self.fails_at:
+            raise ActorFailed(self.name, f"vLLM could not {what}")
+        await asyncio.sleep(0.01)
+        self.log.append((self.name, what))
 
     async def _close(self):
         return None
 
 
-class FakeFleet:
-    """Handles of real supervision over fake actors; `actors` holds every actor that ever was, in order."""
+class Fakes:
+    """A fleet of real handles, really supervised, over fake actors; `actors` has every actor that ever was, in order.
 
-    def __init__(self, count, patience=None, prepare=lambda actor: None, decode_s=0.02):
+    `prepare` is told each new actor; `ended` has those that were killed.
+    """
+
+    def __init__(self, *layouts, patience=None, actor=FakeActor):
         self.log, self.actors, self.ended = [], [], []
-        self.prepare = prepare
-        self.supervisor = Supervisor(patience or Patience(stall_s=0.6), pause=lambda seconds: asyncio.sleep(0))
+        self.prepare = lambda actor: None
+        self.supervisor = Supervisor(patience or Patience(stall_s=5.0), now_s)
 
         def spawn(config):
-            actor = FakeActor(config.name, self.log, decode_s)
-            self.actors.append(actor)
-            self.prepare(actor)
-            return actor
+            self.actors.append(actor(config.name, self.log))
+            self.prepare(self.actors[-1])
+            return self.actors[-1]
 
         def handle(config, tell, supervisor):
-            config = replace(config, name=config.name.replace("rollout-tp1", "engine"))
             return EngineHandle(config, tell, supervisor, spawn, self.ended.append)
 
-        layouts = (EngineLayout(1, count),)
-        self.fleet = Fleet(FleetConfig(layouts, "", "float32", "cpu", 8, 8, 1), self.supervisor, handle)
+        config = FleetConfig(tuple(EngineLayout(*each) for each in layouts), "", "float32", "cpu", 8, 8, 1)
+        self.fleet = Fleet(config, self.supervisor, handle)
+
+    def actor(self, handle):
+        """The actor that bears an engine's name now."""
+        return [actor for actor in self.actors if actor.name == handle.name][-1]
+
+    def of(self, name):
+        """What was done by one."""
+        return [what for who, what, *_ in self.log if who == name]
+
+    def submitted(self, handle):
+        return [entry[2] for entry in self.log if entry[:2] == (handle.name, "submit")]
+
+
+class Rewards:
+    """Scores at once, or when `give` is called if they are `held`."""
+
+    def __init__(self, held=False):
+        self.held, self.pending = held, []
+
+    def score(self, key, prompt, response, answer, deadline_s=None):
+        future = asyncio.get_running_loop().create_future()
+        self.pending.append(future)
+        if not self.held:
+            self.give()
+        return future
+
+    def give(self):
+        pending, self.pending = self.pending, []
+        for future in pending:
+            future.set_result(RewardResult(1.0, 0.0, "ok", "", 1, "w"))
+
+    def cancel(self, key):
+        return False
+
+
+async def until(condition, seconds=600):
+    """Wait until something is so."""
+    for _ in range(int(seconds / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen")

@@ -1,34 +1,452 @@
-"""Pure parts of the engine: its heartbeat, and by which weights a sample was decoded."""
+"""The engine's actor and its requests, around an AsyncLLM of the test: what vLLM is told, and what engines tell."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ray")
+
+from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
+from rlplan.executor.engines import engine as engine_module
+from rlplan.executor.engines.core_watch import IDLE_RANKS_S
 from rlplan.executor.engines.engine import RolloutEngine
-from rlplan.executor.engines.messages import EngineConfig
-from rlplan.executor.engines.vllm_options import versions_of
+from rlplan.executor.engines.fleet import FleetConfig
+from rlplan.executor.engines.messages import EngineConfig, Request, engine_counts
+from rlplan.executor.engines.start_watch import Children
+from rlplan.executor.engines.vllm_options import (
+    ALIVE_TOKENS,
+    CORES,
+    context_tokens,
+    engine_arguments,
+    environment,
+    niceness,
+    output_interval,
+    sampling_parameters,
+    versions_of,
+)
+from rlplan.executor.faults import ActorFailed
+from rlplan.executor.weights.transfer.session import RankAnswer
+from rlplan.plans.schema.sections.layouts import EngineLayout
+
+from ..virtual_loop import now_s, played
+
+CONFIG = EngineConfig("e", "model", "float32", 2, 64, 4, "cpu", 10**6, cores=(3, 5), seed=7)
+FIELDS = ["extra_args", "max_tokens", "temperature", "logprobs", "flat_logprobs", "detokenize", "ignore_eos", "seed"]
+FIELDS += ["output_kind", "stream_interval", "structured_outputs"]
 
 
-def test_an_engine_that_decodes_is_heard_of_and_one_that_does_not_is_not():
-    async def body():
-        engine = RolloutEngine(EngineConfig("e", "model", "float32", 1, 64, 4, "cpu", 10**6))
-
-        async def decoding():
-            await asyncio.sleep(0.02)
-            engine._decoding.grew = True
-
-        task = asyncio.create_task(decoding())
-        first = await engine.poll(0.1)
-        await task
-        return first, await engine.poll(0.02)
-
-    heard, silent = asyncio.run(body())
-    assert [event.name for event in heard] == ["alive"] and silent == []
+class SamplingParams(SimpleNamespace):
+    __struct_fields__ = FIELDS
 
 
-def test_vllms_word_for_the_weights_of_a_sample_counts_and_the_engines_own_where_vllm_gives_none():
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch):
+    """vLLM's modules, of which the engine takes a few names."""
+    found = SimpleNamespace(SamplingParams=SamplingParams, AsyncEngineArgs=dict, llm=LLM())
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(DELTA="delta"), StructuredOutputsParams=dict)
+    core = SimpleNamespace(AsyncLLM=SimpleNamespace(from_engine_args=lambda arguments: found.llm.begun(arguments)))
+    for name, module in (("vllm", found), ("vllm.sampling_params", kinds), ("vllm.v1.engine.async_llm", core)):
+        monkeypatch.setitem(sys.modules, name, module)
+    found.nice = []
+    monkeypatch.setattr(engine_module, "guard_group", lambda: None)
+    monkeypatch.setattr(engine_module.os, "nice", found.nice.append)
+    monkeypatch.setattr(engine_module, "gc", SimpleNamespace(collect=list, freeze=list))
+    return found
+
+
+class LLM:
+    """Decodes `told` tokens of a request, then `untold` ones in a second with its end; `calls` has what was asked."""
+
+    told, untold, errored, resets, starts = 2, 1, False, True, True
+
+    def __init__(self):
+        self.calls, self.aborted, self.answers, self.arguments = [], {}, {}, None
+        self.decodes, self.parameters = asyncio.Event(), {}
+        self.decodes.set()
+        cache = SimpleNamespace(num_gpu_blocks=10, block_size=16)
+        self.vllm_config = SimpleNamespace(cache_config=cache)
+        manager = SimpleNamespace(processes=[SimpleNamespace(pid=41)])
+        self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=manager))
+
+    def begun(self, arguments):
+        self.arguments = arguments
+        if not self.starts:
+            raise RuntimeError("Engine core initialization failed.\n See root cause above")
+        return self
+
+    async def generate(self, prompt, parameters, name):
+        self.parameters[name] = parameters
+        aborted = self.aborted[name] = asyncio.Event()
+        yield self.output(self.told, None)
+        if not self.decodes.is_set():
+            await asyncio.wait(
+                [asyncio.ensure_future(e.wait()) for e in (self.decodes, aborted)], return_when=asyncio.FIRST_COMPLETED
+            )
+        else:
+            await asyncio.sleep(1)
+        yield self.output(self.untold, "abort" if aborted.is_set() else "length")
+
+    def output(self, tokens, reason):
+        logprobs = SimpleNamespace(logprobs=[-0.5] * tokens)
+        part = SimpleNamespace(token_ids=[1] * tokens, logprobs=logprobs, finish_reason=reason, weight_versions=None)
+        return SimpleNamespace(num_cached_tokens=2, finished=reason is not None, outputs=[part])
+
+    async def abort(self, names):
+        self.calls.append(("abort", tuple(names)))
+        for name in names:
+            self.aborted[name].set()
+
+    async def collective_rpc(self, method, args=()):
+        self.calls.append((method, args) if args else method)
+        answer = self.answers.get(method, [True, True])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def is_sleeping(self):
+        self.calls.append("is_sleeping")
+
+    async def reset_prefix_cache(self):
+        return self.resets
+
+    async def update_weight_version(self, version):
+        self.calls.append(("named", version))
+
+    async def sleep(self, level):
+        self.calls.append(("sleep", level))
+
+    async def wake_up(self, tags):
+        self.calls.append(("wake", *tags))
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+
+
+def started(body, vllm, config=CONFIG, **llm):
+    """Have `body(engine, llm)` take place in virtual time with an engine that has started and holds weights v1."""
+
+    async def scene():
+        vllm.llm = LLM()
+        engine = RolloutEngine(config)
+        facts = await engine.start()
+        for name, value in llm.items():
+            setattr(vllm.llm, name, value)
+        engine._version, vllm.llm.calls = "v1", []
+        try:
+            await body(engine, vllm.llm)
+        finally:
+            await engine.close()
+        assert vllm.llm.calls[-1] == "shutdown"
+        return facts
+
+    return played(scene())
+
+
+def request(name="r", **fields):
+    return Request(name, (1, 2), **{"max_tokens": 1000, "ignore_eos": False, "seed": 1, **fields})
+
+
+async def events(engine, timeout_s=60.0):
+    return [(event.name, event.request_id, len(event.tokens)) for event in await engine.poll(timeout_s)]
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        (CONFIG, ["continue_moved_samples"]),
+        (replace(CONFIG, draft_tokens=3, compute_share=0.1), ["continue_moved_samples", "attach_drafts"]),
+        (replace(CONFIG, device="cuda"), ["continue_moved_samples", "device_uuid"]),
+    ],
+)
+def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, config, asked):
+    monkeypatch.setattr(engine_module, "engine_arguments", lambda config: {"config": config.name})
+    seen, calls, call = [], [], LLM.collective_rpc
+
+    async def kept(self, method, args=()):
+        calls.append(method)
+        return await call(self, method, args)
+
+    async def body(engine, llm):
+        seen.append((engine._decoding.continues_seeds, await engine.poll(0.0)))
+        assert len(llm.parameters) == 4 and {each.max_tokens for each in llm.parameters.values()} == {4}
+        assert isinstance(await engine.look_at_children(), Children)
+
+    monkeypatch.setattr(LLM, "collective_rpc", kept)
+    facts = started(body, vllm, config)
+    assert (facts.start_s, facts.kv_capacity_tokens, facts.kv_block_tokens, facts.cores) == (1.0, 160, 16, (41,))
+    assert [name for name in calls if name != "pulse"] == asked and vllm.nice == [niceness(config)]
+    assert facts.devices == ((True, True) if config.device == "cuda" else ()) and seen == [(True, [])]
+
+
+def test_a_core_that_does_not_come_up_is_a_dead_actor(vllm):
+    async def scene():
+        vllm.llm.starts = False
+        with pytest.raises(ActorFailed, match=r"e: Engine core initialization failed\. See root cause above"):
+            await RolloutEngine(replace(CONFIG, device="cuda")).start()
+
+    played(scene())
+
+
+def test_requests_decode_as_many_at_once_as_the_round_says(vllm):
+    async def body(engine, llm):
+        for version, asleep, why in (
+            ("v2", (), "asked to decode with 'v2', holds 'v1'"),
+            ("v1", ("kv_cache",), "sleep"),
+        ):
+            engine._asleep = asleep
+            with pytest.raises(RuntimeError, match=why):
+                await engine.submit([request()], version)
+        engine._asleep = ()
+        await engine.submit([request(f"r{n}") for n in range(3)], "v1", 2)
+        await asyncio.sleep(0)
+        assert await engine.held_tokens() == {"r0": 66, "r1": 66, "r2": 2} | {
+            "r0": 4 + ALIVE_TOKENS,
+            "r1": 4 + ALIVE_TOKENS,
+        }
+        began = now_s()
+        done = await engine.poll(60.0)
+        assert sorted(event.request_id for event in done) == ["r0", "r1"] and now_s() - began == pytest.approx(1.005)
+        (one, _) = done
+        assert (one.name, one.tokens, one.logprobs, one.truncated) == ("finished", [1] * 3, [-0.5] * 3, True)
+        assert (one.version_start, one.version_end, one.cached_tokens, one.decode_s) == ("v1", "v1", 2, 1.0)
+        assert await events(engine) == [("finished", "r2", 3)]
+        await engine.submit([request("r3")], "v1")
+        assert engine._decoding._room._value == 4, "as many as vLLM was built for"
+
+    started(body, vllm)
+
+
+def test_an_abort_drops_a_request_and_what_it_told(vllm):
+    async def body(engine, llm):
+        await engine.submit([request("a"), request("b")], "v1")
+        await asyncio.sleep(1.5)
+        await engine.submit([request("c")], "v1")
+        await asyncio.sleep(0.5)
+        await engine.abort(["a", "c", "unknown"])
+        assert await events(engine) == [("finished", "b", 3)]
+        assert await events(engine, 5.0) == [("pulse", "", 0)] and await engine.held_tokens() == {}
+
+    started(body, vllm)
+
+
+@pytest.mark.parametrize(
+    ("told", "untold", "told_of"),
+    [
+        (90, 20, [("cutoff", 0), ("released", 110)]),  # reached by what comes with the end
+        (105, 5, [("cutoff", 0), ("released", 110)]),  # told before
+        (50, 20, [("released", 70)]),
+    ],
+)
+def test_a_released_sample_tells_its_tokens_and_a_cutoff_once(vllm, told, untold, told_of):
+    async def body(engine, llm):
+        llm.decodes.clear()
+        await engine.submit([request(cutoff_tokens=100), request("waits")], "v1", 1)
+        await asyncio.sleep(0.01)
+        await engine.release(["r", "waits", "unknown"])
+        await asyncio.sleep(0.01)
+        found = await events(engine)
+        assert [(name, tokens) for name, r, tokens in found if r == "r"] == told_of
+        assert ("released", "waits", 0) in found and llm.calls.count(("abort", ("r",))) == 1
+
+    started(body, vllm, told=told, untold=untold)
+
+
+def test_a_poll_without_events_says_whether_anything_grew_or_lives(vllm):
+    async def body(engine, llm):
+        llm.decodes.clear()
+        await engine.submit([request()], "v1")
+        assert [await events(engine, 2.0) for _ in range(2)] == [[("alive", "", 0)], [("pulse", "", 0)]]
+        assert llm.calls.count("pulse") >= 3 and "is_sleeping" not in llm.calls, "ranks of an engine that decodes"
+        await engine.abort(["r"])
+        llm.calls.clear()
+        for _ in range(int(2 * IDLE_RANKS_S)):
+            assert await events(engine, 1.0) == [("pulse", "", 0)]
+        assert llm.calls.count("pulse") == 2 and 35 <= llm.calls.count("is_sleeping") <= 39
+        llm.answers["pulse"] = RuntimeError("no answer")
+        llm.is_sleeping = lambda: asyncio.sleep(10**6)
+        await engine.poll(2.0)
+        assert await engine.poll(30.0) == [], "a question without an answer is not asked again"
+
+    started(body, vllm)
+
+
+def test_a_dead_core_is_told_to_the_next_poll_and_call(vllm):
+    async def body(engine, llm):
+        began = now_s()
+        asyncio.get_running_loop().call_later(1.0, setattr, llm, "errored", True)
+        with pytest.raises(ActorFailed, match="vLLM failed: its core process died"):
+            await engine.poll(60.0)
+        assert 1.0 <= now_s() - began <= 1.3
+        llm.answers["receive_weights"] = RuntimeError("EngineDeadError")
+        with pytest.raises(ActorFailed, match="vLLM's core process died"):
+            await engine.load_weights("w", "v2", False)
+
+    started(body, vllm)
+
+
+def test_an_engine_whose_request_fails_says_why(vllm):
+    async def body(engine, llm):
+        llm.generate = lambda *arguments: 1 / 0
+        await engine.submit([request()], "v1")
+        with pytest.raises(ActorFailed, match="vLLM failed: ZeroDivisionError: division by zero"):
+            await engine.poll(60.0)
+        with pytest.raises(ActorFailed, match="it warmed up: ZeroDivisionError"):
+            await engine._warm_up()
+
+    started(body, vllm)
+
+
+def test_weights_are_held_if_all_ranks_received_the_same_version(vllm):
+    async def body(engine, llm):
+        llm.answers["receive_weights"] = [("v2", {"w": "1"}), ("v2", {"w": "1"})]
+        assert await engine.load_weights("path", "v2", True) == {"w": "1"} and engine._version == "v2"
+        assert llm.calls == [("receive_weights", ("path", "v2", True)), ("named", "v2")]
+        for answers, resets, why in (
+            ([("v2", {"w": "1"}), ("v2", {"w": "2"})], True, "ranks received different weights from path"),
+            ([("v1", {}), ("v2", {})], True, "path holds weights 'v1', not 'v2'"),
+            ([("v2", {}), ("v2", {})], False, "prefix cache of the old weights could not be emptied"),
+        ):
+            llm.answers["receive_weights"], llm.resets, engine._version = answers, resets, "v1"
+            with pytest.raises(RuntimeError, match=why):
+                await engine.load_weights("path", "v2", True)
+            assert engine._version == "", "none of them may decode"
+        llm.decodes.clear()
+        engine._version = "v1"
+        await engine.submit([request()], "v1")
+        for call in (engine.load_weights("path", "v2", False), engine.receive_weights("s", 0, "v2", False)):
+            with pytest.raises(RuntimeError, match="must not change while 1 requests decode"):
+                await call
+
+    started(body, vllm)
+
+
+def test_a_transfer_that_breaks_off_leaves_no_version(vllm):
+    async def body(engine, llm):
+        async def receive(name, turn, version, checksums):
+            return answers
+
+        engine._transfers.receive = receive
+        answers = [RankAnswer("v2", {"w": "1"})] * 2 + [RankAnswer("v2", {}, None)]
+        assert await engine.receive_weights("s", 0, "v2", True) == ({"w": "1"}, None) and engine._version == "v2"
+        answers = [RankAnswer("v2", {}), RankAnswer("v2", {}, "a peer is gone")]
+        assert await engine.receive_weights("s", 1, "v2", True) == ({}, "a peer is gone") and engine._version == ""
+        answers = [RankAnswer("v2", {}, "a peer is gone"), RankAnswer("v1", {})]
+        with pytest.raises(RuntimeError, match="the trainer holds weights 'v1', not 'v2'"):
+            await engine.receive_weights("s", 2, "v2", True)
+
+    started(body, vllm)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_engine_that_slept_decodes_after_weights_and_cache_woke(vllm, monkeypatch, device):
+    monkeypatch.setattr(engine_module, "engine_arguments", lambda config: {})
+
+    async def body(engine, llm):
+        llm.answers["receive_weights"] = [("v2", {})] * 2
+        await engine.sleep()
+        assert engine._version == ""
+        with pytest.raises(RuntimeError, match="the memory of its weights is asleep"):
+            await engine.load_weights("path", "v2", False)
+        with pytest.raises(RuntimeError, match="kv_cache cannot wake; asleep: weights, kv_cache"):
+            await engine.wake("kv_cache")
+        await engine.wake("weights")
+        await engine.load_weights("path", "v2", False)
+        await engine.wake("kv_cache")
+        with pytest.raises(RuntimeError, match="weights cannot wake; asleep: nothing"):
+            await engine.wake("weights")
+        turns = [call for call in llm.calls if call[0] in ("sleep", "wake")]
+        assert turns == ([("sleep", 2), ("wake", "weights"), ("wake", "kv_cache")] if device == "cuda" else [])
+        await engine.submit([request()], "v2")
+        with pytest.raises(RuntimeError, match="cannot sleep while 1 requests decode"):
+            await engine.sleep()
+        await asyncio.sleep(0)
+        await engine.abort(["r"])
+        if device == "cuda":
+            llm.sleep = lambda level: 1 / 0
+            with pytest.raises(ActorFailed, match="e: vLLM could not sleep: ZeroDivisionError"):
+                await engine.sleep()
+
+    started(body, vllm, replace(CONFIG, device=device))
+
+
+def test_drafts_and_checksums_are_asked_of_the_ranks(vllm):
+    async def body(engine, llm):
+        history = PromptHistory("p", [], [], 0)
+        await engine.begin_drafts(4, 8)
+        await engine.remember([history])
+        llm.answers["take_drafts"] = [None, DraftReport(3).packed()]
+        assert (await engine.take_drafts(["r"])).steps == 3
+        llm.answers["live_checksum"] = ["ab", 12]
+        assert await engine.live_checksum() == "ab-12"
+        assert llm.calls == [
+            ("begin_drafts", (4, 8)), ("remember", ([history.packed()],)), ("take_drafts", (["r"],)), "live_checksum",
+        ]  # fmt: skip
+
+    started(body, vllm)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
+    cpu, gpu = environment(CONFIG), environment(replace(CONFIG, device="cuda", gpus=("1", "4")))
+    assert (cpu[CORES], cpu["OMP_NUM_THREADS"]) == ("3|5", "1") and CORES not in gpu
+    assert gpu["CUDA_VISIBLE_DEVICES"] == "1,4" and gpu["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(replace(CONFIG, device="cuda"))
+    on_cores, alone = engine_arguments(CONFIG), engine_arguments(replace(CONFIG, tp=1, cores=(3,)))
+    assert (on_cores["kv_cache_memory_bytes"], on_cores["max_num_batched_tokens"], on_cores["seed"]) == (10**6, 4096, 7)
+    assert on_cores["enforce_eager"] and not on_cores["enable_chunked_prefill"] and on_cores["max_model_len"] == 64
+    assert "distributed_executor_backend" not in on_cores and "one_process" in alone["distributed_executor_backend"]
+    on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", fixed_cache=each)) for each in (False, True))
+    assert on_gpus["enable_sleep_mode"] and on_gpus["gpu_memory_utilization"] == 0.9
+    assert fixed["kv_cache_memory_bytes"] == 10**6 and "enable_sleep_mode" not in fixed
+    found = SimpleNamespace()
+    auto = SimpleNamespace(from_pretrained=lambda path: found)
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoConfig=auto))
+    for found.max_position_embeddings, tokens in ((None, 67), (66, 66), (50, 64)):
+        assert context_tokens(replace(CONFIG, draft_tokens=3)) == tokens
+    assert engine_arguments(replace(CONFIG, draft_tokens=3))["speculative_config"]["num_speculative_tokens"] == 3
+    shares = [niceness(replace(CONFIG, compute_share=share)) for share in (1.0, 0.5, 0.2, 0.01)]
+    assert shares == [0, 0, 6, 19] and niceness(replace(CONFIG, compute_share=0.2, device="cuda")) == 0
+
+
+def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
+    first = sampling_parameters(request(prompt_id="p", temperature=0.5))
+    assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, 1, ALIVE_TOKENS)
+    assert (first.logprobs, first.output_kind, first.ignore_eos, first.detokenize) == (0, "delta", False, False)
+    assert set(first.extra_args.values()) == {"p", 2, "r"}
+    moved = request(drawn_tokens=1)
+    assert sampling_parameters(moved).extra_args == {"rlplan_drawn_tokens": 1} and sampling_parameters(moved).seed == 1
+    anew = sampling_parameters(moved, continues_seeds=False)
+    assert anew.extra_args is None and anew.seed == 1 + 0x9E3779B1
+    assert sampling_parameters(request(choices=("A", "B"))).structured_outputs == {"choice": ["A", "B"]}
+    monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
+    assert not hasattr(sampling_parameters(request()), "stream_interval"), "vLLM 0.24 does not know it"
+    assert [output_interval(cutoff) for cutoff in (None, 1, 2, 257, 258, 514)] == [256, 256, 1, 256, 129, 171]
+
+
+def test_the_weights_that_vllm_names_for_a_sample_count():
     spans = [SimpleNamespace(version="run:4", start=0, end=7), SimpleNamespace(version="run:5", start=7, end=9)]
     assert versions_of(SimpleNamespace(weight_versions=spans), "run:4", "run:4") == ("run:4", "run:5")
     assert versions_of(SimpleNamespace(weight_versions=None), "run:4", "run:4") == ("run:4", "run:4")
     assert versions_of(SimpleNamespace(), "run:4", "") == ("run:4", "")
+
+
+def test_a_fleet_has_its_largest_layouts_engines_on_own_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {4, 5, 6})
+    layouts = (EngineLayout(2, 1), EngineLayout(1, 2), EngineLayout(1, 3))
+    assert engine_counts(layouts) == {1: 3, 2: 1}
+    config = FleetConfig(layouts, "model", "float32", "cpu", 64, 4, 100, seed=7, draft_tokens=2)
+    engines = [engine for of_size in config.engines().values() for engine in of_size]
+    assert [(e.name, e.cores, e.seed, e.kv_memory_bytes, e.draft_tokens) for e in engines] == [
+        ("rollout-tp1-0", (4,), 7, 100, 2), ("rollout-tp1-1", (5,), 8, 100, 2), ("rollout-tp1-2", (6,), 9, 100, 2),
+        ("rollout-tp2-0", (4, 5), 7, 200, 2),
+    ]  # fmt: skip
+    assert replace(config, device="cuda").engines()[2][0].cores == ()
+    assert engines[0].renamed("judge-0") == replace(engines[0], name="judge-0")

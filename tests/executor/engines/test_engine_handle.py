@@ -3,306 +3,317 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines.engine_handle import EngineEvents
+from rlplan.executor.engines import engine_process
+from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
-from rlplan.executor.rewards.pool import RewardResult
+from rlplan.executor.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
-from rlplan.executor.rollout.round_runner import RoundRunner
-from rlplan.executor.supervision import Patience
+from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
+from rlplan.executor.supervision import LOOK_S, Patience
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.yaml.errors import RunFailed
+from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.race import RaceRound
 
-from .engine_fakes import FakeFleet
+from ..virtual_loop import now_s, played
+from .engine_fakes import FakeActor, Fakes, Rewards, until
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", "text", (3, 4), None) for i in range(6)}
+FIRST, SECOND = "rollout-tp1-0", "rollout-tp1-1"
 
 
-class Rewards:
-    def score(self, key, prompt, response, answer, deadline_s=None):
-        future = asyncio.get_running_loop().create_future()
-        future.set_result(RewardResult(1.0, 0.0, "ok", "", 1, "w"))
-        return future
+def race(kept=6, issued=2):
+    return RaceRound(list(PROMPTS), kept, 2, issued, max_tokens=8)
 
-    def cancel(self, key):
-        return False
+
+class Scene(Fakes):
+    """A fleet of so many engines of TP 1, started, and rounds on all of them."""
+
+    def __init__(self, count, weights, **options):
+        super().__init__((1, count), **options)
+        self.weights, self.engines = weights, self.fleet.all_engines()
+
+    async def give(self, engine, version):
+        await engine.load(self.weights, version, False)
+
+    async def round(self, during=None, machine=None, version="v1"):
+        """A race round; `during` goes on beside it."""
+        for engine in await self.fleet.some_ready(self.engines):
+            await self.give(engine, version)
+        runner = RoundRunner(self.fleet, Rewards(), PROMPTS, str, temperature=1.0)
+        layout = EngineLayout(1, len(self.engines))
+        task = asyncio.create_task(runner.run(machine or race(), layout, version, self.give, version))
+        if during is not None:
+            await during()
+        return await asyncio.wait_for(task, 3600)
 
 
 @pytest.fixture
-def weights(tmp_path):
-    path = tmp_path / "weights"
-    path.write_bytes(b"0")
-    return str(path)
+def play(tmp_path):
+    """Have `body(scene)` take place in virtual time on so many engines."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(100))
+
+    def play(body, count=1, prepare=lambda actor: None, **options):
+        async def scene():
+            fakes = Scene(count, str(weights), **options)
+            fakes.prepare = prepare
+            await fakes.fleet.start()
+            try:
+                await body(fakes)
+            finally:
+                await fakes.fleet.close()
+
+        played(asyncio.wait_for(scene(), 10**6))
+
+    return play
 
 
-def by_path(path):
-    """Gives an engine that comes back in a round the weights at `path`."""
-    return lambda engine, version: engine.load(path, version, False)
-
-
-def run_round(fakes, weights, engines, during=None, *, machine=None, version="v1", load=True):
-    """A race round over `engines` engines; `during` goes on beside it."""
-    machine = machine or RaceRound(list(PROMPTS), 6, 2, 2, max_tokens=8)
-
-    async def body():
-        layout = EngineLayout(1, engines)
-        up = await fakes.fleet.some_ready(fakes.fleet.engines(layout))
-        if load:
-            for engine in up:
-                await engine.load(weights, version, False)
-        runner = RoundRunner(fakes.fleet, Rewards(), PROMPTS, str, temperature=1.0)
-        task = asyncio.create_task(runner.run(machine, layout, version, by_path(weights), version))
-        if during is not None:
-            await during()
-        return await asyncio.wait_for(task, 20)
-
-    return body()
-
-
-async def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.01)
-
-
-def test_the_death_of_an_idle_engines_core_is_noticed_and_the_engine_replaced_before_anybody_needs_it(weights):
-    async def body():
-        fakes = FakeFleet(1)
-        await fakes.fleet.start()
-        fakes.actors[0].core_dead = True
-        await until(lambda: len(fakes.actors) == 2 and fakes.fleet.all_engines()[0].alive)
+def test_an_idle_engine_whose_core_dies_is_replaced_before_anybody_needs_it(play):
+    async def body(fakes):
+        (engine,) = fakes.engines
+        assert engine.lives == 1 and engine.facts.kv_capacity_tokens == 10_000
+        fakes.actors[0].die()
+        await until(lambda: len(fakes.actors) == 2 and engine.alive)
         (death,) = fakes.fleet.take_missed()
-        assert "core process died" in death.reason and fakes.ended[0] is fakes.actors[0]
-        await run_round(fakes, weights, 1)
-        await fakes.fleet.close()
+        assert "core process died" in death.reason and fakes.ended[0] is fakes.actors[0] and engine.lives == 2
+        assert fakes.fleet.take_missed() == []
+        await fakes.round()
 
-    asyncio.run(body())
+    play(body)
 
 
-def test_a_core_that_dies_under_a_weight_load_costs_the_engine_and_not_the_run(weights):
-    async def body():
-        fakes = FakeFleet(1)
-        await fakes.fleet.start()
-        (engine,) = fakes.fleet.all_engines()
+def test_a_core_that_dies_under_a_weight_load_costs_the_engine_alone(play):
+    async def body(fakes):
+        (engine,) = fakes.engines
         fakes.actors[0].core_dead = True
         with pytest.raises(RunFailed, match="core process died"):
-            await engine.load(weights, "v1", False)
+            await fakes.give(engine, "v1")
         await fakes.fleet.some_ready([engine])
-        await engine.load(weights, "v1", False)
+        await fakes.give(engine, "v1")
         assert engine.version == "v1" and len(fakes.actors) == 2
-        await fakes.fleet.close()
 
-    asyncio.run(body())
+    play(body)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_an_engine_that_dies_while_it_starts_is_started_again(weights, first):
-    async def body():
-        fakes = FakeFleet(1)
-        dying = {1} if first else {2, 3}
-
-        def prepare(actor):
-            actor.dies_in_start = len(fakes.actors) in dying
-
-        fakes.prepare = prepare
-        await fakes.fleet.start()
-        if not first:
-            fakes.actors[0].core_dead = True
+@pytest.mark.parametrize("dying", [{1}, {2, 3}])
+def test_an_engine_that_dies_while_it_starts_is_started_again(play, dying):
+    async def body(fakes):
+        if 1 not in dying:
+            fakes.actors[0].die()
             await until(lambda: len(fakes.actors) == 4)
-        await fakes.fleet.some_ready(fakes.fleet.all_engines())
-        assert len(fakes.actors) == (2 if first else 4)
-        await run_round(fakes, weights, 1)
-        await fakes.fleet.close()
+        await fakes.fleet.some_ready(fakes.engines)
+        assert len(fakes.actors) == max(dying) + 1
+        await fakes.round()
 
-    asyncio.run(body())
+    numbers = iter(range(1, 9))
+    play(body, prepare=lambda actor: setattr(actor, "dies_in_start", next(numbers) in dying))
 
 
-def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weights):
-    async def body():
-        # Samples of 2 s: the healthy engine decodes all along, and its pulses do not speak for the other.
-        fakes = FakeFleet(2, decode_s=2.0)
-        await fakes.fleet.start()
-        hung = fakes.actors[0]
-        began = time.monotonic()
+@pytest.mark.parametrize("fault", ["no sign of life", "decoded nothing"])
+def test_an_engine_that_hangs_or_does_not_decode_is_replaced(play, fault):
+    """The other engine decodes all along, and what it says does not speak for this one."""
+
+    async def body(fakes):
+        first, second = fakes.actors
+        second.token_s = 70.0
+        first.token_s = 1e6
+        began = now_s()
 
         async def during():
-            await asyncio.sleep(0.1)
-            hung.hangs.clear()
-            await until(lambda: hung in fakes.ended)
-            assert time.monotonic() - began < 1.9, "before the other engine said anything but pulses"
+            await until(lambda: first.running)
+            if fault == "no sign of life":
+                first.answers.clear()
+            await until(lambda: first in fakes.ended)
+            waited = 5.0 if fault == "no sign of life" else engine_process.PROGRESS_S
+            assert waited <= now_s() - began <= waited + 2 * LOOK_S + 1
 
-        result = await run_round(fakes, weights, 2, during)
-        assert [r.split(" for")[0] for r in result.restarts] == ["engine-0: no sign of life"]
-        assert "6 samples lost" in result.restarts[0] and fakes.actors[1] not in fakes.ended
-        await fakes.fleet.close()
+        fakes.prepare = lambda actor: setattr(actor, "token_s", 0.01)
+        result = await fakes.round(during)
+        (restart,) = result.restarts
+        assert restart.startswith(f"{FIRST}: {fault} for {5 if fault == 'no sign of life' else 120} s")
+        assert "6 samples lost" in restart and second not in fakes.ended
 
-    asyncio.run(body())
-
-
-def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_decode(weights, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.engines.engine_process.PROGRESS_S", 0.6)
-
-    async def body():
-        fakes = FakeFleet(2)
-        await fakes.fleet.start()
-        fakes.actors[0].decode_s = 60.0
-
-        async def talk():
-            # The other engine has something to say all the time.
-            for _ in range(200):
-                fakes.fleet.hear(EngineEvents(fakes.fleet.all_engines()[1], []))
-                await asyncio.sleep(0.02)
-
-        talking = asyncio.create_task(talk())
-        result = await run_round(fakes, weights, 2)
-        talking.cancel()
-        assert [r.split(" for")[0] for r in result.restarts] == ["engine-0: decoded nothing"]
-        await fakes.fleet.close()
-
-    asyncio.run(body())
+    play(body, 2, patience=Patience(stall_s=5.0))
 
 
-def test_an_abort_never_overtakes_its_submit_and_nothing_decodes_after_a_round(weights):
-    async def body():
-        fakes = FakeFleet(1)
-        await fakes.fleet.start()
-        actor, (engine,) = fakes.actors[0], fakes.fleet.all_engines()
-        await engine.load(weights, "v1", False)
+def test_an_abort_never_overtakes_its_submit_and_nothing_outlives_a_round(play):
+    async def body(fakes):
+        actor, (engine,) = fakes.actors[0], fakes.engines
+        await fakes.give(engine, "v1")
         actor.submit_s = 0.1  # slower than an abort
         requests = [Request(f"r{i}", (3,), 8) for i in range(3)]
         submitted = asyncio.create_task(engine.submit(requests, "v1"))
-        aborted = asyncio.create_task(engine.abort(["r1"]))
-        await asyncio.gather(submitted, aborted)
-        assert fakes.log[1:] == [
-            ("engine-0", "submit", "r0"), ("engine-0", "submit", "r1"), ("engine-0", "submit", "r2"),
-            ("engine-0", "abort", "r1"),
-        ]  # fmt: skip
+        await asyncio.gather(submitted, asyncio.create_task(engine.abort(["r1"])))
+        done = [("submit", "r0"), ("submit", "r1"), ("submit", "r2"), ("abort", "r1")]
+        assert fakes.log[2:] == [(FIRST, *each) for each in done]
         assert sorted(actor.running) == ["r0", "r2"]
         # A race that keeps 2 of 6 prompts aborts the others while their submits may still be on the way.
         await engine.abort(["r0", "r2"])
-        await run_round(fakes, weights, 1, machine=RaceRound(list(PROMPTS), 1, 2, 3, max_tokens=8))
+        await fakes.round(machine=race(1, 3))
         assert not actor.running
-        await fakes.fleet.close()
 
-    asyncio.run(body())
+    play(body)
 
 
-def test_a_round_that_is_left_does_not_wait_for_an_engine_that_hangs(weights, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.rollout.round_runner.LEAVE_S", 0.1)
-
-    async def body():
-        fakes = FakeFleet(2, Patience(stall_s=3600.0), decode_s=3600.0)
-        await fakes.fleet.start()
+def test_a_round_that_is_left_waits_for_no_hung_engine(play):
+    async def body(fakes):
         hung, other = fakes.actors
 
         async def hang():
             await until(lambda: hung.running and other.running)
-            hung.hangs.clear()
+            hung.answers.clear()
 
-        round_ = asyncio.create_task(run_round(fakes, weights, 2, hang))
-        await until(lambda: not hung.hangs.is_set())
+        round_ = asyncio.create_task(fakes.round(hang))
+        await until(lambda: not hung.answers.is_set())
+        began = now_s()
         round_.cancel()
-        done, _ = await asyncio.wait({round_}, timeout=60)
-        assert done and round_.cancelled(), "an hour would pass until the engine is given up"
+        await asyncio.wait({round_})
+        assert round_.cancelled() and now_s() - began == pytest.approx(LEAVE_S)
         assert not other.running, "an engine that answers decodes nothing of the round any more"
         # What was sent to it is still in its turn: the next round's weights do not overtake it.
-        hung.hangs.set()
-        (first, _) = fakes.fleet.all_engines()
-        await first.load(weights, "v2", False)
+        hung.answers.set()
+        await fakes.give(fakes.engines[0], "v2")
         assert not hung.running
-        await fakes.fleet.close()
 
-    asyncio.run(body())
+    play(body, 2, patience=Patience(stall_s=3600.0), prepare=lambda actor: setattr(actor, "token_s", 3600.0))
 
 
-def test_a_round_ends_and_the_next_begins_without_an_engine_that_is_still_being_replaced(weights):
-    async def body():
-        fakes = FakeFleet(2)
-        await fakes.fleet.start()
+def test_a_round_does_not_wait_for_a_replacement_while_it_has_others(play):
+    async def body(fakes):
         slow = asyncio.Event()
-
-        def start_slowly(actor):
-            actor.hangs = slow
-
-        fakes.prepare = start_slowly
+        fakes.prepare = lambda actor: setattr(actor, "answers", slow)
 
         async def during():
             await asyncio.sleep(0.005)
-            fakes.actors[0].core_dead = True
+            fakes.actors[0].die()
 
-        first = await run_round(fakes, weights, 2, during)
-        assert first.restarts and not fakes.fleet.all_engines()[0].alive
-        second = await run_round(fakes, weights, 2, version="v2")
-        assert {sample.engine for sample in second.samples.values()} == {"engine-1"}
+        first = await fakes.round(during)
+        assert first.restarts and not fakes.engines[0].alive
+        second = await fakes.round(version="v2")
+        assert {sample.engine for sample in second.samples.values()} == {SECOND}
 
         async def come_back():
             slow.set()
 
-        fakes.actors[1].decode_s = 0.3
-        third = await run_round(fakes, weights, 2, come_back, version="v3")
-        await until(lambda: fakes.fleet.all_engines()[0].alive)
+        fakes.actors[1].token_s = 0.1
+        third = await fakes.round(come_back, version="v3")
+        await until(lambda: fakes.engines[0].alive)
         assert not third.restarts
-        fourth = await run_round(fakes, weights, 2, version="v4")
-        assert {sample.engine for sample in fourth.samples.values()} == {"engine-0", "engine-1"}
-        await fakes.fleet.close()
+        fourth = await fakes.round(version="v4")
+        assert {sample.engine for sample in fourth.samples.values()} == {FIRST, SECOND}
 
-    asyncio.run(body())
+    play(body, 2)
 
 
-def test_a_round_whose_only_engine_is_gone_waits_for_the_replacement_and_loses_nothing(weights):
-    async def body():
-        fakes = FakeFleet(1)
-        await fakes.fleet.start()
-
+def test_a_round_whose_only_engine_is_gone_waits_for_the_next(play):
+    async def body(fakes):
         async def during():
             await asyncio.sleep(0.005)
-            fakes.actors[0].core_dead = True
+            fakes.actors[0].die()
 
-        machine = RaceRound(list(PROMPTS), 6, 2, 2, max_tokens=8)
-        result = await run_round(fakes, weights, 1, during, machine=machine)
+        machine = race()
+        result = await fakes.round(during, machine=machine)
         assert len(machine.outcome().trained) == 6 and len(result.restarts) == 1
-        assert ("engine-0", "load", "v1") in fakes.log[1:], "the replacement got the round's weights"
-        await fakes.fleet.close()
+        assert fakes.log.count((FIRST, "load", "v1")) == 2, "the replacement got the round's weights"
 
-    asyncio.run(body())
+    play(body)
 
 
-def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round_with_the_reason(weights):
-    async def body():
-        fakes = FakeFleet(1, Patience(stall_s=0.6, restarts_per_hour=0))
-        await fakes.fleet.start()
-
+def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round(play):
+    async def body(fakes):
         async def during():
-            fakes.actors[0].core_dead = True
+            fakes.actors[0].die()
 
-        with pytest.raises(RunFailed, match=r"engine-0 was started again 0 times within an hour.*core process died"):
-            await run_round(fakes, weights, 1, during)
-        with pytest.raises(RunFailed, match="engine-0"):
-            await fakes.fleet.some_ready(fakes.fleet.all_engines())
-        await fakes.fleet.close()
+        with pytest.raises(RunFailed, match=rf"{FIRST} was started again 0 times within an hour.*core process died"):
+            await fakes.round(during)
+        with pytest.raises(RunFailed, match=FIRST):
+            await fakes.fleet.some_ready(fakes.engines)
 
-    asyncio.run(body())
+    play(body, patience=Patience(restarts_per_hour=0))
 
 
-def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(weights):
-    async def body():
-        fakes = FakeFleet(1)
-        await fakes.fleet.start()
-        (engine,) = fakes.fleet.all_engines()
-        await engine.load(weights, "v1", False)
+def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):
+    async def body(fakes):
+        (engine,) = fakes.engines
+        await fakes.give(engine, "v1")
         late = engine.submit([Request("late", (3,), 8)], "v1")
         engine.fail("killed by the test")
+        with pytest.raises(ActorFailed, match="killed by the test"):
+            await engine.abort(["late"])
         await fakes.fleet.some_ready([engine])
         with pytest.raises(RunFailed, match="killed by the test"):
             await late
-        assert ("engine-0", "submit", "late") not in fakes.log
-        await fakes.fleet.close()
+        assert (FIRST, "submit", "late") not in fakes.log and engine.version == ""
 
-    asyncio.run(body())
+    play(body)
+
+
+def test_a_call_without_an_answer_in_time_costs_the_engine(play):
+    """A load may take as long as its bytes, beside the patience; other calls the patience alone."""
+
+    async def body(fakes):
+        (engine,) = fakes.engines
+        fakes.actors[0].gate = asyncio.Event()
+        began = now_s()
+        with pytest.raises(ActorFailed, match="no answer to load_weights within 7 s"):
+            await fakes.give(engine, "v1")
+        assert now_s() - began == pytest.approx(7 + 100 / 20e6)
+        await fakes.fleet.some_ready([engine])
+        fakes.actors[1].submit_s, began = 100.0, now_s()
+        await fakes.give(engine, "v1")
+        with pytest.raises(ActorFailed, match="no answer to submit within 7 s"):
+            await engine.submit([], "v1")
+        assert now_s() - began == pytest.approx(7)
+
+    play(body, patience=Patience(stall_s=7.0))
+
+
+def test_news_goes_to_the_round_and_only_deaths_are_kept_beside_it(play):
+    async def body(fakes):
+        (engine,), told = fakes.engines, []
+        fakes.fleet.listen(told.append)
+        engine.fail("first")
+        await engine.repair
+        fakes.fleet.listen_no_more()
+        engine.fail("second")
+        engine.fail("it is gone already")
+        await engine.repair
+        assert told == [EngineDied(engine, "first"), EngineBack(engine)]
+        assert [death.reason for death in fakes.fleet.take_missed()] == ["second"]
+
+    play(body)
+
+
+def test_an_engine_that_lost_its_seat_tells_its_next_user(play):
+    async def body(fakes):
+        (engine,) = fakes.engines
+
+        async def none(name):
+            raise InputError("no room")
+
+        engine.room = none
+        engine.fail("its node is gone")
+        await asyncio.gather(engine.repair)
+        with pytest.raises(InputError, match="no room"):
+            engine.check()
+
+    play(body)
+
+
+def test_an_engine_that_does_not_stop_in_time_is_killed(play):
+    class Deaf(FakeActor):
+        async def _close(self):
+            await asyncio.Event().wait()
+
+    async def body(fakes):
+        began = now_s()
+        await fakes.engines[0].close()
+        assert now_s() - began == pytest.approx(CLOSE_S) and fakes.ended == fakes.actors
+        assert not fakes.engines[0].alive
+
+    play(body, actor=Deaf)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from rlplan.executor.example import task
 from rlplan.executor.rewards.keyhunt import score
+from rlplan.plans.yaml.errors import InputError
 
 PROMPT = "keys n17 =c n83 =f n5 =a ?"
 
@@ -55,44 +58,34 @@ def test_garbage_for_a_prompt_earns_nothing_and_raises_nothing() -> None:
     assert score("n83=f =f n83", "n83 yes =f") == 0.0
 
 
-def test_each_answer_in_the_data_earns_one_and_every_other_value_nothing() -> None:
-    for hunt in task.draw_data(seed=3, prompts=50):
+def test_each_answer_in_the_data_earns_one_and_other_values_nothing() -> None:
+    for hunt in task.draw_data(seed=3, prompts=8):
         for key, value in hunt.answer.items():
             rewards = {v: score(hunt.prompt, f"{key} {task.HIT} {v} {task.EOS}") for v in task.VALUE_WORDS}
             assert rewards == {v: float(v == value) for v in task.VALUE_WORDS}
 
 
 def test_data_is_reproducible_distinct_and_has_the_stated_difficulties() -> None:
-    hunts = task.draw_data(seed=1, prompts=2048)
-    assert hunts == task.draw_data(seed=1, prompts=2048)
-    assert hunts != task.draw_data(seed=2, prompts=2048)
-    assert len({hunt.prompt for hunt in hunts}) == 2048
+    hunts = task.draw_data(seed=1, prompts=512)
+    assert hunts == task.draw_data(seed=1, prompts=512) != task.draw_data(seed=2, prompts=512)
+    assert len({hunt.prompt for hunt in hunts}) == 512
+    assert all(len(hunt.answer) == len(hunt.pairs) for hunt in hunts), "keys of a prompt are distinct"
+    assert {word for hunt in hunts for word in hunt.prompt.split()} < set(task.TOKEN)
     count = Counter(len(hunt.pairs) for hunt in hunts)
     assert set(count) == {keys for keys, _ in task.DIFFICULTY}
-    for keys, share in task.DIFFICULTY:
-        assert abs(count[keys] - share * 2048) <= 1
+    assert all(abs(count[keys] - share * 512) <= 1 for keys, share in task.DIFFICULTY)
     assert math.isclose(sum(share for _, share in task.DIFFICULTY), 1.0)
 
 
-def test_keys_of_a_prompt_are_distinct_and_every_word_is_in_the_vocabulary() -> None:
-    rng = random.Random(0)
-    for keys in (1, 2, max(keys for keys, _ in task.DIFFICULTY)):
-        hunt = task.draw_hunt(rng, keys)
-        assert len(hunt.answer) == keys
-        assert all(word in task.TOKEN for word in hunt.prompt.split())
-
-
-def test_a_uniform_policy_has_heavy_tailed_lengths_with_one_to_two_percent_at_the_cap() -> None:
+def test_a_uniform_policy_has_heavy_tailed_lengths_cut_at_the_cap() -> None:
     rng = random.Random(0)
 
     def length(keys: int) -> int:
         tries = 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - keys / task.SYMBOLS))
         return min(1024, 2 * tries + 2)
 
-    steps = []
-    for seed in range(3):
-        hunts = task.draw_data(seed, 2048)
-        steps += [[length(len(h.pairs)) for h in hunts[i : i + 16] for _ in range(4)] for i in range(0, 2048, 16)]
+    keys = [number for number, share in task.DIFFICULTY for _ in range(round(1000 * share))]
+    steps = [[length(number) for number in rng.sample(keys, 16) for _ in range(4)] for _ in range(384)]
     lengths = sorted(tokens for step in steps for tokens in step)
     assert 0.01 <= sum(tokens >= 1024 for tokens in lengths) / len(lengths) <= 0.02
     assert 10 <= lengths[len(lengths) // 2] <= 40
@@ -123,19 +116,18 @@ def test_the_teachers_sequences_follow_the_rules_of_the_task(torch: object) -> N
         assert kinds[: start - 1] == [warmup.NOTHING] * (start - 1)
         assert positions == sorted(set(positions)) and positions[-1] < warmup.TRAINED_POSITIONS
         for i in range(start - 1, len(words)):
-            if words[i] in (task.ASK, task.MISS):
-                assert kinds[i] == warmup.TRY
-            elif words[i] in task.VALUE_WORDS:
-                assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.EOS])
+            taught, said = (kinds[i], labels[i]), words[i]
+            if said in (task.ASK, task.MISS):
+                assert taught[0] == warmup.TRY
+            elif said in task.VALUE_WORDS:
+                assert taught == (warmup.EXACT, task.TOKEN[task.EOS])
                 assert score(prompt, " ".join(words[i - 2 : i + 1])) == 1.0
-            elif words[i] == task.HIT:
-                assert kinds[i] == warmup.VALUE
+            elif said == task.HIT:
+                assert taught[0] == warmup.VALUE
                 assert score(prompt, f"{words[i - 1]} yes {task.WORDS[labels[i]]}") == 1.0
                 hits += 1
-            elif words[i] in prompt.split():
-                assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.HIT])
             else:
-                assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.MISS])
+                assert taught == (warmup.EXACT, task.TOKEN[task.HIT if said in prompt.split() else task.MISS])
     assert hits > 40
 
 
@@ -159,6 +151,42 @@ def test_the_teachers_loss_is_least_for_the_teachers_own_distribution(torch: obj
         assert warmup.teacher_loss(nudged, kind, label) > best + 1e-3
 
 
+def test_an_example_is_a_whole_folder_or_none(torch: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short warm-up: it learns nothing, and its learning rate rises, then falls."""
+    from rlplan.executor.example import warmup, write
+
+    rates: list[float] = []
+    adamw = warmup.torch.optim.AdamW
+    noted = type("AdamW", (adamw,), {"step": lambda self: rates.append(self.param_groups[0]["lr"]) or adamw.step(self)})
+    monkeypatch.setattr(warmup.torch.optim, "AdamW", noted)
+    monkeypatch.setattr(warmup, "RAMP_STEPS", 2)
+    monkeypatch.setattr(write, "PROMPTS", 20)
+    short, told = (warmup.Phase(4, 2, 32, 8, 0.5),), []
+    before = warmup.torch.get_num_threads()
+    facts = write.write_example(tmp_path / "demo", 5, short, lambda *step: told.append(step[:2]))
+    assert warmup.torch.get_num_threads() == before and told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
+    ramp = (0.5, 1.0, 1.0, 1.0)
+    assert rates == pytest.approx([1.5e-3 * r * max(0.03, c) for r, c in zip(ramp, cosine, strict=True)])
+    files = {"cluster.yaml", "data.jsonl", "job.yaml", "model/config.json", "model/tokenizer.json"}
+    assert files < set(facts["files"]) and (facts["prompts"], facts["seed"], facts["kind"]) == (20, 5, "cpu")
+    rows = [json.loads(line) for line in (tmp_path / "demo" / "data.jsonl").read_text().splitlines()]
+    assert rows[1]["id"] == "k00001" and rows[0]["answer"] and len(rows) == 20
+    assert (tmp_path / "demo").stat().st_mode & 0o777 == 0o755
+    cluster = write.detect_cluster().pools["main"]
+    assert cluster.accelerators.per_node == cluster.cores == write.available_cores()
+    assert write.MIN_KV_BYTES <= cluster.accelerators.memory_bytes <= write.MAX_KV_BYTES
+    with pytest.raises(InputError, match="is not empty; choose a new folder, nothing was written"):
+        write.write_example(tmp_path / "demo")
+    monkeypatch.setattr(warmup, "warm_up", lambda *given, **more: warmup.make_model(0))
+    with pytest.raises(RuntimeError, match="the warm-up did not succeed with seed 7"):
+        write.write_example(tmp_path / "another", 7)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="exists and is no folder"):
+        write.write_example(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "file"]
+
+
 def test_a_tokenizer_gives_one_token_per_word_and_gives_the_text_back(torch: object, tmp_path: object) -> None:
     from transformers import AutoTokenizer
 
@@ -174,7 +202,7 @@ def test_a_tokenizer_gives_one_token_per_word_and_gives_the_text_back(torch: obj
 
 
 @pytest.mark.engine
-def test_the_same_seed_gives_the_same_weights_and_leaves_the_callers_random_state_alone(torch: object) -> None:
+def test_a_seed_gives_the_same_weights_and_keeps_the_callers_state(torch: object) -> None:
     import torch as t
 
     from rlplan.executor.example import warmup
@@ -188,7 +216,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_callers_random_stat
 
 
 @pytest.mark.engine
-def test_a_new_model_looks_at_the_token_before_and_at_what_followed_a_try(torch: object) -> None:
+def test_a_new_model_looks_back_at_the_token_and_the_try(torch: object) -> None:
     import numpy as np
     import torch as t
 

@@ -1,4 +1,4 @@
-"""Run by test_seat_keeper.py in a process of its own: a seat keeper on Ray nodes of this machine; prints JSON."""
+"""A seat keeper on three nodes, some of which are killed; as a script, on Ray nodes of this machine; prints JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def newly(keeper: SeatKeeper) -> list[tuple[int, float | None]]:
     return []
 
 
-async def observe(nodes: RayNodes) -> dict[str, Any]:
+async def observe(nodes: Any) -> dict[str, Any]:
     placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2, TRAIN_ROOM)
     news: list[NodeNews] = []
     keeper, rival = SeatKeeper(placement, "cpu", news.append), SeatKeeper(placement, "cpu")
@@ -77,8 +77,9 @@ async def observe(nodes: RayNodes) -> dict[str, Any]:
     return seen
 
 
-with RayNodes([2, 2, 2]) as nodes:
-    os.environ["RAY_ADDRESS"] = nodes.address
-    start_ray()
-    print(json.dumps(asyncio.run(observe(nodes))))
-    ray.shutdown()
+if __name__ == "__main__":  # test_seat_keeper.py runs it in a process of its own
+    with RayNodes([2, 2, 2]) as nodes:
+        os.environ["RAY_ADDRESS"] = nodes.address
+        start_ray()
+        print(json.dumps(asyncio.run(observe(nodes))))
+        ray.shutdown()

@@ -1,4 +1,4 @@
-"""A seat keeper on real Ray nodes of this machine, some of which are killed."""
+"""The seats of a run while nodes of the cluster come and go: on fake nodes in virtual time, and on real ones."""
 
 from __future__ import annotations
 
@@ -7,92 +7,223 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("ray")
 
-class Leased:
-    """A leased node with a version of torch."""
+from rlplan.executor.placement import live_nodes, seat_keeper
+from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, part_of_this_machine
+from rlplan.executor.placement.node_pool import NodePool
+from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
+from rlplan.executor.placement.seats import Room, place
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
-    def __init__(self, number: int, torch: str) -> None:
-        self.node_id, self.released = str(number), 0
-        self.facts = SimpleNamespace(address=f"10.0.0.{number}", versions=(("torch", torch),))
-
-    def release(self) -> None:
-        self.released += 1
-
-
-def test_a_node_with_other_packages_in_place_of_a_lost_one_is_given_back(monkeypatch):
-    pytest.importorskip("ray")
-    from rlplan.executor.placement import seat_keeper as module
-    from rlplan.executor.placement.seats import Room, place
-    from rlplan.plans.yaml.errors import InputError
-
-    leased = [Leased(1, "2.13"), Leased(2, "2.13"), Leased(3, "2.12")]
-    coming = iter(leased)
-
-    async def lease(*place):
-        return next(coming)
-
-    async def answers(node):
-        return False
-
-    monkeypatch.setattr(module, "device_resource", lambda kind: "rlplan_core")
-    monkeypatch.setattr(module, "cluster_nodes", lambda resource: [])
-    monkeypatch.setattr(module, "choose", lambda nodes, rooms, resource: ([SimpleNamespace()] * len(rooms), None))
-    monkeypatch.setattr(module, "lease", lease)
-    monkeypatch.setattr(module, "answers", answers)
-
-    async def run():
-        room = Room("rollout", nodes=2, devices=1, cores=1)
-        keeper = module.SeatKeeper(place(room, {1: ["one", "two"]}, {}, 0), "cpu")
-        await keeper.open(own_machine=False)
-        keeper._lose(1)
-        with pytest.raises(InputError, match=r"torch is 2.12 on node 10.0.0.3 and 2.13 on node 10.0.0.1"):
-            await keeper.engine("two")
-        assert keeper.address(1) == "10.0.0.2"
-        keeper.close()
-
-    asyncio.run(run())
-    assert [node.released for node in leased] == [1, 1, 1]
+from ..virtual_loop import now_s, played
+from . import keeper_on_nodes
+from .cluster_fakes import cluster as cluster
+from .cluster_fakes import id_of
 
 
-@pytest.fixture(scope="module")
-def seen():
+def check(seen):
+    """What a seat keeper must have seen in `keeper_on_nodes.observe`."""
+    assert seen["before"] == ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.5"]
+    assert seen["cores"] == [1, 1] and seen["left_in_folder"] == []
+    lack = "pool 'rollout' needs 2 nodes with 2 free rlplan_core each, and the cluster has none"
+    assert seen["rival"].startswith(lack) and "node 127.0.0.4 has 2, 0 of them free" in seen["rival"]
+    assert seen["two_after_death"] == "127.0.0.4" and seen["waits"], "an engine of a lost node waits for another one"
+    others = ("127.0.0.4", "127.0.0.5")
+    assert seen["worker"] == "127.0.0.3" and seen["worker_after_death"] in others, "a worker does not wait"
+    assert seen["one_after_death"] == seen["added"] == "127.0.0.6"
+    assert seen["drains"] in ({"1": True}, {1: True}) and seen["drains_again"] == 0
+    assert not seen["left_without_room"], "it stays where it is until there is room elsewhere"
+    assert seen["left"] and seen["two_after_drain"] == seen["second_added"] == "127.0.0.7"
+    assert "no node with 2 free rlplan_core came in place of one that was lost, within 30 s" in seen["gave_up"]
+    assert seen["news"] == [
+        "node_lost 0 127.0.0.3", "node_back 0 127.0.0.6", "node_lost 1 127.0.0.4", "node_back 1 127.0.0.7",
+        "node_lost 2 127.0.0.5",
+    ]  # fmt: skip
+
+
+def test_seats_move_from_nodes_that_are_lost_or_drain(cluster):
+    nodes = cluster([2, 2, 2])
+
+    async def scene():
+        began = now_s()
+        seen = await keeper_on_nodes.observe(nodes)
+        assert 33.0 <= now_s() - began <= 40.0, "3 s of looking, and 30 s of patience"
+        return seen
+
+    check(played(scene()))
+    assert {node.free for node in nodes.all.values() if node.alive} == {2}, "all devices were given back"
+
+
+@pytest.mark.search
+def test_seats_move_from_real_nodes_that_are_lost_or_drain():
     # In a process of its own: this one is connected to a Ray of the other tests.
     script = Path(__file__).with_name("keeper_on_nodes.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     (line,) = done.stdout.splitlines()  # Ray prints nothing of the nodes' deaths
-    return json.loads(line)
+    check(json.loads(line))
 
 
-def test_each_node_of_a_placement_is_another_node_and_other_jobs_are_refused_its_devices(seen):
-    assert seen["before"] == ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.5"]
-    assert seen["cores"] == [1, 1] and seen["left_in_folder"] == []
-    assert seen["rival"].startswith(
-        "pool 'rollout' needs 2 nodes with 2 free rlplan_core each, and the cluster has none"
+def two_engines(devices=1):
+    return place(Room("rollout", 2, devices, devices), {1: ["one", "two"]}, {}, 0)
+
+
+def test_a_replacement_node_with_other_packages_is_given_back(cluster):
+    nodes = cluster([1, 1, 1])
+    nodes.versions["127.0.0.5"] = "2.12"
+
+    async def scene():
+        keeper = SeatKeeper(two_engines(), "cpu")
+        await keeper.open(own_machine=False)
+        await keeper.engine("two")
+        nodes.kill("127.0.0.4")
+        with pytest.raises(InputError, match=r"torch is 2.12 on node 127.0.0.5 and 2.13 on node 127.0.0.3"):
+            await keeper.engine("two")
+        assert keeper.address(1) == "127.0.0.4" and nodes.node("127.0.0.5").free == 1
+        keeper.close()
+        assert nodes.node("127.0.0.3").free == 1
+
+    played(scene())
+
+
+def test_a_cluster_is_refused_for_what_it_lacks(cluster):
+    nodes = cluster([1, 4])
+
+    def opened(placement, **options):
+        async def scene():
+            keeper = SeatKeeper(placement, "cpu")
+            await keeper.open(**{"own_machine": False, **options})
+
+        return scene()
+
+    with pytest.raises(InputError, match=r"needs 2 nodes with 4 free .*; node 127.0.0.3 has 1; start more nodes"):
+        played(opened(two_engines(4)))
+    with pytest.raises(InputError, match="2 nodes are needed, and this machine is one; start Ray on all nodes"):
+        played(opened(two_engines(), own_machine=True))
+    nodes.versions["127.0.0.4"] = ModuleNotFoundError("rlplan")
+    with pytest.raises(RunFailed, match=r"node 127.0.0.4: no process of rlplan starts there \(.*rlplan"):
+        played(opened(two_engines()))
+    assert nodes.node("127.0.0.4").free == 4
+    nodes.versions.clear()
+    nodes.slow, nodes.node("127.0.0.3").free = 1, 1
+    played(opened(two_engines()))  # the first lease came too late; it is tried again
+
+
+@pytest.mark.parametrize(("kind", "visible"), [("cpu", None), ("cuda", "6,2"), ("cuda", None)])
+def test_on_a_machine_of_its_own_a_run_has_all_devices(cluster, monkeypatch, kind, visible):
+    cluster([1])
+    monkeypatch.setattr(live_nodes.os, "sched_getaffinity", lambda pid: {3, 1})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+
+    async def scene():
+        keeper = SeatKeeper(place(Room("p", 1, 2, 2), {1: ["one", "two"]}, {"plan": 2}, 1), kind)
+        await keeper.open(own_machine=True)
+        assert keeper.newly_draining() == {} and keeper.nodes[0].lease is None
+        return [await keeper.engine(name) for name in ("one", "two")], await keeper.worker(0)
+
+    (one, two), worker = played(scene())
+    own = {"cpu": ((1,), (3,)), "cuda": ((), ())}[kind]
+    gpus = tuple((visible or "0,1").split(",")) if kind == "cuda" else ((), ())
+    assert one == LiveSeat(id_of("127.0.0.3"), "127.0.0.3", own[0], tuple(gpus[0]), 2)
+    assert two[2:5] == (own[1], tuple(gpus[1]), 2) and worker[2:4] == ((), ())
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_node_without_a_successor_ends_the_run(cluster, given):
+    nodes = cluster([1])
+    leased = LeasedNode(id_of("127.0.0.3"), NodeFacts("127.0.0.3", "here", (0,), (), ()))
+
+    async def scene():
+        keeper = SeatKeeper(place(Room("p", 1, 1, 1), {1: ["one"]}, {}, 0), "cpu", given=(leased,) if given else ())
+        await keeper.open(own_machine=True)
+        await keeper.engine("one")
+        nodes.kill("127.0.0.3")
+        await keeper.engine("one")
+
+    says = "node 127.0.0.3 of the group is gone" if given else "Ray is gone from this machine"
+    with pytest.raises(RunFailed, match=f"{says}; go on with --resume"):
+        played(scene())
+
+
+# -- nodes of groups ---------------------------------------------------------------------------------------------------
+
+
+def rooms(*pools):
+    return [Room(pool, 1, 2, 2) for pool in pools]
+
+
+def test_a_pool_keeps_leased_nodes_for_the_next_job(cluster):
+    nodes = cluster([2, 2])
+    third = nodes.add(2, pool="b")
+
+    async def scene():
+        pool = NodePool("cpu", own_machine=False)
+        first, second = await pool.take(rooms("a", "a"))
+        with pytest.raises(InputError, match=r"pool 'a' needs 1 node .*; start more nodes, wait for other jobs"):
+            await pool.take(rooms("b", "a"))
+        assert nodes.node(third).free == 2, "no node is held then"
+        pool.keeps = True
+        pool.give_back(first)
+        assert nodes.node(first.facts.address).free == 0
+        assert await pool.take(rooms("a")) == [first], "which is another job's now"
+        for node in (first, second):
+            pool.give_back(node)
+        nodes.kill(first.facts.address)
+        assert await pool.take(rooms("a")) == [second], "of those that are still there"
+        pool.give_back(second)
+        pool.release_spare()
+        assert not pool.keeps and nodes.node(second.facts.address).free == 2
+        nodes.versions[third] = "2.12"
+        await pool.take(rooms("a"))
+        with pytest.raises(InputError, match="install the same on all nodes"):
+            await pool.take(rooms("b"))
+        assert nodes.node(third).free == 2
+        nodes.slow = 1
+        with pytest.raises(InputError, match="a node of pool 'b' was taken by others meanwhile"):
+            await pool.take(rooms("b"))
+        pool.close()
+        assert [node.free for node in nodes.all.values() if node.alive] == [2, 2]
+
+    played(scene())
+
+
+def test_parts_of_a_machine_have_own_cores_while_enough_remain(cluster, monkeypatch):
+    cluster([3])
+    monkeypatch.setattr(live_nodes.os, "sched_getaffinity", lambda pid: {2, 5, 7})
+
+    def cores(pool, *devices):
+        taken = asyncio.run(pool.take([Room("p", 1, each, each) for each in devices]))
+        assert all(node.part for node in taken)
+        return taken, [node.facts.cores for node in taken]
+
+    pool = NodePool("cpu", own_machine=True)
+    taken, held = cores(pool, 1, 2)
+    assert held == [(2,), (5, 7)]
+    pool.give_back(taken[1])
+    assert cores(pool, 1, 2)[1] == [(5,), (2, 7)], "then those that the fewest have"
+    with pytest.raises(ValueError, match="GPUs"):
+        part_of_this_machine("cuda", 1, {})
+    assert not NodePool("cuda", own_machine=True)._own_machine
+
+
+def test_a_jobs_engines_and_trainers_keep_to_the_cores_of_their_nodes():
+    decoding, training = (
+        LeasedNode("id", NodeFacts("127.0.0.1", "here", cores, (), ()), part=True) for cores in ((2,), (5, 7))
     )
-    assert "node 127.0.0.4 has 2, 0 of them free" in seen["rival"]
+    placement = place(Room("main", 1, 1, 1), {1: ["engine"]}, {"plan": 2}, 0, Room("learn", 1, 2, 2))
+    keeper = SeatKeeper(placement, "cpu", given=(decoding, training))
 
+    async def seats():
+        await keeper.open(own_machine=False)
+        return await keeper.engine("engine"), await keeper.ranks("plan", 1.0)
 
-def test_an_engine_of_a_lost_node_waits_for_another_one_while_the_others_go_on(seen):
-    assert seen["two_after_death"] == "127.0.0.4" and seen["waits"]
-    assert seen["worker"] == "127.0.0.3" and seen["worker_after_death"] in ("127.0.0.4", "127.0.0.5"), (
-        "a worker holds no device and does not wait"
-    )
-    assert seen["one_after_death"] == seen["added"] == "127.0.0.6"
-    assert seen["news"][:2] == ["node_lost 0 127.0.0.3", "node_back 0 127.0.0.6"]
-
-
-def test_trainer_ranks_wait_for_a_node_only_so_long(seen):
-    assert "no node with 2 free rlplan_core came in place of one that was lost, within 30 s" in seen["gave_up"]
-    assert seen["news"][-1] == "node_lost 2 127.0.0.5"
-
-
-def test_a_node_that_is_to_be_taken_away_is_told_once_and_left_as_soon_as_another_one_has_room(seen):
-    assert seen["drains"] == {"1": True} and seen["drains_again"] == 0
-    assert not seen["left_without_room"], "it stays where it is until there is room elsewhere"
-    assert seen["left"] and seen["two_after_drain"] == seen["second_added"] == "127.0.0.7"
-    assert seen["news"][2:4] == ["node_lost 1 127.0.0.4", "node_back 1 127.0.0.7"]
+    engine, ranks = asyncio.run(seats())
+    assert engine.cores == engine.stays_on == (2,)
+    assert [rank.cores for rank in ranks] == [(5,), (7,)] and {rank.stays_on for rank in ranks} == {(5, 7)}
+    assert keeper.trains_on("plan", 1) and not keeper.trains_on("plan", 0)
+    assert keeper.seated_on("engine", 0) and not keeper.seated_on("engine", 1)
+    assert seat_keeper.LOOK_S == 2.0

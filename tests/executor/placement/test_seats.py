@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.executor.placement.live_nodes import ClusterNode, choose
-from rlplan.executor.placement.seats import DoesNotFit, Placement, Room, Seat, place
+from rlplan.executor.placement.seats import DoesNotFit, Judges, Placement, Room, Seat, place
 
 
-def names(tp: int, number: int) -> list[str]:
+def names(tp, number):
     return [f"tp{tp}-{i}" for i in range(number)]
 
 
@@ -22,9 +22,7 @@ def names(tp: int, number: int) -> list[str]:
     ranks=st.dictionaries(st.sampled_from(["a", "b"]), st.integers(1, 80), min_size=1),
     workers=st.integers(1, 40),
 )
-def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_no_room(
-    nodes, devices, apart, sets, ranks, workers
-):
+def test_what_is_placed_holds_every_device_once_a_phase(nodes, devices, apart, sets, ranks, workers):
     room, train_room = Room("main", nodes, devices, devices + 2), Room("train", apart, 3, 5) if apart else None
     engines = {tp: names(tp, number) for tp, number in sets.items()}
     try:
@@ -38,13 +36,13 @@ def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_
         assert all(len(placed.engines[name].devices) == tp for name in of_size)
         per_node = [sum(placed.engines[name].node == node for name in of_size) for node in range(nodes)]
         assert max(per_node) - min(per_node) <= 1, "spread over nodes"
+        order = [(placed.engines[name].node, placed.engines[name].devices) for name in of_size]
+        assert order == sorted(order), "numbered node by node"
     assert all(seat.node < nodes and max(seat.devices) < devices for seat in placed.engines.values())
+    first, most = (nodes, 3) if apart else (0, devices)
     for seats in placed.trainers.values():
         assert [(seat.node, seat.devices) for seat in seats] == sorted((seat.node, seat.devices) for seat in seats)
-        if apart:
-            assert all(nodes <= seat.node < nodes + apart and max(seat.devices) < 3 for seat in seats)
-        else:
-            assert all(seat.node < nodes and max(seat.devices) < devices for seat in seats)
+        assert all(first <= seat.node < first + (apart or nodes) and max(seat.devices) < most for seat in seats)
     assert len(placed.reward_workers) == workers and max(placed.reward_workers) < nodes
     used = {seat.node for _, seats in placed.phases() for seat in seats} | set(placed.reward_workers)
     assert list(placed.nodes_in_use()) == sorted(used)
@@ -54,7 +52,7 @@ def test_what_is_placed_holds_every_device_once_a_phase_and_what_is_refused_has_
         assert len(set(held)) == tp * len(of_size)
     for plan, count in ranks.items():
         assert len(set(of_holders[f"trainer {plan}"])) == count
-        assert of_holders[f"trainer {plan}"][0] == f"GPU 0 of node {nodes if apart else 0}"
+        assert of_holders[f"trainer {plan}"][0] == f"GPU 0 of node {first}"
 
 
 def test_a_device_with_two_holders_in_one_phase_is_seen():
@@ -62,6 +60,7 @@ def test_a_device_with_two_holders_in_one_phase_is_seen():
     assert twice.double_booked() == [("rollout with TP 1", 0, 1)]
     in_turns = Placement((Room("p", 1, 2, 2),), {"a": Seat(0, (0, 1))}, {2: ("a",)}, {"plan": (Seat(0, (1,)),)}, (0,))
     assert in_turns.double_booked() == [], "engines and trainers take turns"
+    assert in_turns.device_names("cpu")["trainer plan"] == ["core 1 of node 0"]
 
 
 def test_reward_workers_go_where_cores_are_free():
@@ -87,11 +86,28 @@ def test_what_does_not_fit_is_named_with_its_size(room, engines, ranks, train_ro
         place(room, engines, {"plan": ranks}, 1, train_room)
 
 
-def node(number: int, devices: int, free: int, pool: str = "") -> ClusterNode:
-    return ClusterNode(f"id{number}", f"10.0.0.{number}", devices, free, pool)
+def judged(copies, tp, beside, engines=2, nodes=2, devices=2):
+    judges = Judges(tuple(f"judge-{number}" for number in range(copies)), tp, beside)
+    room = Room("main", nodes, devices, 8)
+    placement = place(room, {1: names(1, engines)}, {"plan": nodes * devices}, workers=0, judges=judges)
+    assert placement.double_booked() == [], "a judge of its own shares with trainers, which have the devices later"
+    return [placement.engines[name] for name in judges.names]
 
 
-def chosen(nodes: list[ClusterNode], *rooms: Room) -> tuple[list[str | None], str | None]:
+def test_judges_are_on_devices_of_engines_or_spread_over_others():
+    assert judged(2, 1, beside=False) == [Seat(0, (1,)), Seat(1, (1,))]
+    assert judged(1, 2, beside=False, nodes=1, devices=4) == [Seat(0, (2, 3))]
+    assert judged(2, 1, beside=True) == [Seat(0, (0,)), Seat(1, (0,))]
+    for beside, engines, room in ((False, 2, "engines leave room for 0"), (True, 1, "engines have room for 1")):
+        with pytest.raises(DoesNotFit, match=f"2 copies of the judge need 1 device each on one node; .* the {room}"):
+            judged(2, 1, beside, engines, nodes=1)
+
+
+def node(number, devices, free, pool="", drains=False):
+    return ClusterNode(f"id{number}", f"10.0.0.{number}", devices, free, pool, drains)
+
+
+def chosen(nodes, *rooms):
     taken, lack = choose(nodes, rooms, "GPU")
     return [None if each is None else each.address.rpartition(".")[2] for each in taken], lack
 
@@ -99,7 +115,7 @@ def chosen(nodes: list[ClusterNode], *rooms: Room) -> tuple[list[str | None], st
 BIG, SMALL = Room("big", 9, 8, 8), Room("small", 9, 4, 8)
 
 
-def test_nodes_that_just_fit_are_taken_first_so_that_larger_ones_stay_whole():
+def test_nodes_that_just_fit_are_taken_before_larger_ones():
     nodes = [node(1, 16, 16), node(2, 8, 8), node(3, 8, 4), node(4, 8, 8)]
     assert chosen(nodes, BIG, BIG) == (["2", "4"], None)
     assert chosen(nodes, BIG, BIG, BIG) == (["2", "4", "1"], None)
@@ -111,14 +127,14 @@ def test_a_node_that_bears_the_name_of_a_pool_serves_no_other():
     assert chosen(nodes, BIG, SMALL) == (["2", "3"], None)
     assert chosen(nodes, SMALL, SMALL)[0] == ["3", "1"]
     taken, lack = chosen(nodes[1:], BIG, BIG)
-    assert taken == ["2", None] and lack is not None and "node 10.0.0.3 has 8, and is of pool 'small'" in lack
+    assert taken == ["2", None] and "node 10.0.0.3 has 8, and is of pool 'small'" in lack
 
 
 def test_a_shortage_names_each_node_that_lacks_devices():
-    nodes = [node(1, 8, 8), node(2, 8, 3), node(3, 4, 4)]
+    nodes = [node(1, 8, 8), node(2, 8, 3), node(3, 4, 4), node(4, 8, 8, drains=True)]
     assert chosen(nodes, BIG)[1] is None
     assert chosen(nodes, BIG, BIG, BIG)[1] == (
         "pool 'big' needs 3 nodes with 8 free GPU each, and the cluster has 1; node 10.0.0.2 has 8, 3 of them free; "
-        "node 10.0.0.3 has 4"
+        "node 10.0.0.3 has 4; node 10.0.0.4 has 8, and is to be taken away"
     )
     assert chosen([], BIG, BIG)[1] == "pool 'big' needs 2 nodes with 8 free GPU each, and the cluster has none"

@@ -1,9 +1,5 @@
 """A judge's engines follow from job, plan and the judge's own model."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from rlplan.plans.schema.cluster import Cluster
@@ -15,12 +11,12 @@ from rlplan.plans.yaml.yaml_io import loads
 from ...documents import CLUSTER
 
 
-def job(tokens: int, **words: float) -> Job:
+def job(tokens, **words):
     verdicts = words or {"w1": 1.0, "w2": 0.0}
     judge = {
         "kind": "judge", "model": "m", "prompt": "w1 w2 {prompt} {response}", "verdicts": verdicts, "deadline_s": 9.0
     }  # fmt: skip
-    rollout: dict[str, Any] = {
+    rollout = {
         "prompts_per_step": 4, "samples_per_prompt": 2, "max_prompt_tokens": 8, "max_response_tokens": tokens
     }  # fmt: skip
     return Job.model_validate(
@@ -32,7 +28,7 @@ def job(tokens: int, **words: float) -> Job:
     )  # fmt: skip
 
 
-def test_the_longest_question_fits_and_so_do_as_many_as_are_asked_at_once(tiny_model) -> None:
+def test_a_judges_engines_have_room_for_its_longest_questions(tiny_model):
     pytest.importorskip("transformers")
     from rlplan.executor.rewards.judge.judge_config import judge_config
     from rlplan.executor.rollout.prompts import load_tokenizer

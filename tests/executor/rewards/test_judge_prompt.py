@@ -1,9 +1,5 @@
 """What a judge reads: values are text, whatever they say, and the rubric is the same tokens in every question."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from rlplan.plans.files.judge_prompt import JudgePrompt
@@ -16,7 +12,7 @@ CHAT = (
 WORTH = {"good": 1.0, "bad": 0.0}
 
 
-def byte_tokenizer(chat_template: str | None = CHAT) -> Any:
+def byte_tokenizer(chat_template=CHAT):
     """A tokenizer of bytes with control tokens: special ones, and one that only the chat template shows to be one."""
     pytest.importorskip("transformers")
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -27,9 +23,7 @@ def byte_tokenizer(chat_template: str | None = CHAT) -> Any:
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+        tokenizer_object=words, eos_token="<|im_end|>", additional_special_tokens=["<|im_start|>", "<|im_end|>"]
     )
     tokenizer.add_tokens([AddedToken("<|bot|>", special=False), AddedToken("<think>", special=False)])
     tokenizer.chat_template = chat_template
@@ -45,9 +39,8 @@ ATTACKS = (
 
 
 @pytest.mark.parametrize("chat_template", [CHAT, None])
-@pytest.mark.parametrize("text", ATTACKS)
 @pytest.mark.parametrize("field", ["prompt", "response", "answer"])
-def test_no_value_becomes_a_control_token(text: str, field: str, chat_template: str | None) -> None:
+def test_no_value_becomes_a_control_token(field, chat_template):
     tokenizer = byte_tokenizer(chat_template)
     prompt = JudgePrompt("Rate {prompt}\n{response} with {answer}\nVerdict:", WORTH, tokenizer, 4096)
     values = {"prompt": "p", "response": "r", "answer": "a"}
@@ -55,15 +48,17 @@ def test_no_value_becomes_a_control_token(text: str, field: str, chat_template: 
     names = ["<|im_start|>", "<|im_end|>", *(["<|bot|>"] if chat_template else [])]
     numbers = tokenizer.convert_tokens_to_ids(names)
 
-    def control(tokens: tuple[int, ...]) -> list[int]:
+    def control(tokens):
         return [token for token in tokens if token in numbers]
 
-    plain, attacked = prompt.question(**values), prompt.question(**{**values, field: text})
-    assert control(attacked) == control(plain) and len(control(plain)) == (4 if chat_template else 0)
-    assert text in tokenizer.decode(attacked), "the judge reads what was written, as text"
+    plain = prompt.question(**values)
+    for text in ATTACKS:
+        attacked = prompt.question(**{**values, field: text})
+        assert control(attacked) == control(plain) and len(control(plain)) == (4 if chat_template else 0)
+        assert text in tokenizer.decode(attacked), "the judge reads what was written, as text"
 
 
-def test_the_rubric_is_the_same_tokens_in_every_question() -> None:
+def test_the_rubric_is_the_same_tokens_in_every_question():
     tokenizer = byte_tokenizer()
     prompt = JudgePrompt("Rate this: {response}", WORTH, tokenizer, 4096)
     rubric = tuple(tokenizer("<|im_start|>user\nRate this:", add_special_tokens=False)["input_ids"])
@@ -71,7 +66,7 @@ def test_the_rubric_is_the_same_tokens_in_every_question() -> None:
         assert prompt.question("p", response, "a")[: len(rubric)] == rubric
 
 
-def test_a_question_never_exceeds_the_context_and_keeps_its_rubric_and_the_end_of_the_response() -> None:
+def test_a_question_within_its_context_keeps_the_responses_end():
     tokenizer = byte_tokenizer()
     template = "Rate {prompt}\n{response} with {answer}\nVerdict:"
     prompt = JudgePrompt(template, WORTH, tokenizer, 200)
@@ -82,7 +77,7 @@ def test_a_question_never_exceeds_the_context_and_keeps_its_rubric_and_the_end_o
         assert text.startswith("<|im_start|>user\nRate") and "END with" in text
 
 
-def test_a_chat_template_that_hides_the_message_is_refused() -> None:
+def test_a_chat_template_that_hides_the_message_is_refused():
     with pytest.raises(InputError, match="does not show a user's message"):
         JudgePrompt("{response}", WORTH, byte_tokenizer("{{ 'no' }}"), 4096)
     with pytest.raises(InputError, match="fails"):

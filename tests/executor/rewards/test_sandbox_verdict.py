@@ -1,6 +1,7 @@
 """Who decides whether a response is right: the tests' process. Every case is a real sandbox."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,102 +15,162 @@ from rlplan.executor.rewards.worker import RewardWorker
 RIGHT, WRONG, TESTS = "def f(x): return x * x", "def f(x): return -1", "assert f(3) == 9"
 
 STYLES = {
-    "a pytest function that imports it": (
-        "def f(x): return x * 2",
-        "from solution import f\ndef test_f():\n    assert f(2) == 4",
+    "functions": (
+        """
+from collections import Counter, namedtuple
+P = namedtuple('P', 'x y')
+n = 0
+def in_place(rows): rows.sort(); rows[0][0] = 9
+def call(g, x): return g(x)
+def count(n):
+    for i in range(n): yield i
+def decorate(g): return lambda *a: g(*a) + 1
+async def later(x): return x + 1
+def part(): return 1
+def whole(): return part()
+def say(): print('hi', 3)
+def read(): return int(input()) + int(input())
+def letters(s): return Counter(s)
+def pair(): return P(1, 2)
+def sum(a): return 99
+def up():
+    global n
+    n += 1
+""",
+        """
+import asyncio, contextlib, io
+from unittest.mock import patch
+from solution import sum
+rows = [[3], [1]]
+in_place(rows)
+assert rows == [[9], [3]]
+assert call(lambda x: x + 1, 3) == 4
+assert list(count(4)) == [0, 1, 2, 3] and max(count(5)) == 4
+@decorate
+def twice(x): return 2 * x
+assert twice(3) == 7
+assert asyncio.run(later(2)) == 3
+with patch('solution.part', return_value=5): assert whole() == 5
+assert whole() == 1
+out = io.StringIO()
+with contextlib.redirect_stdout(out): say()
+assert out.getvalue() == 'hi 3\\n'
+with patch('builtins.input', side_effect=['1', '2']): assert read() == 3
+assert letters('aa') == Counter(a=2)
+x, y = pair()
+assert pair() == (1, 2) == (x, y) and pair().x == 1 and isinstance(pair(), tuple)
+assert sum([1]) == 99
+up()
+up()
+assert n == 2
+""",
     ),
-    "a class": (
-        "class S:\n    def two(self, a, t): return [a.index(t), 0]", "s = S()\nassert s.two([1, 2], 2) == [1, 0]",
+    "classes": (
+        """
+import enum
+from dataclasses import dataclass
+class Bad(ValueError):
+    def __init__(self, code): super().__init__('bad'); self.code = code
+def bad(x): raise Bad(7)
+@dataclass
+class V:
+    x: int
+    y: int
+    def __add__(self, o): return V(self.x + o.x, self.y + o.y)
+    def __mul__(self, k): return V(self.x * k, self.y * k)
+class Node:
+    def __init__(self, v, n=None): self.v = v; self.n = n
+def reverse(h):
+    p = None
+    while h: h.n, p, h = p, h, h.n
+    return p
+class Stack(list):
+    def top(self): return self[-1]
+class Color(enum.Enum):
+    R = 1
+    G = 2
+def red(): return Color.R
+class Tree:
+    def __init__(self): self.below = []; self.rows = [[0]]
+    def add(self, x): self.below.append(x)
+""",
+        """
+import unittest
+from solution import Node as Theirs
+try:
+    bad(1)
+    assert False
+except Bad as error:
+    assert str(error) == 'bad' and error.code == 7
+try:
+    bad(1)
+except ValueError:
+    pass
+assert V(1, 2) + V(3, 4) == V(4, 6) and (V(1, 2) * 3).x == 3 and repr(V(1, 2)) == 'V(x=1, y=2)'
+class Ours:
+    def __init__(self, v, n=None): self.v = v; self.n = n
+for kind in (Theirs, Ours):
+    r = reverse(kind(1, kind(2)))
+    assert (r.v, r.n.v, r.n.n) == (2, 1, None)
+class T(unittest.TestCase):
+    def test_top(self):
+        s = Stack()
+        s.append(3)
+        self.assertEqual(s, [3])
+        self.assertEqual(s.top(), 3)
+        self.assertRaises(IndexError, Stack().top)
+assert red() is Color.R and red() != Color.G and Color.R.value == 1 and [c.name for c in Color] == ['R', 'G']
+n = Tree()
+n.below.append(Tree())
+n.below[0].below.append(5)
+n.rows[0][0] = 7
+first = n.below
+n.add(3)
+assert len(n.below) == 2 and n.below[0].below == [5] and n.rows == [[7]] and n.below is first
+""",
     ),
-    "a list that is sorted in place": (
-        "def f(rows):\n    rows.sort()\n    rows[0][0] = 9", "rows = [[3], [1]]\nf(rows)\nassert rows == [[9], [3]]",
+    "objects that change": (
+        """
+class L(list):
+    def twice(self): self.extend(list(self))
+class C:
+    def __init__(self): self.n = 0; self.rows = L([[1]])
+    def up(self): self.n += 1
+rows = L([[0]])
+""",
+        """
+c = C()
+assert c.n == 0 and c.n == 0
+c.up()
+assert c.n == 1
+c.up()
+assert c.n == 2
+l = L([1])
+assert l == [1] and len(l) == 1
+l.twice()
+assert l == [1, 1] and len(l) == 2 and l[1] == 1
+inner = rows[0]
+assert rows == [[0]]
+inner.append(2)
+assert rows == [[0, 2]] and c.rows == [[1]]
+c.rows[0].append(3)
+c.n = 7
+assert c.rows == [[1, 3]] and c.n == 7
+""",
     ),
-    "a function of the test's": ("def f(g, x): return g(x)", "assert f(lambda x: x + 1, 3) == 4"),
-    "a generator": (
-        "def f(n):\n    for i in range(n): yield i",
-        "assert list(f(4)) == [0, 1, 2, 3] and sum(f(5)) == 10",
-    ),
-    "an exception of its own": (
-        "class Bad(ValueError):\n    def __init__(self, code): super().__init__('bad'); self.code = code\n"
-        "def f(x): raise Bad(7)",
-        "try:\n    f(1)\n    assert False\nexcept Bad as error:\n    assert str(error) == 'bad' and error.code == 7\n"
-        "try:\n    f(1)\nexcept ValueError:\n    pass",
-    ),
-    "a named tuple": (
-        "from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)",
-        "x, y = f()\nassert f() == (1, 2) == (x, y) and f().x == 1 and isinstance(f(), tuple)",
-    ),
-    "operators of a class": (
-        "from dataclasses import dataclass\n@dataclass\nclass V:\n    x: int\n    y: int\n"
-        "    def __add__(self, o): return V(self.x + o.x, self.y + o.y)\n"
-        "    def __mul__(self, k): return V(self.x * k, self.y * k)",
-        "assert V(1, 2) + V(3, 4) == V(4, 6) and (V(1, 2) * 3).x == 3 and repr(V(1, 2)) == 'V(x=1, y=2)'",
-    ),
-    "a linked list of the response's": (
-        "class N:\n    def __init__(self, v, n=None): self.v = v; self.n = n\n"
-        "def f(h):\n    p = None\n    while h: h.n, p, h = p, h, h.n\n    return p",
-        "r = f(N(1, N(2)))\nassert (r.v, r.n.v, r.n.n) == (2, 1, None)",
-    ),
-    "a linked list of the test's": (
-        "def f(h):\n    p = None\n    while h: h.n, p, h = p, h, h.n\n    return p",
-        "class N:\n    def __init__(self, v, n=None): self.v = v; self.n = n\n"
-        "r = f(N(1, N(2)))\nassert (r.v, r.n.v, r.n.n) == (2, 1, None)",
-    ),
-    "what it prints": (
-        "def f(): print('hi', 3)",
-        "import io, contextlib\nout = io.StringIO()\nwith contextlib.redirect_stdout(out): f()\n"
-        "assert out.getvalue() == 'hi 3\\n'",
-    ),
-    "what it reads": (
-        "def f(): return int(input()) + int(input())",
-        "from unittest.mock import patch\nwith patch('builtins.input', side_effect=['1', '2']): assert f() == 3",
-    ),
-    "a part of it that is replaced": (
-        "def part(): return 1\ndef f(): return part()",
-        "from unittest.mock import patch\nwith patch('solution.part', return_value=5): assert f() == 5\n"
-        "assert f() == 1",
-    ),
-    "a global that changes": ("n = 0\ndef f():\n    global n\n    n += 1", "f()\nf()\nassert n == 2"),
-    "a coroutine": ("async def f(x): return x + 1", "import asyncio\nassert asyncio.run(f(2)) == 3"),
-    "a unittest case": (
-        "class Stack(list):\n    def top(self): return self[-1]",
-        "import unittest\nclass T(unittest.TestCase):\n    def test_top(self):\n        s = Stack()\n"
-        "        s.append(3)\n"
-        "        self.assertEqual(s, [3])\n        self.assertEqual(s.top(), 3)\n"
-        "        self.assertRaises(IndexError, Stack().top)",
-    ),
-    "an enumeration": (
-        "import enum\nclass C(enum.Enum):\n    R = 1\n    G = 2\ndef f(): return C.R",
-        "assert f() is C.R and f() != C.G and C.R.value == 1 and [c.name for c in C] == ['R', 'G']",
-    ),
-    "a name that the response imported": (
-        "from collections import Counter\ndef f(s): return Counter(s)",
-        "assert f('aa') == Counter(a=2)",
-    ),
-    "a list that the test reads from an object and changes": (
-        "class N:\n    def __init__(self): self.below = []; self.rows = [[0]]\n"
-        "    def add(self, x): self.below.append(x)",
-        "n = N()\nn.below.append(N())\nn.below[0].below.append(5)\nn.rows[0][0] = 7\nfirst = n.below\nn.add(3)\n"
-        "assert len(n.below) == 2 and n.below[0].below == [5] and n.rows == [[7]] and n.below is first",
-    ),
-    "a decorator": (
-        "def f(g):\n    return lambda *a: g(*a) + 1",
-        "@f\ndef twice(x): return 2 * x\nassert twice(3) == 7",
-    ),
-    "a built-in's name that is imported": ("def sum(a): return 99", "from solution import sum\nassert sum([1]) == 99"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_tests_reach_a_right_solution_in_each_of_the_usual_styles(style):
-    source, tests = STYLES[style]
-    result = run_sandboxed(source, tests, 20.0)
+    result = run_sandboxed(*STYLES[style], 20.0)
     assert result.passed, result.detail
 
 
 @pytest.mark.parametrize(
     "tests",
-    ["def test_f():\n    assert f(3) == 9", "class TestF:\n    def test_f(self): assert f(3) == 9",
+    ["from solution import f\ndef test_f():\n    assert f(3) == 9",
+     "class TestF:\n    def test_f(self): assert f(3) == 9",
      "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"],
 )  # fmt: skip
 def test_functions_that_pytest_would_collect_are_called(tests):
@@ -133,24 +194,16 @@ FORGERIES = {
     "an object that equals everything": (
         "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return hash(9)\n"
         "def f(x): return Any()", TESTS),
-    "one in a list": (
-        "class Any:\n    def __eq__(self, other): return True\ndef f(x): return [Any()]",
-        "assert f(3) == [9]",
-    ),
     "one in a set": (
         "class Any:\n    def __eq__(self, other): return True\n    def __hash__(self): return hash(9)\n"
-        "def f(x): return Any()",
-        "assert f(3) in {9}"),
+        "def f(x): return Any()", "assert f(3) in {9}"),
     "one that is less than everything": (
-        "class Any:\n    def __lt__(self, other): return True\ndef f(x): return Any()",
-        "assert f(3) < 10",
-    ),
+        "class Any:\n    def __lt__(self, other): return True\ndef f(x): return Any()", "assert f(3) < 10"),
     "one whose differences are 0": (
         "class Any:\n    def __sub__(self, other): return 0.0\ndef f(x): return Any()", "assert abs(f(3) - 9) < 1e-6"),
     "one whose differences are such objects": (
         "class Any:\n    def __sub__(self, other): return self\n    def __abs__(self): return 0.0\n"
-        "def f(x): return Any()",
-        "assert abs(f(3) - 9) < 1e-6"),
+        "def f(x): return Any()", "assert abs(f(3) - 9) < 1e-6"),
     "one that is no object of the response's": ("import unittest.mock\ndef f(x): return unittest.mock.ANY", TESTS),
     "built-in functions that say yes": (
         "import builtins\nall = builtins.all = lambda x: True\nabs = builtins.abs = lambda x: 0\ndef f(x): return 1",
@@ -159,8 +212,6 @@ FORGERIES = {
         "def f(x): raise StopIteration", "assert all(map(lambda x: f(x) == 9, [1, 2]))"),
     "the end of the process": ("import os\nos._exit(0)", TESTS),
     "the end of the process while it is asked": ("import os\ndef f(x): os._exit(0)", TESTS),
-    "an exit that asks for success": ("import sys\ndef f(x): sys.exit(0)", TESTS),
-    "what the test knows, by its name": ("def f(x): return expected", "expected = 9\nassert f(3) == expected"),
     "what the test knows, by its function": (
         "def f(g): return g.__globals__['expected']", "expected = 9\nassert f(lambda: 1) == expected"),
     "what the test knows, by its generator": (
@@ -171,9 +222,7 @@ FORGERIES = {
         "                if isinstance(one, str) and ''.join(['SEC', 'RET']) in one: return 9\n    return -1",
         "assert f(3) == 9  # SECRET" + "!" * 20),
     "the tester's memory": (
-        "import os\ndef f(x):\n    with open(f'/proc/{os.getppid()}/mem', 'rb') as memory: return 9",
-        TESTS,
-    ),
+        "import os\ndef f(x):\n    with open(f'/proc/{os.getppid()}/mem', 'rb') as memory: return 9", TESTS),
     "answers that nobody asked for": (
         "import os\nfor fd in range(3, 64):\n    try: os.write(fd, (b'%c' % 13 + bytes(7) + b'[\"got\",9,[]]') * 50)\n"
         "    except OSError: pass\n" + WRONG, TESTS),
@@ -200,9 +249,6 @@ FORGERIES = {
         TWO_FACED + "def f(x): return Number()", "r = f(3)\nassert r > 8.9 and r < 9.1"),
     "one that is converted twice": (
         TWO_FACED + "def f(x): return Number()", "r = f(3)\nassert 8.9 < float(r)\nassert float(r) < 9.1"),
-    "an object whose text is": (
-        "class Any:\n    n = 0\n    def __str__(self):\n        Any.n += 1\n        return 'z' if Any.n % 2 else 'a'\n"
-        "def f(x): return Any()", "r = f(3)\nassert str(r) > 'b' and str(r) < 'c'"),
     "an object whose items are": (
         "class Any:\n    n = 0\n    def __getitem__(self, i):\n        Any.n += 1\n"
         "        return 1e300 if Any.n % 2 else -1e300\ndef f(x): return Any()",
@@ -244,27 +290,28 @@ SHOWN = (
     "str(f(3) / 9) == '1.00'", "str((f(3) - 9) - f(0)) == '0'", "list(g(3) - {1}) == []", "str(g(3) - 'abc') == ''",
     "all(abs(x) < 1e-6 for x in g(3) - (1, 2, 3))",
 )  # fmt: skip
-LACKS = {"nothing": "", "user": "user", "Landlock and seccomp": "landlock,calls", "everything": ",".join(TOLD)}
+LACKS = [
+    pytest.param((), id="nothing"),
+    pytest.param(tuple(TOLD), id="everything"),
+    pytest.param(("user",), id="user", marks=pytest.mark.search),
+    pytest.param(("landlock", "calls"), id="Landlock and seccomp", marks=pytest.mark.search),
+]
 
 
 @pytest.fixture(scope="module", params=LACKS)
 def host(request):
     """A sandbox on a host that lacks something."""
-    sandbox = WarmSandbox(without=frozenset(filter(None, LACKS[request.param].split(","))))
-    sandbox.start()
-    yield sandbox
-    sandbox.close()
+    with closing(WarmSandbox(without=frozenset(request.param))) as sandbox:
+        yield sandbox
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_no_verdict_is_forged_whatever_the_host_lacks(host, forgery):
-    source, tests = FORGERIES[forgery]
-    assert host.run(RIGHT, TESTS, 20.0).passed
-    assert not host.run(source, tests, 20.0).passed
+    assert not host.run(*FORGERIES[forgery], 20.0).passed
     assert host.run(RIGHT, TESTS, 20.0).passed
 
 
-def test_an_object_that_was_shown_the_expected_value_does_not_say_that_it_is_right_by_any_operation(host):
+def test_an_object_that_was_shown_the_right_value_cannot_claim_it(host):
     for check in SHOWN:
         result = host.run(NEAR, f"import copy\nassert {check}", 20.0)
         assert (result.passed, "is not believed" in result.detail) == (False, True), (check, result.detail)
@@ -272,23 +319,16 @@ def test_an_object_that_was_shown_the_expected_value_does_not_say_that_it_is_rig
 
 RATIONAL = """
 from math import gcd
+def r(o): return o if isinstance(o, R) else R(o)
 class R:
-    def __init__(self, n, d=1):
-        g = gcd(n, d)
-        self.n, self.d = n // g, d // g
-    def __add__(self, o):
-        o = o if isinstance(o, R) else R(o)
-        return R(self.n * o.d + o.n * self.d, self.d * o.d)
+    def __init__(self, n, d=1): self.n, self.d = n // gcd(n, d), d // gcd(n, d)
+    def __add__(self, o): return R(self.n * r(o).d + r(o).n * self.d, self.d * r(o).d)
     __radd__ = __add__
     def __neg__(self): return R(-self.n, self.d)
     def __sub__(self, o): return self + -o
     def __rsub__(self, o): return -self + o
-    def __mul__(self, o):
-        o = o if isinstance(o, R) else R(o)
-        return R(self.n * o.n, self.d * o.d)
-    def __truediv__(self, o):
-        o = o if isinstance(o, R) else R(o)
-        return R(self.n * o.d, self.d * o.n)
+    def __mul__(self, o): return R(self.n * r(o).n, self.d * r(o).d)
+    def __truediv__(self, o): return R(self.n * r(o).d, self.d * r(o).n)
     def __eq__(self, o): return isinstance(o, R) and (self.n, self.d) == (o.n, o.d)
     def __hash__(self): return hash((self.n, self.d))
     def __str__(self): return f'{self.n}/{self.d}'
@@ -297,7 +337,7 @@ class R:
 """
 
 
-def test_a_class_of_numbers_keeps_its_arithmetic_with_data_and_loses_only_what_is_right_for_every_answer(host):
+def test_a_class_of_numbers_keeps_its_arithmetic_with_data(host):
     for check in (
         "str(R(1, 2) - 1) == '-1/2'", "(R(1, 2) - 1) == R(-1, 2)", "(3 - R(1, 2)).n == 5", "str(R(1, 2) + 1) == '3/2'",
         "tuple(R(1, 2) + 1) == (3, 2)", "(R(1, 2) * 3).d == 2", "str(R(1, 2) * 0) == '0/1'", "str(R(1) - 1) == '0/1'",
@@ -310,23 +350,7 @@ def test_a_class_of_numbers_keeps_its_arithmetic_with_data_and_loses_only_what_i
         assert "is not believed" in host.run(RATIONAL, f"assert {check}", 20.0).detail
 
 
-def test_an_object_that_changes_is_seen_as_it_is_after_each_change():
-    source = (
-        "class L(list):\n    def twice(self): self.extend(list(self))\n"
-        "class C:\n    def __init__(self): self.n = 0; self.rows = L([[1]])\n    def up(self): self.n += 1\n"
-        "rows = L([[0]])\n"
-    )
-    tests = (
-        "c = C()\nassert c.n == 0 and c.n == 0\nc.up()\nassert c.n == 1\nc.up()\nassert c.n == 2\n"
-        "l = L([1])\nassert l == [1] and len(l) == 1\nl.twice()\nassert l == [1, 1] and len(l) == 2 and l[1] == 1\n"
-        "inner = rows[0]\nassert rows == [[0]]\ninner.append(2)\nassert rows == [[0, 2]]\n"
-        "assert c.rows == [[1]]\nc.rows[0].append(3)\nassert c.rows == [[1, 3]]\nc.n = 7\nassert c.n == 7\n"
-    )
-    result = run_sandboxed(source, tests, 20.0)
-    assert result.passed, result.detail
-
-
-def test_a_star_import_gives_what_the_response_has_and_none_of_its_imports_that_tests_cannot_have():
+def test_a_star_import_gives_what_tests_can_have_of_the_response():
     source = (
         "import threading, math\nfrom math import sqrt\n__version__ = '1'\nlimit = 3\ndef f(x): return int(sqrt(x))"
     )
@@ -336,49 +360,42 @@ def test_a_star_import_gives_what_the_response_has_and_none_of_its_imports_that_
     assert run_sandboxed(explicit, "from solution import *\nassert f(9) == 3", 20.0).passed
 
 
-def test_a_test_that_swallows_every_exception_does_not_hide_that_the_response_is_gone():
+def test_a_test_that_swallows_exceptions_does_not_hide_a_lost_response():
     tests = "try:\n    f(3)\nexcept BaseException:\n    pass"
     result = run_sandboxed("import os\ndef f(x): os._exit(3)", tests, 20.0)
     assert (result.passed, result.detail) == (False, "ended with code 3 before the tests did")
 
 
-def test_tests_that_no_other_process_can_run_are_the_rows_fault_and_not_the_responses():
+@pytest.mark.parametrize("tests", ["class B(A): pass", "from solution import A as Base\nclass B(Base): pass"])
+def test_tests_that_no_other_process_can_run_are_the_rows_fault(tests):
     with pytest.raises(RowError, match="derive a class from one of the response's"):
-        run_sandboxed("class A: pass", "class B(A): pass", 20.0)
-    with pytest.raises(RowError, match="derive a class from one of the response's"):
-        run_sandboxed("class A: pass", "from solution import A as Base\nclass B(Base): pass", 20.0)
+        run_sandboxed("class A: pass", tests, 20.0)
 
 
-def test_a_response_cannot_have_a_row_called_untestable_that_other_responses_pass():
+def test_a_response_cannot_have_a_row_called_untestable():
     tests = "class T(TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"
     assert run_sandboxed("from unittest import TestCase\n" + RIGHT, tests, 20.0).passed
     result = run_sandboxed("class TestCase: pass\n" + WRONG, tests, 20.0)
     assert (result.passed, "derive a class" in result.detail) == (False, True)
 
 
-def test_what_a_host_lacks_is_told_with_its_reason_and_by_the_worker_that_starts():
-    sandbox = WarmSandbox(without=frozenset({"calls", "network"}))
-    try:
+def test_what_a_host_lacks_is_told_with_its_reason():
+    with closing(WarmSandbox(without=frozenset({"calls", "network"}))) as sandbox:
         sandbox.start()
         assert [note for note in sandbox.notes if "left out" in note] == [
             "sandbox: the network is not isolated (left out)", "sandbox: system calls are not filtered (left out)",
         ]  # fmt: skip
-    finally:
-        sandbox.close()
     facts = RewardWorker(ScorerConfig("code", None, 5.0)).ready()
     assert (facts.problem, facts.failure) == (None, None)
     assert all(note.startswith("sandbox: ") for note in facts.notes)
 
 
-def test_a_starter_that_is_killed_is_replaced_and_costs_no_response_its_reward():
-    sandbox = WarmSandbox()
-    try:
+def test_a_killed_starter_costs_no_response_its_reward():
+    with closing(WarmSandbox()) as sandbox:
         assert sandbox.run(RIGHT, TESTS, 20.0).passed
         os.kill(sandbox._process.pid, 9)
         sandbox._process.wait()
         assert sandbox.run(RIGHT, TESTS, 20.0).passed
-    finally:
-        sandbox.close()
 
 
 def test_a_sandbox_that_ends_leaves_no_folder_and_no_descriptor(tmp_path, monkeypatch):

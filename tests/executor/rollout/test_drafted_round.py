@@ -1,8 +1,9 @@
-"""The drafts of one round: what engines are given, and what is remembered, with engines that only note their calls."""
+"""The drafts of rounds: what engines are given and decode ahead, and what is remembered; engines note their calls."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from rlplan.executor.drafts.history_store import HISTORY, HistoryStore
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.rollout.drafts.drafted_round import DraftedRound
-from rlplan.executor.rollout.drafts.run_drafts import RunDrafts
+from rlplan.executor.rollout.drafts.run_drafts import UPCOMING, RunDrafts
+from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_samples import RolloutSample
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
@@ -25,10 +27,8 @@ DRAFTS = RoundDrafts(source="history", tokens=4, up_to_sequences=8)
 class Engine:
     """Notes its calls, in order; `texts` are of requests that were aborted on it."""
 
-    def __init__(self, name="e0", texts=None, dies=False):
-        self.name, self.lives, self.alive = name, 1, True
-        self.texts, self.dies = texts or {}, dies
-        self.calls = []
+    def __init__(self, name="e0", texts=None):
+        self.name, self.lives, self.alive, self.texts, self.dies, self.calls = name, 1, True, texts or {}, False, []
 
     async def begin_drafts(self, tokens, up_to_sequences):
         self.calls.append(("begin", tokens, up_to_sequences))
@@ -59,6 +59,10 @@ def store_with(*prompts):
     return store
 
 
+def texts_of(store, prompt, epoch):
+    return [text.tolist() for text in store.of(prompt, epoch).responses]
+
+
 def prepared(drafted, *steps):
     """Prepare engines with requests, in order, and carry out all calls; returns the errors."""
     failed = []
@@ -76,36 +80,32 @@ def prepared(drafted, *steps):
     return failed
 
 
-def test_an_engine_is_told_of_the_round_first_and_of_each_known_prompt_once():
+def test_an_engine_hears_of_the_round_then_each_known_prompt():
     engine = Engine()
     drafted = DraftedRound(DRAFTS, store_with("p", "q"), lambda _: 1, 5)
     prepared(drafted, (engine, requests("p", "new")), (engine, requests("p", "q")), (engine, requests("q")))
-    assert engine.calls == [("begin", 4, 8), ("remember", ["p"]), ("remember", ["q"])]
-
-
-def test_an_engine_that_came_back_in_mid_round_is_told_again():
-    engine = Engine()
-
-    def replaced():
-        engine.lives += 1
-
-    drafted = DraftedRound(DRAFTS, store_with("p"), lambda _: 1, 5)
-    prepared(drafted, (engine, requests("p")), (replaced, None), (engine, requests("p")))
-    assert engine.calls == [("begin", 4, 8), ("remember", ["p"])] * 2
+    told = [("begin", 4, 8), ("remember", ["p"]), ("remember", ["q"])]
+    assert engine.calls == told
+    prepared(drafted, (lambda: setattr(engine, "lives", 2), None), (engine, requests("p")))
+    assert engine.calls[3:] == told[:2], "again once it came back in mid-round"
 
 
 @pytest.mark.parametrize(("store", "settings"), [(HistoryStore(), (1, 0)), (None, (0, 0))])
-def test_engines_draft_nothing_in_a_round_without_drafts_and_note_what_they_write_if_it_is_remembered(store, settings):
+def test_engines_draft_nothing_in_a_round_without_drafts(store, settings):
     engine = Engine()
-    prepared(DraftedRound(None, store, lambda _: 0, 0), (engine, requests("p")))
-    assert engine.calls == [("begin", *settings)]
+    drafted = DraftedRound(None, store, lambda _: 0, 1)
+    prepared(drafted, (engine, requests("p")))
+    assert engine.calls == [("begin", *settings)], "they note what they write if it is remembered"
+    assert end(drafted, [engine], [("p.0", sample("p", [1], 0.0, 1.0))]) is None
+    assert store is None or len(store) == 1
+    assert drafted.samples_ahead({}, "tag", 10, 1.0) is None
 
 
 def end(drafted, engines, samples):
     return asyncio.run(drafted.end(engines, samples))
 
 
-def test_finished_responses_are_remembered_with_their_rewards_and_unfinished_ones_as_far_as_the_engine_knows():
+def test_responses_are_remembered_with_rewards_or_as_far_as_an_engine_knows():
     engine, store = Engine(texts={"p.1": [7, 8]}), HistoryStore()
     drafted = DraftedRound(DRAFTS, store, lambda _: 2, 5)
     prepared(drafted, (engine, requests("p")))
@@ -113,37 +113,49 @@ def test_finished_responses_are_remembered_with_their_rewards_and_unfinished_one
         ("p.0", sample("p", [1, 2, 3], 1.0, 4.0)), ("p.1", sample("p", [])), ("p.2", sample("p", [9], 0.0, 2.0)),
         ("q.0+", sample("q", [5, 6])),
     ])  # fmt: skip
-    assert engine.calls[-1] == ("take", ["p.1", "q.0+"]) and report is not None and report.steps == 3
-    known = store.of("p", 2)
-    assert known is not None and [text.tolist() for text in known.responses] == [[1, 2, 3], [7, 8], [9]]
-    assert known.weights == [2.0, 1.0, 1.0]
-    # What a sample had when it moved, though the engine that it moved to tells nothing of it.
-    assert [text.tolist() for text in store.of("q", 2).responses] == [[5, 6]]
+    assert engine.calls[-1] == ("take", ["p.1", "q.0+"]) and report.steps == 3
+    assert texts_of(store, "p", 2) == [[1, 2, 3], [7, 8], [9]] and store.of("p", 2).weights == [2.0, 1.0, 1.0]
+    assert texts_of(store, "q", 2) == [[5, 6]], "what it had when it moved to an engine that tells nothing of it"
+    fields = drafted.fields(DraftReport(2, 9, [5, 1], [4, 0], {"own": 4}, {3: BatchSteps(0.01, 0.02, 1.5, 10)}, 100))
+    assert (fields["epoch"], fields["steps"], fields["sequence_steps"], fields["ahead"]) == (3, 2, 9, [0, 0])
+    assert (fields["drafted_at"], fields["accepted_at"], fields["by_source"]) == ([5, 1], [4, 0], {"own": 4})
+    assert fields["batches"]["3"]["plain_s"] == 0.01 and fields["batches"]["3"]["drafted_s"] == 0.02
+    assert (fields["index_bytes"], fields["history_bytes"]) == (100, store.nbytes)
 
 
-def test_an_engine_that_is_gone_or_was_replaced_tells_nothing_and_costs_nothing_else():
-    gone, replaced, dies, sound = (Engine(name) for name in "abcd")
-    dies.dies = True
-    sound.texts = {"p.0": [3]}
+def test_an_engine_that_is_gone_or_was_replaced_tells_nothing():
+    gone, replaced, dies, sound = engines = [Engine(name) for name in "abcd"]
+    dies.dies, sound.texts = True, {"p.0": [3]}
     store = HistoryStore()
     drafted = DraftedRound(DRAFTS, store, lambda _: 0, 1)
-    assert prepared(drafted, *((engine, requests("p")) for engine in (gone, replaced, dies, sound))) == []
+    assert prepared(drafted, *((engine, requests("p")) for engine in engines)) == []
     gone.alive, replaced.lives = False, 2
-    report = end(drafted, [gone, replaced, dies, sound], [("p.0", sample("p", []))])
-    assert [engine.calls[-1][0] for engine in (gone, replaced, dies, sound)] == ["begin", "begin", "take", "take"]
-    assert report is not None and report.steps == 3
-    assert [text.tolist() for text in store.of("p", 0).responses] == [[3]]
+    report = end(drafted, engines, [("p.0", sample("p", []))])
+    assert [engine.calls[-1][0] for engine in engines] == ["begin", "begin", "take", "take"]
+    assert report.steps == 3 and texts_of(store, "p", 0) == [[3]]
 
 
-def test_a_round_without_drafts_is_remembered_and_reports_none():
-    engine, store = Engine(), HistoryStore()
-    drafted = DraftedRound(None, store, lambda _: 0, 1)
-    prepared(drafted, (engine, requests("p")))
-    assert end(drafted, [engine], [("p.0", sample("p", [1], 0.0, 1.0))]) is None and len(store) == 1
-    assert end(DraftedRound(None, None, lambda _: 0, 1), [engine], []) is None
+def test_prompts_of_rounds_to_come_are_decoded_ahead_in_the_tail():
+    drafts = DRAFTS.model_copy(update={"run_ahead": 2})
+    engine, store = Engine(texts={"t/ahead.0": [4, 5]}), store_with("known")
+    drafted = DraftedRound(drafts, store, lambda _: 0, 3, [("known", 1), ("b", 1), ("c", 2), ("d", 2)])
+    prompts = {name: PromptText(name, "text", (7, 8), None) for name in "bcd"}
+    ahead = drafted.samples_ahead(prompts, "t", 50, 0.7)
+    assert ahead.fill({0: 2, 1: 5}, 0) == [], "not before a sample of the round has finished"
+    asked = [Request(f"t/ahead.{n}", (7, 8), 50, temperature=0.7, prompt_id=prompt) for n, prompt in enumerate("bcd")]
+    assert ahead.fill({0: 1, 1: 0}, 1) == [(0, asked[0]), (1, asked[1]), (1, asked[2])], "each up to two"
+    ahead.heard("t/ahead.1")
+    ahead.heard("another")
+    assert ahead.fill({0: 1, 1: 0}, 1) == [] and ahead.prompt_of == {f"t/ahead.{n}": p for n, p in enumerate("bcd")}
+    ahead.lose(1)
+    assert ahead.stop() == {0: ["t/ahead.0"]} and ahead.stop() == {}
+    prepared(drafted, (engine, requests("known")))
+    end(drafted, [engine], [("r.0", sample("known", [1], 0.0, 1.0))])
+    assert engine.calls[-1] == ("take", ["t/ahead.0", "t/ahead.1", "t/ahead.2"])
+    assert texts_of(store, "b", 1) == [[4, 5]] and drafted.fields(DraftReport())["ahead"] == [3, 2]
 
 
-def test_the_report_of_several_engines_has_sums_of_counts_and_the_means_of_the_engine_with_more_steps():
+def test_a_report_of_engines_has_sums_and_weighted_means():
     one = DraftReport(2, 9, [5, 1], [4, 0], {"own": 4}, {3: BatchSteps(0.01, 0.02, 1.5, 10, 0.4)}, 100)
     batches = {3: BatchSteps(0.03, 0.0, 0.0, 0, 0.0), 7: BatchSteps(0.05, 0.06, 2.0, 4, -0.1)}
     other = DraftReport(3, 1, [1, 1, 1], [1, 1, 0], {"own": 1, "earlier": 1}, batches, 50)
@@ -152,30 +164,17 @@ def test_the_report_of_several_engines_has_sums_of_counts_and_the_means_of_the_e
     assert (both.steps, both.sequence_steps, both.index_bytes) == (5, 10, 150)
     assert (both.drafted_at, both.accepted_at, both.by_source) == ([6, 2, 1], [5, 1, 0], {"own": 5, "earlier": 1})
     assert both.batches[3] == BatchSteps(0.01, 0.02, 1.5, 10, 0.4) and both.batches[7] == other.batches[7]
-
-
-def test_the_history_of_a_prompt_passes_to_a_rank_as_plain_data():
     history = PromptHistory("p", [np.array([1, 2], np.int32), np.array([], np.int32)], [1.0, 0.5], 1)
     again = PromptHistory.unpacked(history.packed())
     assert [text.tolist() for text in again.responses] == [[1, 2], []] and again[2:] == history[2:]
 
 
-class Fleet:
-    draft_tokens = 4
+def run_drafts(planned=DRAFTS, draft_tokens=4):
+    schedule = SimpleNamespace(round_number=3, epoch_of=lambda prompt: 0, upcoming=lambda count: [("z", count)])
+    return RunDrafts([planned], SimpleNamespace(draft_tokens=draft_tokens), schedule)
 
 
-class Schedule:
-    round_number = 3
-
-    def epoch_of(self, prompt):
-        return 0
-
-
-def run_drafts(planned=DRAFTS):
-    return RunDrafts([planned], Fleet(), Schedule())
-
-
-def test_a_checkpoint_holds_what_the_run_remembers_and_damage_is_told_and_costs_nothing_else(tmp_path):
+def test_a_checkpoint_holds_what_the_run_remembers_and_damage_is_told(tmp_path):
     drafts = run_drafts()
     drafts.store = store_with("p", "q")
     for name, data in drafts.files().items():
@@ -186,14 +185,14 @@ def test_a_checkpoint_holds_what_the_run_remembers_and_damage_is_told_and_costs_
     assert other.load(tmp_path, ["p"]) == "it is damaged (ValueError)" and len(other.store) == 0
     (tmp_path / HISTORY).unlink()
     assert other.load(tmp_path, ["p"]) == "No such file or directory"
+    without = run_drafts(None)
+    assert without.files() == {} and without.load(tmp_path, ["p"]) is None
+    assert run_drafts(None, 0).next_round(None) is None, "its engines draft in no run"
+    drafted = drafts.next_round(DRAFTS)
+    assert (drafted._epoch_of("z"), drafted._epoch_of("p"), drafted._number) == (UPCOMING, 0, 3)
 
 
-def test_a_run_none_of_whose_rounds_drafts_writes_and_reads_no_history(tmp_path):
-    drafts = run_drafts(None)
-    assert drafts.files() == {} and drafts.load(tmp_path, ["p"]) is None
-
-
-def test_a_run_begins_with_what_another_of_the_same_data_remembers_and_not_of_other_data(tmp_path):
+def test_a_run_begins_with_what_another_of_the_same_data_remembers(tmp_path):
     drafts = run_drafts()
     (tmp_path / HISTORY).write_bytes(store_with("p", "q").packed())
     drafts.inherit(tmp_path, ["p", "new"])
@@ -202,3 +201,4 @@ def test_a_run_begins_with_what_another_of_the_same_data_remembers_and_not_of_ot
         run_drafts().inherit(tmp_path, ["new"])
     with pytest.raises(InputError, match="cannot be read: No such file"):
         run_drafts().inherit(tmp_path / "nowhere", ["p"])
+    run_drafts(None).inherit(tmp_path, ["p"])

@@ -1,209 +1,291 @@
-"""A round whose job gives units of its group away in mid-round, or gets them: permits are real, engines are fakes."""
+"""A round whose job gives units of its group away in mid-round, gets them, or is paused for a more urgent job."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.executor.rollout.changes.round_units import EngineUnits, round_units
-from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.permits.permit_events import Seat
-from rlplan.traces.trace import read_trace
 
-from .test_engine_tail import GROUP, LONGEST, PROMPTS, ROUND, Rewards, Stage, check, until
-
-SEATS = [Seat(job, ((0, 1), (2,)), (10.0, 1.0), keep=1) for job in "ab"]
-
-
-class Turns:
-    """A job's side of the group, as MemberPermits has it, in this process."""
-
-    def __init__(self, live, job):
-        self.live, self.job = live, job
-        self.arrival, self.turn = live.ready(job, job), 0
-
-    async def holding(self, since_s=-1.0):
-        while (held := self.live.holding(self.job, self.arrival, self.turn)) is not None and held.since_s <= since_s:
-            await asyncio.sleep(0.005)
-        return held
-
-    async def tail(self):
-        self.live.tail(self.job, self.arrival, self.turn)
-
-    async def cleared(self, since_s):
-        self.live.cleared(self.job, self.arrival, self.turn, since_s)
-
-    def given(self):
-        return self.live.given(self.job, self.arrival, self.turn)
-
-    def end(self):
-        self.live.done(self.job, self.arrival, self.turn)
-        self.turn += 1
+from ..engines.engine_fakes import until
+from ..stage import staged
+from .round_stage import SAMPLES, Shared, Turns, check, left
 
 
-class Shared(Stage):
-    """Two engines on two units of a group, which job b wants as well; `a` has the first turn."""
+@staged(Shared)
+async def test_the_next_job_begins_on_units_the_tail_left(stage):
+    one, other = stage.short
 
-    pauses, stall_s = False, 20.0
+    async def during(task):
+        assert not stage.b.given()
+        await until(stage.b.given)
+        assert not task.done() and stage.live.held["b"].units == (1,)
+        assert not stage.actor(other).running, "nothing of the job decodes on what it gave away"
 
-    def __init__(self, tmp_path, bounded, prepare=lambda actor: None):
-        super().__init__(tmp_path, bounded, prepare)
-        self.journal, self.rewards = tmp_path / "turns.jsonl", Rewards()
-        self.begin_group()
+    result = await stage.round(permits=stage.a, during=during)
+    check(result)
+    moved = [name for name in stage.submitted(one) if name.endswith(".1")]
+    assert moved and not [name for name in stage.submitted(other) if name.endswith(".1")]
+    assert stage.words() == ["tail", "cleared"]
+    (told,) = stage.run.told("units")
+    assert told["fits"] and told["moved"] == len(moved) and told["began"] == [one.name, other.name]
+    ((at_s, decoding),) = told["changes"]
+    assert decoding == [one.name] and told["tail_s"] == 0.04, "when two of eight samples had ended"
+    assert told["tail_s"] <= at_s < told["tail_s"] + 0.01 and told["paused_s"] == 0.0 and told["step"] == 1
+
+
+@staged(Shared, bounded=False)
+async def test_a_round_gets_units_when_anothers_tail_has_ended(stage):
+    one, other = stage.short
+    stage.live.tail("a", stage.a.arrival, 0)
+    stage.live.cleared("a", stage.a.arrival, 0, stage.live.now_s())
+
+    async def during(task):
+        await until(lambda: len(stage.submitted(other)) == SAMPLES)
+        assert stage.given == [] and one.version == "", "no weights go to where another job decodes"
+        stage.a.end()
+        await until(lambda: stage.submitted(one))
+
+    check(await stage.round("w", during, permits=stage.b, at_finished=1.0), "w")
+    assert stage.given == [[one.name]]
+    assert all(name.endswith(".1") for name in stage.submitted(one)), "they come from the other engine"
+    assert len(stage.submitted(one)) == SAMPLES // 2, "its fair share"
+    (told,) = stage.run.told("units")
+    assert told["began"] == [other.name] and [names for _, names in told["changes"]] == [[one.name, other.name]]
+
+
+@staged(Shared, prepare=lambda actor: setattr(actor, "capacity", 1))  # token: not for a single sample, however late
+async def test_a_tail_that_does_not_fit_into_units_kept_is_not_said(stage):
+    check(await stage.round(permits=stage.a))
+    assert stage.words() == []
+    (told,) = stage.run.told("units")
+    assert (told["fits"], told["tail_s"], told["changes"], told["moved"]) == (False, None, [], 0)
+
+
+async def hangs(request_ids):
+    await asyncio.sleep(1000)
+
+
+@staged(Shared, prepare=lambda actor: setattr(actor, "_release", hangs))
+async def test_a_round_that_is_left_says_that_what_was_taken_is_clear(stage):
+    async def during(task):
+        await until(lambda: "b" in stage.live.held)
+        assert not stage.b.given()
+        await left(task)
+        raise RunFailed("left")
+
+    with pytest.raises(RunFailed, match="left"):
+        await stage.round(permits=stage.a, during=during)
+    assert stage.words() == ["tail", "cleared"] and stage.b.given()
+
+
+@pytest.mark.parametrize("word", ["tail", "holding"])
+@staged(Shared)
+async def test_an_actor_that_is_gone_ends_the_round_with_the_reason(stage, word):
+    asked = getattr(stage.a, word)
+
+    async def gone(*since_s):
+        if since_s == (-1.0,):  # the round has not begun
+            return await asked(*since_s)
+        raise RunFailed("the actor that gives permits is gone")
+
+    setattr(stage.a, word, gone)
+    with pytest.raises(RunFailed, match="the actor that gives permits is gone"):
+        await stage.round(permits=stage.a)
+
+
+@staged(Shared)
+async def test_a_round_that_has_all_its_units_says_nothing(stage):
+    check(await stage.round(permits=stage.a, at_finished=None))
+    assert stage.words() == [] and stage.run.told("units") == []
+
+
+PATIENT = Seat("a", ((0, 1), (2,)), (100.0, 1.0), pace_s=1000.0, resume_s=(1.0, None))
+URGENT = Seat("b", ((0,), (3,)), (5.0, 1.0), pace_s=7.0)
+
+
+class Urgent(Shared):
+    """Job b, which is in a hurry, wants one of the units once it has come: `a` is paused then."""
+
+    pauses, patient = True, PATIENT
 
     def begin_group(self):
-        self.live = LivePermits("g1", "first_come", SEATS, self.journal)
-        self.a = Turns(self.live, "a")
+        self.group("multi_rate", [self.patient])
+        self.live.take_seat(URGENT)
+
+    def come(self):
+        """Job b comes."""
         self.b = Turns(self.live, "b")
+        assert self.live.held["a"].units == ()
 
-    async def units(self, permits, at_finished=0.25):
-        one, other = (engine.name for engine in self.first)
-        pauses = permits.job == "a" and self.pauses
-        where = EngineUnits({one: frozenset({0}), other: frozenset({1})}, 1, at_finished, pauses)
-        return await round_units(self.run, permits, where, self.first, self.turns, self.give_all)
+    def states(self):
+        return [self.state(engine) for engine in self.short]
 
-    async def decode(self, permits, version="v", during=None, at_finished=0.25):
-        """A round of a job in its turn."""
-        units = await self.units(permits, at_finished)
-        await self.turns.to_sending(self.run, units.here)
-        for engine in units.here:
-            await self.give(engine, version)
-        await self.turns.to_decoding(self.run, units.here)
-        units.samples = len(PROMPTS) * GROUP
-        machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, max_tokens=LONGEST)
-        runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0, stall_s=self.stall_s)
-        task = asyncio.create_task(runner.run(machine, ROUND, version, self.give, version, max_num_seqs=8, units=units))
-        try:
-            if during is not None:
-                await during(task)
-            result = await asyncio.wait_for(task, 20)
-            units.tell(self.run, result.samples.values())
-            return result
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, RunFailed):
-                await task
-
-    def words(self):
-        return [event["event"] for event in read_trace(self.journal) if event["event"] in ("tail", "cleared")]
+    async def paused(self, during=None):
+        """A round of a that is never told to have a tail."""
+        return await self.round(permits=self.a, during=during, at_finished=None)
 
 
-def share(body, tmp_path, kind=Shared, bounded=False, **options):
-    async def scene():
-        stage = kind(tmp_path, bounded, **options)
-        try:
-            await stage.turns.start()
-            await body(stage)
-        finally:
-            await stage.fleet.close()
-            stage.live.close()
-
-    asyncio.run(asyncio.wait_for(scene(), 40))
+both = pytest.mark.parametrize("bounded", [False, True])
 
 
-def test_the_rest_of_a_round_moves_together_and_the_next_job_begins_on_what_is_free(tmp_path):
-    async def body(stage):
-        one, other = stage.first
+@both
+@staged(Urgent)
+async def test_a_paused_round_leaves_its_engines_and_goes_on_with_its_tokens(stage, bounded):
+    one, other = stage.short
 
-        async def during(task):
-            assert not stage.b.given()
+    async def during(task):
+        await asyncio.sleep(0.1)
+        stage.come()
+        assert not stage.b.given()
+        await until(stage.b.given)
+        assert not any(stage.actor(engine).running for engine in stage.short), "nothing of a decodes"
+        assert stage.states() == ["asleep", "asleep"]
+        stood = len(stage.log)
+        await asyncio.sleep(30)  # longer than a round may be silent
+        assert len(stage.log) == stood and not task.done(), "nothing of a is done in its pause"
+        stage.b.end()
+
+    result = await stage.paused(during)
+    check(result)
+    assert stage.given == [[one.name, other.name]] and stage.words() == ["cleared"]
+    moved = [sample for sample in result.samples.values() if sample.moves]
+    again = [name for engine in stage.short for name in stage.submitted(engine) if name.endswith(".1")]
+    assert len(moved) == len(again) == 4, "each goes on once, and none is drawn anew"
+    (told,) = stage.run.told("units")
+    assert [names for _, names in told["changes"]] == [[], [one.name, other.name]]
+    assert 30 <= told["paused_s"] < 30.1 and told["moved"] == 4
+    assert max(sample.finished_s for sample in moved) == result.rollout_s < 0.6
+    assert stage.live.held["a"].ran_s(stage.live.now_s()) < 1.0
+
+
+@staged(Urgent)
+async def test_a_round_that_is_paused_again_and_again_loses_no_sample(stage):
+    async def during(task):
+        for number in range(3):
+            await until(lambda: any(stage.actor(engine).running for engine in stage.short))
+            if number:
+                stage.b.end()  # its training; it wants the unit again
+            else:
+                stage.come()
             await until(stage.b.given)
-            assert not task.done() and stage.live.held["b"].units == (1,)
-            assert not stage.actor(other).running, "nothing of the job decodes on what it gave away"
+            stage.b.end()
 
-        check(await stage.decode(stage.a, during=during))
-        moved = [name for name in stage.submitted(one) if name.endswith(".1")]
-        assert moved and not [name for name in stage.submitted(other) if name.endswith(".1")]
-        assert stage.words() == ["tail", "cleared"]
-        (told,) = stage.run.told("units")
-        assert told["fits"] and told["moved"] == len(moved) and told["began"] == [one.name, other.name]
-        (change,) = told["changes"]
-        assert change[1] == [one.name] and 0 < told["tail_s"] <= change[0]
-
-    share(body, tmp_path)
+    check(await stage.paused(during))
+    (told,) = stage.run.told("units")
+    assert [bool(names) for _, names in told["changes"]] == [False, True] * 3 and len(stage.given) == 3
 
 
-def test_a_round_that_begins_without_what_a_tail_keeps_gets_it_when_the_tail_has_ended(tmp_path):
-    async def body(stage):
-        one, other = stage.first
-        stage.live.tail("a", stage.a.arrival, 0)
-        stage.live.cleared("a", stage.a.arrival, 0, stage.live.now_s())
+@staged(Urgent)
+async def test_a_round_that_is_paused_while_its_engines_come_back_goes_on(stage):
+    async def during(task):
+        await until(lambda: stage.submitted(stage.short[0]))
+        stage.come()
+        await until(stage.b.given)
+        gate = stage.actor(stage.short[0]).gate = asyncio.Event()
+        stage.b.end()
+        await until(lambda: stage.given)
+        stage.b.end()  # its training
+        assert stage.live.held["a"].units == ()
+        await asyncio.sleep(1)
+        assert not stage.b.given(), "weights are on their way to what b is to have"
+        gate.set()
+        await until(stage.b.given)
+        assert stage.states() == ["asleep", "asleep"] and not task.done()
+        stage.b.end()
 
-        async def during(task):
-            await until(lambda: len(stage.submitted(other)) == len(PROMPTS) * GROUP)
-            assert stage.given == [] and one.version == "", "no weights go to where another job decodes"
-            stage.a.end()
-            await until(lambda: stage.submitted(one))
-
-        check(await stage.decode(stage.b, "w", during, at_finished=1.0), "w")
-        assert stage.given == [[one.name]]
-        assert all(name.endswith(".1") for name in stage.submitted(one)), "they come from the other engine"
-        assert 2 <= len(stage.submitted(one)) <= len(PROMPTS) * GROUP // 2
-        (told,) = stage.run.told("units")
-        assert told["began"] == [other.name] and [names for _, names in told["changes"]] == [[one.name, other.name]]
-
-    share(body, tmp_path)
-
-
-def test_a_tail_that_does_not_fit_into_what_would_be_kept_is_not_said(tmp_path):
-    def prepare(actor):
-        actor.capacity = 1  # token: not for a single sample, however late it is looked at
-
-    async def body(stage):
-        check(await stage.decode(stage.a, at_finished=0.25))
-        assert stage.words() == []
-        (told,) = stage.run.told("units")
-        assert (told["fits"], told["tail_s"], told["changes"], told["moved"]) == (False, None, [], 0)
-
-    share(body, tmp_path, prepare=prepare)
+    check(await stage.paused(during))
+    assert len(stage.given) == 2 and stage.words() == ["cleared", "cleared"]
 
 
-def test_a_round_that_is_left_says_that_what_was_taken_is_clear(tmp_path):
-    def prepare(actor):
-        async def hangs(request_ids):
-            await asyncio.sleep(60)
+@staged(Urgent)
+async def test_a_round_whose_last_rewards_come_in_its_pause_ends_there(stage):
+    stage.rewards.held = True
 
-        actor._release = hangs
+    async def during(task):
+        await until(lambda: len(stage.rewards.pending) == SAMPLES)
+        stage.come()
+        await until(stage.b.given)
+        stage.rewards.give()
+        await asyncio.wait_for(asyncio.shield(task), 5)
+        stage.a.end()
+        assert stage.a.given() and stage.live.held["a"].phase == "train", "it trains while b decodes"
 
-    async def body(stage):
-        async def during(task):
-            await until(lambda: "b" in stage.live.held)
-            assert not stage.b.given()
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            raise RunFailed("left")
-
-        with pytest.raises(RunFailed, match="left"):
-            await stage.decode(stage.a, during=during)
-        assert stage.words() == ["tail", "cleared"] and stage.b.given()
-
-    share(body, tmp_path, prepare=prepare)
+    check(await stage.paused(during))
 
 
-def test_an_actor_that_is_gone_ends_the_round_with_the_reason(tmp_path):
-    async def body(stage):
-        async def gone():
-            raise RunFailed("the actor that gives permits is gone")
+@both
+@staged(Urgent)
+async def test_an_engine_that_dies_as_its_round_is_paused_costs_no_sample(stage, bounded):
+    async def during(task):
+        await until(lambda: stage.submitted(stage.short[0]))
+        stage.come()
+        await until(lambda: any(entry[1] == "release" for entry in stage.log))
+        stage.short[0].fail("the test ends it")
+        await until(stage.b.given)
+        assert not task.done()
+        if bounded:  # else a replacement waits for nobody
+            assert "awake" not in stage.states()
+        stage.b.end()
 
-        stage.a.tail = gone
-        with pytest.raises(RunFailed, match="the actor that gives permits is gone"):
-            await stage.decode(stage.a)
-
-    share(body, tmp_path)
+    check(await stage.paused(during))
 
 
-def test_a_round_that_has_all_its_units_says_nothing(tmp_path):
-    async def body(stage):
-        check(await stage.decode(stage.a, at_finished=None))
-        assert stage.words() == [] and stage.run.told("units") == []
+@staged(Urgent)
+async def test_a_round_that_is_left_in_its_pause_leaves_nothing(stage):
+    async def during(task):
+        await until(lambda: stage.submitted(stage.short[0]))
+        stage.come()
+        await until(stage.b.given)
+        await left(task)
+        raise RunFailed("left")
 
-    share(body, tmp_path)
+    with pytest.raises(RunFailed, match="left"):
+        await stage.paused(during)
+    assert stage.b.given() and stage.states() == ["asleep", "asleep"]
+
+
+@staged(Urgent)
+async def test_a_rollout_that_is_paused_before_its_round_says_it_is_clear(stage):
+    stage.come()
+    assert not stage.b.given()
+    waiting = asyncio.create_task(stage.units(stage.a, None))
+    await until(stage.b.given)
+    assert not waiting.done()
+    stage.b.end()
+    units = await asyncio.wait_for(waiting, 60)
+    assert units.here == stage.short
+    stage.a.end()
+    with pytest.raises(RunFailed, match="has taken the turn of this rollout away"):
+        stage.a.turn -= 1
+        await stage.units(stage.a, None)
+
+
+class WithTail(Urgent):
+    patient = replace(PATIENT, keep=1)
+
+
+@staged(WithTail)
+async def test_a_tail_that_a_pause_met_is_said_again_afterwards(stage):
+    said, heard = [], stage.a.tail
+
+    async def tail():
+        said.append(stage.live.now_s())
+        if len(said) == 1:
+            stage.come()
+        await heard()
+
+    async def during(task):
+        await until(lambda: said and stage.b.given())
+        assert "tail" not in stage.words(), "who is paused has no tail"
+        stage.b.end()
+
+    stage.a.tail = tail
+    check(await stage.round(permits=stage.a, during=during))
+    assert len(said) == 2 and stage.words() == ["cleared", "tail"]

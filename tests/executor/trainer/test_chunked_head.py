@@ -1,7 +1,5 @@
 """Log-probabilities at the head, against torch's own over all rows at once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -14,20 +12,18 @@ VOCABULARY, WIDTH = 13, 8
 class Policy(torch.nn.Module):
     """What a head needs of a model."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.head = torch.nn.Linear(WIDTH, VOCABULARY)
 
-    def get_output_embeddings(self) -> torch.nn.Linear:
+    def get_output_embeddings(self):
         return self.head
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 14], ids=lambda count: f"{count} rows")
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_chunks_and_blocks_of_rows_give_what_all_rows_at_once_give(
-    monkeypatch: pytest.MonkeyPatch, count: int, temperature: float
-) -> None:
+def test_chunks_and_blocks_of_rows_give_what_all_rows_at_once_give(monkeypatch, count, temperature):
     monkeypatch.setitem(chunked_head.BLOCK_ELEMENTS, "cpu", 2 * VOCABULARY)  # two rows
     plain, chunked = Policy(), Policy()
     head = ChunkedHead(chunked, temperature, rows=5)
@@ -48,17 +44,17 @@ def test_chunks_and_blocks_of_rows_give_what_all_rows_at_once_give(
     torch.testing.assert_close(chunked.head.weight.grad, plain.head.weight.grad)
 
 
-def test_rows_of_the_smaller_chunk_alone_are_computed_again() -> None:
+def test_rows_of_the_smaller_chunk_alone_are_computed_again():
     policy, computed = Policy(), []
     forward = policy.head.forward
-    policy.head.forward = lambda rows: computed.append(rows.shape[1]) or forward(rows)  # type: ignore[method-assign]
+    policy.head.forward = lambda rows: computed.append(rows.shape[1]) or forward(rows)
     head = ChunkedHead(policy, 1.0, rows=5)
     head.expect(torch.zeros(6, dtype=torch.long))
     policy.head(torch.randn(1, 6, WIDTH, requires_grad=True))[0, :, 0].sum().backward()
     assert computed == [1, 5, 1]
 
 
-def test_a_token_that_cannot_be_drawn_has_no_part_in_the_entropy() -> None:
+def test_a_token_that_cannot_be_drawn_has_no_part_in_the_entropy():
     policy = Policy()
     with torch.no_grad():
         policy.head.weight.zero_()
@@ -69,7 +65,7 @@ def test_a_token_that_cannot_be_drawn_has_no_part_in_the_entropy() -> None:
     torch.testing.assert_close(found.flatten().detach(), torch.tensor([-1.0, 1.0]) * torch.tensor(2.0).log())
 
 
-def test_logits_that_are_not_finite_give_log_probabilities_that_are_not() -> None:
+def test_logits_that_are_not_finite_give_log_probabilities_that_are_not():
     policy = Policy()
     with torch.no_grad():
         policy.head.bias[3] = torch.inf

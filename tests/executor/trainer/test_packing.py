@@ -1,50 +1,56 @@
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.packing import pack
-
-LENGTHS = st.lists(st.integers(1, 300), max_size=60)
-BUDGETS = st.integers(1, 400)
-RANKS = st.integers(1, 5)
+from rlplan.executor.trainer.packing import pack, pair_share
 
 
-@given(lengths=LENGTHS, budget=BUDGETS, ranks=RANKS)
-def test_each_sequence_is_packed_exactly_once(lengths: list[int], budget: int, ranks: int) -> None:
-    packed = pack(lengths, budget, ranks)
-    assert sorted(i for rank in packed for batch in rank for i in batch) == list(range(len(lengths)))
+@given(
+    lengths=st.lists(st.integers(1, 300), max_size=60),
+    budget=st.integers(1, 400),
+    replicas=st.integers(1, 5),
+    pairs=st.sampled_from([0.0, 0.01]),
+)
+def test_each_sequence_is_in_one_micro_batch_within_the_budget(lengths, budget, replicas, pairs):
+    packed = pack(lengths, budget, replicas, pairs)
+    batches = [batch for of_replica in packed for batch in of_replica]
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    assert len(packed) == replicas and len({len(of_replica) for of_replica in packed}) == 1
+    assert all(len(batch) == 1 or sum(lengths[i] for i in batch) <= budget for batch in batches)
+    if replicas == 1:
+        assert all(batches)
+        within, over = sum(x for x in lengths if x <= budget), sum(x > budget for x in lengths)
+        assert len(batches) - over <= 2 * -(-within // budget)
 
 
-@given(lengths=LENGTHS, budget=BUDGETS, ranks=RANKS)
-def test_only_a_single_sequence_may_exceed_the_budget(lengths: list[int], budget: int, ranks: int) -> None:
-    for batch in (batch for rank in pack(lengths, budget, ranks) for batch in rank):
-        assert len(batch) == 1 or sum(lengths[i] for i in batch) <= budget
+@pytest.mark.parametrize(
+    ("lengths", "budget", "replicas", "pairs", "packed"),
+    [
+        ([5, 9], 10, 3, 0.0, [[[1]], [[0]], [[]]]),
+        ([4, 3, 2, 1], 1, 2, 0.0, [[[0], [3]], [[1], [2]]]),  # dealt back and forth
+        ([5, 5], 5, 1, 0.0, [[[0], [1]]]),
+        ([5, 5], 10, 1, 0.0, [[[0, 1]]]),
+        ([8, 4, 4, 4, 4], 16, 1, 0.0, [[[0, 3], [1, 2, 4]]]),
+        ([8, 4, 4, 4, 4], 16, 1, 1.0, [[[1, 2, 3, 4], [0]]]),  # pairs make the long one cost almost as much as four
+        ([], 5, 2, 0.0, [[], []]),
+    ],
+)
+def test_micro_batches_are_balanced_by_operations(lengths, budget, replicas, pairs, packed):
+    assert pack(lengths, budget, replicas, pairs) == packed
 
 
-@given(lengths=LENGTHS, budget=BUDGETS, ranks=RANKS)
-def test_all_ranks_have_the_same_number_of_micro_batches(lengths: list[int], budget: int, ranks: int) -> None:
-    packed = pack(lengths, budget, ranks)
-    assert len(packed) == ranks
-    assert len({len(rank) for rank in packed}) == 1
-
-
-@given(lengths=LENGTHS, budget=BUDGETS)
-def test_one_rank_gets_no_empty_micro_batch(lengths: list[int], budget: int) -> None:
-    assert all(pack(lengths, budget)[0])
-
-
-@given(lengths=LENGTHS, budget=BUDGETS)
-def test_there_are_at_most_twice_as_many_micro_batches_as_the_tokens_need(lengths: list[int], budget: int) -> None:
-    (batches,) = pack(lengths, budget)
-    within = sum(length for length in lengths if length <= budget)
-    over = sum(length > budget for length in lengths)
-    assert len(batches) - over <= 2 * -(-within // budget)
-
-
-def test_two_ranks_share_a_heavy_tail_evenly() -> None:
+def test_two_replicas_share_a_heavy_tail_evenly():
     lengths = [1100, 700, 400, *[100] * 60]
     first, second = (sum(lengths[i] for batch in rank for i in batch) for rank in pack(lengths, 8192, replicas=2))
     assert abs(first - second) <= 100
 
 
-def test_more_ranks_than_sequences_get_empty_micro_batches() -> None:
-    assert pack([5, 9], 10, replicas=3) == [[[1]], [[0]], [[]]]
+def test_the_cost_of_a_pair_of_tokens_follows_from_the_models_shape():
+    dense = {"num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
+    assert pair_share(SimpleNamespace(**dense)) == 64 / 2 / (32 * 8 * 16 + 3 * 32 * 48)
+    grouped = dense | {"num_key_value_heads": 2, "head_dim": 16}
+    assert pair_share(SimpleNamespace(**grouped)) == 128 / 2 / (32 * 16 * 12 + 3 * 32 * 48)
+    experts = grouped | {"num_experts_per_tok": 2, "moe_intermediate_size": 20}
+    assert pair_share(SimpleNamespace(**experts)) == 128 / 2 / (32 * 16 * 12 + 3 * 32 * 40)

@@ -1,10 +1,5 @@
 """Models and sizes that a trainer refuses before it loads anything."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from transformers import AutoConfig
@@ -29,9 +24,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
         ("qwen3_moe", EXPERTS, {"dp": 3}, "dp x sp 3 leaves ranks without any of 4 experts"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_by_name_before_it_is_loaded(
-    tmp_path: Path, family: str, changes: dict[str, Any], ranks: dict[str, int], fault: str
-) -> None:
+def test_what_cannot_be_trained_is_refused_by_name_before_it_is_loaded(tmp_path, family, changes, ranks, fault):
     AutoConfig.for_model(family, **(SIZES | changes)).save_pretrained(tmp_path)  # there are no weights
     with pytest.raises(ValueError, match="cannot be trained") as refused:
         load_policy(str(tmp_path), "float32", torch.device("cpu"), RankMesh(**ranks))

@@ -1,7 +1,5 @@
 """Pieces of weights: every element of every tensor is sent by one rank and lies in one place, for any layout."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -13,7 +11,7 @@ from rlplan.executor.weights.transfer.boxes import Box, chunk, intersection, own
 from rlplan.executor.weights.transfer.bucket_plan import ALIGNMENT, Source, bucket_plan, whole_source
 
 
-def cut(shape: tuple[int, ...], fsdp: int, tp: int, rank: int, tp_dim: int | None) -> Box:
+def cut(shape, fsdp, tp, rank, tp_dim):
     """What a rank of FSDP x TP holds of a tensor: its part along `tp_dim`, and of that its part along dimension 0."""
     box = whole(shape)
     if tp_dim is not None:
@@ -22,12 +20,12 @@ def cut(shape: tuple[int, ...], fsdp: int, tp: int, rank: int, tp_dim: int | Non
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], list[dict[str, Box]], list[Source], int]:
+def layouts(draw):
     """Shapes of parameters, what each rank holds of them, the checkpoint's tensors, room of a bucket in bytes."""
     fsdp, tp = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    shapes: dict[str, tuple[int, ...]] = {}
-    held: list[dict[str, Box]] = [{} for _ in range(fsdp * tp)]
-    sources: list[Source] = []
+    shapes = {}
+    held = [{} for _ in range(fsdp * tp)]
+    sources = []
     for number in range(draw(st.integers(1, 5))):
         name = f"w{number}"
         shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
@@ -45,9 +43,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, tuple[int, ...]], list[dict[str,
 
 
 @given(layouts())
-def test_every_element_is_sent_by_one_rank_and_is_put_where_the_checkpoint_has_it(
-    layout: tuple[dict[str, tuple[int, ...]], list[dict[str, Box]], list[Source], int],
-) -> None:
+def test_every_element_is_sent_once_to_its_place_in_the_checkpoint(layout):
     import torch
 
     shapes, held, sources, room = layout
@@ -68,9 +64,7 @@ def test_every_element_is_sent_by_one_rank_and_is_put_where_the_checkpoint_has_i
 
 
 @given(layouts())
-def test_tensors_lie_apart_in_buckets_that_are_larger_than_their_room_only_for_one_tensor(
-    layout: tuple[dict[str, tuple[int, ...]], list[dict[str, Box]], list[Source], int],
-) -> None:
+def test_tensors_lie_apart_and_only_single_ones_exceed_a_buckets_room(layout):
     shapes, held, sources, room = layout
     plan = bucket_plan(sources, shapes, held, "bfloat16", room)
     assert [tensor.name for bucket in plan.buckets for tensor in bucket.tensors] == [s.name for s in sources]
@@ -84,7 +78,7 @@ def test_tensors_lie_apart_in_buckets_that_are_larger_than_their_room_only_for_o
     assert plan.nbytes == 2 * sum(math.prod(shape) for shape in shapes.values())
 
 
-def test_ranks_that_hold_the_same_box_share_the_work() -> None:
+def test_ranks_that_hold_the_same_box_share_the_work():
     loads = [0, 0, 5]
     for _ in range(4):
         owners((10,), [whole((10,))] * 3, loads)
@@ -100,18 +94,18 @@ def test_ranks_that_hold_the_same_box_share_the_work() -> None:
         [None, None],
     ],
 )
-def test_boxes_that_leave_a_gap_or_overlap_are_refused(held: list[Box | None]) -> None:
+def test_boxes_that_leave_a_gap_or_overlap_are_refused(held):
     with pytest.raises(ValueError, match="do not cover a tensor of shape"):
         owners((10,), held, [0, 0])
 
 
-def test_a_checkpoint_without_a_part_of_a_parameter_is_refused() -> None:
+def test_a_checkpoint_without_a_part_of_a_parameter_is_refused():
     box = Box((0, 0), (2, 3))
     with pytest.raises(ValueError, match="hold other elements than parameter w"):
         bucket_plan([Source("half", (2, 3), "w", box)], {"w": (4, 3)}, [{"w": whole((4, 3))}], "float32", 100)
 
 
-def test_a_chunk_is_what_torch_cuts() -> None:
+def test_a_chunk_is_what_torch_cuts():
     import torch
 
     rng = random.Random(1)
@@ -124,6 +118,6 @@ def test_a_chunk_is_what_torch_cuts() -> None:
             assert torch.equal(torch.arange(size)[box.slices], wanted)
 
 
-def test_boxes_that_only_touch_have_nothing_in_common() -> None:
+def test_boxes_that_only_touch_have_nothing_in_common():
     assert intersection(Box((0, 0), (2, 2)), Box((2, 0), (2, 2))) is None
     assert intersection(Box((0, 0), (2, 2)), Box((1, 1), (4, 4))) == Box((1, 1), (1, 1))

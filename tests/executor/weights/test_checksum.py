@@ -7,19 +7,19 @@ from rlplan.executor.weights.checksum import tensor_checksum
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (4, 5)])
-def test_a_tensor_keeps_its_checksum_through_a_file(tmp_path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_a_tensor_keeps_its_checksum_through_a_file(tmp_path, dtype, shape):
     tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
     save_file({"t": tensor}, tmp_path / "t.safetensors")
     assert tensor_checksum(load_file(tmp_path / "t.safetensors")["t"]) == tensor_checksum(tensor)
 
 
-def test_the_checksum_is_of_values_and_not_of_memory_layout() -> None:
+def test_the_checksum_is_of_values_and_not_of_memory_layout():
     tensor = torch.arange(12.0).reshape(3, 4)
     assert tensor_checksum(tensor.T) == tensor_checksum(tensor.T.contiguous())
     assert tensor_checksum(torch.arange(24.0)[::2]) == tensor_checksum(torch.arange(24.0)[::2].clone())
 
 
-def test_value_shape_and_dtype_each_change_the_checksum() -> None:
+def test_value_shape_and_dtype_each_change_the_checksum():
     tensor = torch.zeros(6)
     changed = tensor.clone()
     changed[5] = torch.finfo(torch.float32).tiny

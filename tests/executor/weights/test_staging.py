@@ -1,10 +1,7 @@
 """Staged states of several ranks: real processes with gloo, tensors divided in one and in two dimensions."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,12 +12,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from rlplan.executor.weights.checkpoint import State, load_state
+from rlplan.executor.weights.checkpoint import load_state
 from rlplan.executor.weights.staging import Staging, all_finite
 
 RANK_DEADLINE_S = 120
 SHAPES = {"matrix": (8, 6), "uneven": (3, 4), "norm": (5,)}
-PLACEMENTS: dict[str, dict[str, Any]] = {
+PLACEMENTS = {
     "fsdp 2": {name: [Shard(0)] for name in SHAPES},
     # FSDP over the first dimension of the mesh, tensor parallel over the second, which leaves norms whole.
     "fsdp 2 x tp 2": {"matrix": [Shard(0), Shard(1)], "uneven": [Shard(0), Shard(0)], "norm": [Shard(0), Replicate()]},
@@ -28,14 +25,14 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def whole(name: str, kind: int) -> torch.Tensor:
+def whole(name, kind):
     dice = torch.Generator().manual_seed(kind)
     return torch.randn(SHAPES[name], generator=dice)
 
 
-def state(layout: str, factor: float) -> State:
+def state(layout, factor):
     """A state whose tensors are `factor` times those of `whole`; "" is one rank, whose tensors are plain."""
-    tensors: State = {"counters": {"version": torch.tensor(3)}}
+    tensors = {"counters": {"version": torch.tensor(3)}}
     mesh = None
     if layout:
         mesh = init_device_mesh("cpu", (2, 2) if " x " in layout else (2,))
@@ -49,7 +46,7 @@ def state(layout: str, factor: float) -> State:
     return tensors
 
 
-def holds(found: State, factor: float) -> bool:
+def holds(found, factor):
     for number, kind in enumerate(("model", "optimizer.exp_avg")):
         for name, tensor in found[kind].items():
             full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -58,7 +55,7 @@ def holds(found: State, factor: float) -> bool:
     return int(found["counters"]["version"]) == 3
 
 
-def run_rank(layout: str, folder: Path, do: str, ranks: int, rank: int) -> None:
+def run_rank(layout, folder, do, ranks, rank):
     """`write` a state, or `load` what is there."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{do}", rank=rank, world_size=ranks)
     live = state(layout, 1.0)
@@ -85,7 +82,7 @@ def run_rank(layout: str, folder: Path, do: str, ranks: int, rank: int) -> None:
     dist.destroy_process_group()
 
 
-def together(layout: str, folder: Path, do: str) -> None:
+def together(layout, folder, do):
     from ..rank_processes import run_ranks  # the ranks themselves, which run this file as a script, have no package
 
     ranks = 4 if " x " in layout else 2
@@ -93,7 +90,7 @@ def together(layout: str, folder: Path, do: str) -> None:
 
 
 @pytest.mark.parametrize(("written", "read"), [("fsdp 2", "tp 2"), ("fsdp 2 x tp 2", "fsdp 2")])
-def test_what_one_layout_staged_loads_on_another_and_on_one_rank(tmp_path: Path, written: str, read: str) -> None:
+def test_what_one_layout_staged_loads_on_another_and_on_one_rank(tmp_path, written, read):
     together(written, tmp_path, "write")
     together(read, tmp_path, "load")
     for name, factor in (("first", 1.0), ("second", 2.0)):
@@ -104,7 +101,7 @@ def test_what_one_layout_staged_loads_on_another_and_on_one_rank(tmp_path: Path,
 
 
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
-def test_one_number_that_is_not_finite_is_found_among_many_and_nothing_is_no_fault(odd: float) -> None:
+def test_one_number_that_is_not_finite_is_found_among_many(odd):
     tensors = [torch.randn(1000, 7), torch.empty(0, 7), torch.tensor(3), torch.tensor(0.0)]
     assert all_finite(tensors)
     tensors[0][431, 2] = odd

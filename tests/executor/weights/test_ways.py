@@ -1,10 +1,7 @@
 """Which way weights go, what is tried next, and what joins late; the ways are fakes, the choice is real."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,13 +10,23 @@ pytest.importorskip("ray")
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.supervision import Supervisor
 from rlplan.executor.weights.by_file import ByFile
-from rlplan.executor.weights.sync import SyncReport, WeightSync
+from rlplan.executor.weights.sync import WeightSync
 from rlplan.executor.weights.ways import Sent, WayClosed
+from rlplan.plans.yaml.errors import RunFailed
 
 
 class Engine:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    """Loads what it is given, or raises `fault`."""
+
+    def __init__(self, name, fault=None, alive=True):
+        self.name, self.fault, self.alive = name, fault, alive
+        self.loads = []
+
+    async def load(self, path, version, checksums):
+        self.loads.append((path, version, checksums))
+        if self.fault is not None:
+            raise self.fault
+        return {"w": self.name}
 
 
 class Parts:
@@ -27,113 +34,161 @@ class Parts:
 
     supervisor = Supervisor()
 
-    def __init__(self) -> None:
-        self.exports: list[str] = []
+    def __init__(self):
+        self.exports = []
 
-    async def some_ready(self, engines: list[Engine]) -> list[Engine]:
+    async def some_ready(self, engines):
         return engines
 
-    async def lost(self) -> None:
+    async def lost(self):
         await asyncio.Event().wait()
 
-    async def export(self, path: Path, version: str, checksums: bool) -> dict[str, str]:
-        self.exports.append(version)
-        return {}
+    async def export(self, path, version, checksums):
+        self.exports.append((version, checksums))
+        path.write_text("12345")
+        return {"w": "a"} if checksums else {}
 
 
 class FakeWay:
     """Delivers to the engines of each of `outcomes` in turn, or raises it; the last one is for all that follow."""
 
-    def __init__(self, *outcomes: Any) -> None:
+    def __init__(self, *outcomes):
         self.outcomes = list(outcomes)
         self.calls = 0
-        self.again: list[str] = []
+        self.again = []
+        self.closed = False
 
-    async def send(self, engines: list[Engine], version: str, checked: bool) -> Sent:
+    async def send(self, engines, version, checked):
         self.calls += 1
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         return Sent(100, {"w": "1"}, {name: {"w": sums} for name, sums in outcome.items()})
 
-    async def send_again(self, engines: list[Engine], version: str) -> None:
+    async def send_again(self, engines, version):
         await self.send(engines, version, False)
         self.again += [engine.name for engine in engines]
 
-    async def close(self) -> None: ...
+    async def close(self):
+        self.closed = True
 
 
-def made(broadcast: FakeWay, file: FakeWay) -> WeightSync:
-    parts: Any = Parts()
+TO_A = {"a": "1"}
+
+
+def made(broadcast, file):
+    parts = Parts()
     sync = WeightSync(parts, parts, Path("weights"))
-    sync._broadcast, sync._file = broadcast, file  # type: ignore[assignment]
+    sync._broadcast, sync._file = broadcast, file
     return sync
 
 
-def reports(sync: WeightSync, count: int) -> list[SyncReport]:
-    engines: Any = [Engine("a"), Engine("b")]
+def reports(sync, count=1, checked=True, **more):
+    engines = [Engine("a", alive=not more), Engine("b", alive=False)]
 
-    async def body() -> list[SyncReport]:
-        return [await sync.sync(engines, f"v{number}", True) for number in range(count)]
+    async def body():
+        return [await sync.sync(engines, f"v{number}", checked, **more) for number in range(count)]
 
     return asyncio.run(body())
 
 
-def test_engines_that_received_other_bytes_are_counted_whatever_the_way() -> None:
-    for way in ("broadcast", "file"):
-        ways = {way: FakeWay({"a": "1", "b": "2"})}
-        closed = FakeWay(WayClosed("no pieces", lasting=True))
-        (report,) = reports(made(ways.get("broadcast", closed), ways.get("file", closed)), 1)
-        assert (report.way, report.engines, report.mismatches) == (way, 2, 1)
+@pytest.mark.parametrize("way", ["broadcast", "file"])
+@pytest.mark.parametrize(("checked", "mismatches"), [(True, 1), (False, 0)])
+def test_engines_with_other_bytes_are_counted_whatever_the_way(way, checked, mismatches):
+    ways = {"broadcast": FakeWay(WayClosed("no pieces", lasting=True)), "file": FakeWay({})}
+    ways[way] = FakeWay({"a": "1", "b": "2"})
+    (report,) = reports(made(ways["broadcast"], ways["file"]), checked=checked)
+    assert (report.way, report.engines, report.mismatches, report.nbytes) == (way, 2, mismatches, 100)
 
 
-def test_a_model_that_cannot_be_broadcast_goes_by_file_for_good_and_the_report_says_why() -> None:
-    broadcast, file = FakeWay(WayClosed("no block of it", lasting=True)), FakeWay({"a": "1"})
+def test_a_model_that_cannot_be_broadcast_goes_by_file_for_good():
+    broadcast, file = FakeWay(WayClosed("no block of it", lasting=True)), FakeWay(TO_A)
     found = reports(made(broadcast, file), 3)
     assert [(report.way, report.reason) for report in found] == [("file", "no block of it")] * 3
     assert broadcast.calls == 1
 
 
-def test_a_broadcast_that_broke_off_is_tried_again_at_the_next_sync() -> None:
-    broadcast = FakeWay(WayClosed("the network was down", lasting=False), {"a": "1"})
-    found = reports(made(broadcast, FakeWay({"a": "1"})), 2)
+def test_a_broadcast_that_broke_off_is_tried_again_at_the_next_sync():
+    broadcast = FakeWay(WayClosed("the network was down", lasting=False), TO_A)
+    found = reports(made(broadcast, FakeWay(TO_A)), 2)
     assert [(report.way, report.reason) for report in found] == [("file", "the network was down"), ("broadcast", None)]
 
 
-def test_while_every_engine_dies_on_the_way_the_sync_goes_on() -> None:
-    (report,) = reports(made(FakeWay({}, {}, {"b": "1"}), FakeWay({})), 1)
+def test_a_sync_goes_on_while_every_engine_dies_on_the_way():
+    (report,) = reports(made(FakeWay({}, {}, {"b": "1"}), FakeWay({})))
     assert (report.way, report.engines, report.mismatches) == ("broadcast", 1, 0)
 
 
-def test_an_engine_that_comes_late_gets_the_weights_the_same_way_until_the_trainer_may_change_them() -> None:
-    broadcast = FakeWay({"a": "1"})
-    sync = made(broadcast, FakeWay({"a": "1"}))
-    engine: Any = Engine("b")
-    reports(sync, 1)
-    asyncio.run(sync.join(engine, "v0"))
-    assert broadcast.again == ["b"]
+def test_room_is_made_for_an_engine_where_none_is_up():
+    asked = []
+
+    async def none_left():
+        asked.append("room")
+
+    reports(made(FakeWay({}, TO_A), FakeWay({})), none_left=none_left)
+    assert asked == ["room", "room"]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["broadcast", "file"])
+def test_late_engines_get_the_weights_until_the_trainer_may_change_them(closed):
+    broadcast, file = FakeWay(WayClosed("no route", lasting=False) if closed else TO_A), FakeWay(TO_A)
+    sync, engines = made(broadcast, file), [Engine("b"), Engine("c")]
+    parts = engines
+    reports(sync)
+    asyncio.run(sync.join(parts[0], "v0"))
+    asyncio.run(sync.join_all(parts, "v0"))
+    assert (file if closed else broadcast).again == ["b", "b", "c"] and (broadcast if closed else file).again == []
     sync.retire()
-    with pytest.raises(ActorFailed, match="the round of v0 was over"):
+    for join in (sync.join(parts[0], "v0"), sync.join_all(parts, "v0")):
+        with pytest.raises(ActorFailed, match="the round of v0 was over"):
+            asyncio.run(join)
+    assert len((file if closed else broadcast).again) == 3
+    asyncio.run(sync.close())
+    assert broadcast.closed and file.closed
+
+
+def test_a_late_engine_that_no_way_serves_has_failed():
+    sync = made(FakeWay(TO_A, WayClosed("no route", lasting=False)), FakeWay(WayClosed("no disk", lasting=False)))
+    reports(sync)
+    engine = Engine("b")
+    with pytest.raises(ActorFailed, match="no disk"):
         asyncio.run(sync.join(engine, "v0"))
-    assert broadcast.again == ["b"]
 
 
-def test_engines_of_a_tail_get_the_weights_together_by_a_file_where_the_broadcast_is_closed() -> None:
-    broadcast, file = FakeWay(WayClosed("no route", lasting=False)), FakeWay({"a": "1", "b": "1"})
-    sync = made(broadcast, file)
-    engines: Any = [Engine("a"), Engine("b")]
-    reports(sync, 1)
-    asyncio.run(sync.join_all(engines, "v0"))
-    assert file.again == ["a", "b"] and broadcast.again == []
-    sync.retire()
-    with pytest.raises(ActorFailed, match="the round of v0 was over"):
-        asyncio.run(sync.join_all(engines, "v0"))
+# -- the way by a file -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_not_written_under_a_version_that_the_trainer_has_left() -> None:
-    parts: Any = Parts()
-    way = ByFile(parts, Path("weights"), lambda: False)
-    engine: Any = Engine("a")
+def by_file(tmp_path, may_send=True):
+    parts = Parts()
+    return parts, ByFile(parts, tmp_path / "weights", lambda: may_send)
+
+
+def test_all_engines_load_the_file_and_dead_ones_are_left_out(tmp_path):
+    (parts, way), path = by_file(tmp_path), str(tmp_path / "weights")
+    engines = [Engine("a"), Engine("b", ActorFailed("b", "gone")), Engine("c")]
+    sent = asyncio.run(way.send(engines, "v1", True))
+    assert sent == Sent(5, {"w": "a"}, {"a": {"w": "a"}, "c": {"w": "c"}})
+    assert parts.exports == [("v1", True)] and engines[1].loads == [(path, "v1", True)]
+    late = [Engine("d"), Engine("e")]
+    asyncio.run(way.send_again(late, "v1"))
+    assert parts.exports == [("v1", True)], "the file holds that version"
+    asyncio.run(way.send_again(late, "v2"))
+    assert parts.exports[1:] == [("v2", False)]
+    assert late[1].loads == [(path, "v1", False), (path, "v2", False)]
+    late[1].fault = ActorFailed("e", "gone")
+    with pytest.raises(ActorFailed, match="gone"):
+        asyncio.run(way.send_again(late, "v2"))
+
+
+def test_an_engine_that_was_sent_another_version_ends_the_run(tmp_path):
+    engines = [Engine("a", RunFailed("holds weights 'v0', not 'v1'"))]
+    with pytest.raises(RunFailed, match="holds weights 'v0'"):
+        asyncio.run(by_file(tmp_path)[1].send(engines, "v1", False))
+
+
+def test_no_file_is_written_under_a_version_that_the_trainer_left(tmp_path):
+    parts, way = by_file(tmp_path, may_send=False)
+    engines = [Engine("a")]
     with pytest.raises(WayClosed, match="goes on to the next weights"):
-        asyncio.run(way.send_again([engine], "v0"))
-    assert parts.exports == []
+        asyncio.run(way.send_again(engines, "v0"))
+    assert parts.exports == [] and engines[0].loads == []

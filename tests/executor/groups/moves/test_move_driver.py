@@ -1,9 +1,7 @@
-"""Moves of a new plan on groups of the test: what is asked of whom, what is journaled, and what a new driver makes."""
+"""What becomes of moves that go wrong, on groups of the test: what is asked of whom, and what a new driver makes."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,45 +9,38 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.executor.groups.job_process import JobEnd
-from rlplan.executor.groups.member_task import DONE, FAILED, STOPPED
+from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED
 from rlplan.executor.groups.moves import move_driver
 from rlplan.executor.groups.moves.group_change import GroupChange
-from rlplan.executor.groups.moves.move_driver import MoveDriver, bring_job
-from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, write_request
-from rlplan.plans.yaml.errors import InputError
+from rlplan.executor.groups.moves.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
+from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, take_request, write_request
+from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
 from rlplan.traces.groups.group_turns import GROUPS_COPY
-from rlplan.traces.groups.groups_folder import MOVES
+from rlplan.traces.groups.groups_folder import MOVES, request_file
 from rlplan.traces.groups.moves_status import moves_of, refusal_of
 from rlplan.traces.trace import read_trace
 
-MOVES_OF_B = (JobMove("old", "g1", None), JobMove("mover", "g2", "g1"), JobMove("new", None, "g1"))
+from ...virtual_loop import played
 
-
-class Group:
-    """A group whose jobs arrive when the test says so."""
-
-    def __init__(self, folder, key, jobs):
-        self.folder, self.arrivals = folder / key, dict.fromkeys(jobs, 1)
-        self.seats = {job: SimpleNamespace(pace_s=1.0) for job in jobs}
-        (folder / key).mkdir(exist_ok=True)
-
-    @property
-    def state(self):
-        return SimpleNamespace(arrivals=dict(self.arrivals))
-
-    async def look(self):
-        return self.state
+PATIENCE_S = 60.0
+GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}
+CHANGES = (JobMove("old", "g1", None), JobMove("mover", "g2", "g1"), JobMove("new", None, "g1"))
 
 
 class Running:
     """Groups of which the test says what happens; it notes what is asked."""
 
     def __init__(self, folder):
-        self.groups = {"g1": Group(folder, "g1", ["old", "stays"]), "g2": Group(folder, "g2", ["mover"])}
+        self.out, self.asked, self.fails, self.notes = folder, [], {}, []
         self.place = {"old": "g1", "stays": "g1", "mover": "g2"}
-        self.asked, self.short, self.out = [], set(), folder
+        self.groups = {}
+        for key in GROUPS:
+            (folder / key).mkdir(exist_ok=True)
+            seats = {job: SimpleNamespace(pace_s=50.0) for job, place in self.place.items() if place == key}
+            state = SimpleNamespace(arrivals=dict.fromkeys(seats, 1))
+            self.groups[key] = SimpleNamespace(folder=folder / key, seats=seats, state=state)
 
     def group_of(self, job):
         return self.place.get(job)
@@ -65,11 +56,10 @@ class Running:
 
     async def start_job(self, planned, job):
         self.asked.append(("start", job))
-        bring_job(self.out, job, planned.key)
-        if job in self.short:
-            raise InputError("pool 'main' needs 1 node")
+        if job in self.fails:
+            raise self.fails[job]
         self.place[job] = planned.key
-        return self.groups[planned.key].arrivals.setdefault(job, 0)
+        return self.groups[planned.key].state.arrivals.setdefault(job, 0)
 
     async def settle(self, plan, groups):
         self.asked.append(("settle", ""))
@@ -78,196 +68,189 @@ class Running:
         self.asked.append(("keep", ""))
 
     def note(self, text):
-        pass
+        self.notes.append(text)
 
     def arrive(self, job):
-        self.groups[self.place[job]].arrivals[job] += 1
-
-    def gone(self, job):
-        self.place.pop(job)
+        self.groups[self.place[job]].state.arrivals[job] += 1
 
 
-GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}
+class Driven:
+    """A driver of moves on groups of the test, and the words of the test to it."""
+
+    def __init__(self, folder):
+        self.folder, self.running = folder, Running(folder)
+        self.driver = MoveDriver(folder, MoveJournal(folder), self.running, PATIENCE_S)
+
+    async def apply(self, name="r1", sha256=""):
+        plan = self.folder / "b.yaml"
+        write_request(self.folder, Request(name, str(plan), sha256 or sha256_file(plan)))
+        await self.driver.look()
+
+    async def end(self, job, code=STOPPED, reason=""):
+        self.running.place.pop(job)
+        return await self.driver.job_ended(job, JobEnd(code, reason, 0))
+
+    async def later(self, seconds):
+        move_driver.asyncio.get_running_loop()._now_s += seconds
+        await self.driver.look()
+
+    def states(self):
+        return {move["job"]: move["state"] for move in moves_of(self.folder)["moves"]}
 
 
 @pytest.fixture
-def running(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     plan = tmp_path / "b.yaml"
     plan.write_text("the plan\n")
-    change = GroupChange(plan, sha256_file(plan), GROUPS, MOVES_OF_B, {"old": 0.0, "mover": 20.0, "new": 20.0})
+    change = GroupChange(plan, sha256_file(plan), GROUPS, CHANGES, {"old": 0.0, "mover": 20.0, "new": 20.0})
     monkeypatch.setattr(move_driver, "planned_change", lambda out, path, ended: change)
-    return Running(tmp_path)
+    return tmp_path
 
 
-def request(folder: Path, sha256: str = "") -> str:
-    write_request(folder, Request("r1", str(folder / "b.yaml"), sha256 or sha256_file(folder / "b.yaml")))
-    return "r1"
+def test_a_plan_is_taken_over_before_its_first_move(folder):
+    async def body():
+        moves = Driven(folder)
+        await moves.apply()
+        assert moves.running.asked == [("keep", ""), ("stop", "old")] and moves.driver.under_way
+        copies = [(folder / place / GROUPS_COPY).read_text() for place in ("g1", "g2", ".")]
+        assert copies == ["the plan\n"] * 3 and "3 moves to make" in moves.running.notes[0]
+        assert moves.driver.stopped() == ["mover", "new"]
+        assert [event["event"] for event in read_trace(folder / MOVES)][-1] == "stopped"
+
+    played(body())
 
 
-def events(folder):
-    return [(event["event"], event.get("job", "")) for event in read_trace(folder / MOVES)]
+def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up(folder):
+    async def body():
+        moves = Driven(folder)
+        moves.running.fails["mover"] = InputError("pool 'main' needs 1 node")
+        await moves.apply()
+        assert not await moves.end("old", FAILED, "died"), "it has its last checkpoint"
+        assert await moves.end("mover") and moves.running.asked[-1] == ("start", "new"), "others go on without it"
+        await moves.end("new", FAILED, "its model is damaged")
+        tries = moves.running.asked.count(("start", "mover"))
+        await moves.later(AGAIN_S + 1)
+        assert moves.running.asked.count(("start", "mover")) == tries + 1, "its nodes are looked for again"
+        await moves.later(PATIENCE_S)
+        assert ("give up", "mover") in moves.running.asked and not moves.driver.under_way
+        assert moves.states() == {"old": "made", "mover": "failed", "new": "failed"}
+
+    played(body())
 
 
-def test_moves_are_made_one_after_the_other_and_journaled_with_their_seconds(running, tmp_path):
-    async def drive():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path)
-        await driver.look()
-        assert running.asked == [("keep", ""), ("stop", "old")] and driver.under_way
-        assert (tmp_path / "g1" / "groups.yaml").read_text() == (tmp_path / "groups.yaml").read_text() == "the plan\n"
-        running.gone("old")
-        assert not await driver.job_ended("old", JobEnd(STOPPED, "", 0))
-        assert running.asked[-1] == ("stop", "mover")
-        running.gone("mover")
-        (tmp_path / "g2" / "mover").mkdir()
-        assert await driver.job_ended("mover", JobEnd(STOPPED, "", 0))
-        assert running.asked[-1] == ("start", "mover")
-        assert (tmp_path / "g1" / "mover").is_dir() and not (tmp_path / "g2" / "mover").exists()
-        await driver.look()
-        assert running.asked[-1] == ("start", "mover"), "it is not ready yet"
-        running.arrive("mover")
-        await driver.look()
-        assert running.asked[-1] == ("start", "new")
-        running.arrive("new")
-        await driver.look()
-        assert running.asked[-1] == ("settle", "") and not driver.under_way
-        driver.stopped()
+def test_a_group_that_fails_takes_no_other_job_along(folder):
+    async def body():
+        moves = Driven(folder)
+        moves.running.fails["mover"] = RunFailed("its actor is gone")
+        await moves.apply()
+        await moves.end("old")
+        await moves.end("mover")
+        assert ("give up", "mover") in moves.running.asked
+        moves.running.arrive("new")
+        await moves.driver.look()
+        assert moves.states() == {"old": "made", "mover": "failed", "new": "made"}
 
-    asyncio.run(drive())
-    assert events(tmp_path) == [
-        ("groups", ""), ("wanted", ""), ("drain", "old"), ("out", "old"), ("drain", "mover"), ("out", "mover"),
-        ("enter", "mover"), ("in", "mover"), ("enter", "new"), ("in", "new"), ("applied", ""),
-    ]  # fmt: skip
-    told = moves_of(tmp_path)
-    assert told["state"] == "applied" and {move["state"] for move in told["moves"]} == {"made"}
-    assert [move["price_s"] for move in told["moves"]] == [0.0, 20.0, 20.0]
-    assert all(("outage_s" in move) == (move["job"] != "old") for move in told["moves"])
+    played(body())
 
 
-def test_a_driver_that_is_started_again_makes_the_moves_that_are_left(running, tmp_path):
-    async def first():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path)
-        await driver.look()
-        running.gone("old")
-        await driver.job_ended("old", JobEnd(STOPPED, "", 0))
-        running.gone("mover")
-        await driver.job_ended("mover", JobEnd(STOPPED, "", 0))
+def test_a_job_that_is_done_before_it_moves_stays_done(folder):
+    async def body():
+        moves = Driven(folder)
+        moves.running.place.pop("old")  # it ended before it was asked
+        await moves.apply()
+        assert moves.running.asked == [("keep", ""), ("stop", "mover")]
+        assert not await moves.end("mover", DONE) and not await moves.end("stays", DONE)
+        assert moves.running.asked[-1] == ("start", "new")
+        assert not await moves.end("new", BAD_INPUT, "no such file")
+        assert moves.states() == {"old": "ended", "mover": "ended", "new": "failed"}
+        assert moves.running.asked[-1] == ("settle", "")
 
-    asyncio.run(first())  # and it is killed while mover starts
-    again = Running(tmp_path)
-    again.place = {"stays": "g1"}
-
-    async def second():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), again, 600.0)
-        assert driver.pending() == {"mover", "new"}
-        await driver.go_on(GROUPS)
-        assert again.asked == [("keep", ""), ("start", "mover"), ("start", "new")]
-        for job in ("mover", "new"):
-            again.arrive(job)
-        await driver.look()
-        assert again.asked[-1] == ("settle", "")
-
-    asyncio.run(second())
-    assert moves_of(tmp_path)["state"] == "applied"
-    assert MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0).pending() == set()
+    played(body())
 
 
-def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up_and_the_rest_goes_on(running, tmp_path):
-    running.short = {"mover"}
+def test_a_job_that_does_not_stop_in_time_leaves_its_step(folder):
+    async def body():
+        moves = Driven(folder)
+        await moves.apply()
+        await moves.later(LEAST_DRAIN_S)
+        assert ("stop now", "old") not in moves.running.asked
+        await moves.later(500.0 - LEAST_DRAIN_S + 1)  # ten iterations
+        await moves.later(1.0)
+        assert moves.running.asked.count(("stop now", "old")) == 1
 
-    async def drive():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 0.0)  # no patience
-        request(tmp_path)
-        await driver.look()
-        running.gone("old")
-        await driver.job_ended("old", JobEnd(FAILED, "died", 0))  # it has its last checkpoint
-        running.gone("mover")
-        await driver.job_ended("mover", JobEnd(STOPPED, "", 0))
-        assert running.asked[-1] == ("start", "new"), "others go on without it"
-        running.gone("new")
-        await driver.job_ended("new", JobEnd(FAILED, "its model is damaged", 0))
-        driver._now.looked -= 60.0
-        await driver.look()
-        assert ("give up", "mover") in running.asked
-        assert not driver.under_way
-
-    asyncio.run(drive())
-    states = {move["job"]: move["state"] for move in moves_of(tmp_path)["moves"]}
-    assert states == {"old": "made", "mover": "failed", "new": "failed"}
+    played(body())
 
 
-def test_a_job_that_is_done_before_it_moves_stays_done(running, tmp_path):
-    async def drive():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path)
-        await driver.look()
-        running.gone("old")
-        assert not await driver.job_ended("old", JobEnd(DONE, "", 0))
-        running.gone("mover")
-        assert not await driver.job_ended("mover", JobEnd(DONE, "", 0))
-        assert not await driver.job_ended("stays", JobEnd(DONE, "", 0))
-        assert running.asked[-1] == ("start", "new")
+def test_a_plan_that_changed_or_comes_while_moves_are_made_is_refused(folder):
+    async def body():
+        moves = Driven(folder)
+        await moves.apply("r1", "2" * 64)
+        assert moves.running.asked == [] and "changed after it was applied" in refusal_of(folder, "r1")
+        await moves.apply("r2")
+        await moves.apply("r2")
+        await moves.apply("r3")
+        assert refusal_of(folder, "r2") is None and "r2 are under way" in refusal_of(folder, "r3")
 
-    asyncio.run(drive())
+    played(body())
 
 
-def test_a_plan_that_changed_since_or_comes_while_moves_are_under_way_is_refused(running, tmp_path):
-    async def drive():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path, "2" * 64)
-        await driver.look()
-        assert running.asked == [] and "changed after it was applied" in refusal_of(tmp_path, "r1")
-        sha256 = sha256_file(tmp_path / "b.yaml")
-        write_request(tmp_path, Request("r2", str(tmp_path / "b.yaml"), sha256))
-        await driver.look()
-        write_request(tmp_path, Request("r3", str(tmp_path / "b.yaml"), sha256))
-        await driver.look()
-        assert "r2 are under way" in refusal_of(tmp_path, "r3")
-
-    asyncio.run(drive())
-
-
-def test_a_plan_that_the_driver_had_not_taken_over_when_it_was_killed_is_void(running, tmp_path):
-    (tmp_path / GROUPS_COPY).write_text("the plan before\n")
-    journal = MoveJournal(tmp_path)
-    rows = [{"job": "new", "from_group": None, "to_group": "g1", "price_s": 20.0}]
-    journal.write("wanted", id="r0", plan="b.yaml", sha256=sha256_file(tmp_path / "b.yaml"), moves=rows)
-    journal.close()
-    driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-    assert driver.pending() == set() and moves_of(tmp_path) is None
-    assert "before it had taken the plan over" in refusal_of(tmp_path, "r0")
-
-
-def test_a_disk_that_refuses_the_plan_ends_no_job(running, tmp_path, monkeypatch):
+def test_a_disk_that_refuses_the_plan_ends_no_job(folder, monkeypatch):
     def full(path, text):
         raise InputError("No space left on device", str(path))
 
     monkeypatch.setattr(move_driver, "atomic_write", full)
 
-    async def drive():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path)
-        await driver.look()
-        assert not driver.under_way and running.asked == []
-        assert "No space left" in refusal_of(tmp_path, "r1")
+    async def body():
+        moves = Driven(folder)
+        await moves.apply()
+        assert not moves.driver.under_way and moves.running.asked == []
+        assert "No space left" in refusal_of(folder, "r1")
 
-    asyncio.run(drive())
+    played(body())
 
 
-def test_a_job_that_leaves_and_was_killed_with_its_driver_has_left(running, tmp_path):
-    async def first():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), running, 600.0)
-        request(tmp_path)
-        await driver.look()
+@pytest.mark.parametrize("ended", [[], ["old"], ["old", "mover"]])
+def test_the_next_driver_makes_the_moves_that_are_left(folder, ended):
+    async def body():
+        first = Driven(folder)
+        await first.apply()
+        for job in ended:
+            await first.end(job)
+        again = Driven(folder)  # the first was killed with all its jobs
+        again.running.place = {"stays": "g1"}
+        assert again.driver.pending() == {"mover", "new"}
+        await again.driver.go_on(GROUPS)
+        assert again.running.asked == [("keep", ""), ("start", "mover"), ("start", "new")]
+        assert again.states()["old"] == "made"
+        for job in ("mover", "new"):
+            again.running.arrive(job)
+        await again.driver.look()
+        assert again.running.asked[-1] == ("settle", "") and moves_of(folder)["state"] == "applied"
+        assert Driven(folder).driver.pending() == set()
 
-    asyncio.run(first())
-    again = Running(tmp_path)
-    again.place = {"stays": "g1"}
+    played(body())
 
-    async def second():
-        driver = MoveDriver(tmp_path, MoveJournal(tmp_path), again, 600.0)
-        await driver.go_on(GROUPS)
-        assert {move["job"]: move["state"] for move in moves_of(tmp_path)["moves"]}["old"] == "made"
 
-    asyncio.run(second())
+def test_a_plan_that_a_killed_driver_had_not_taken_over_is_void(folder):
+    (folder / GROUPS_COPY).write_text("the plan before\n")
+    journal = MoveJournal(folder)
+    rows = [{"job": "new", "from_group": None, "to_group": "g1", "price_s": 20.0}]
+    journal.write("wanted", id="r0", plan="b.yaml", sha256=sha256_file(folder / "b.yaml"), moves=rows)
+    journal.close()
+    assert Driven(folder).driver.pending() == set() and moves_of(folder) is None
+    assert "before it had taken the plan over" in refusal_of(folder, "r0")
+
+
+def test_a_run_is_brought_to_its_group_wherever_it_is(folder):
+    (folder / "g2" / "mover" / "weights").mkdir(parents=True)
+    for _ in range(2):
+        bring_job(folder, "mover", "g1")
+    bring_job(folder, "new", "g1")
+    assert (folder / "g1" / "mover" / "weights").is_dir() and not (folder / "g2" / "mover").exists()
+    assert not (folder / "g1" / "new").exists()
+
+
+def test_a_request_that_cannot_be_read_holds_up_no_other(tmp_path):
+    request_file(tmp_path, "a").write_text("no json")
+    write_request(tmp_path, Request("b", "plan.yaml", "1" * 64))
+    assert take_request(tmp_path) == Request("b", "plan.yaml", "1" * 64) and take_request(tmp_path) is None

@@ -1,0 +1,220 @@
+"""Training beside a rollout, balanced rounds and moved samples, on a stage of two engines; and the job's prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("torch")
+
+from rlplan.executor.engines.messages import EngineEvent
+from rlplan.executor.rollout.changes.light_engines import Holdings, LightEngines
+from rlplan.executor.rollout.group_stream import GroupStream
+from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
+from rlplan.executor.rollout.round_runner import RoundRunner
+from rlplan.executor.rollout.round_streaming import round_streaming
+from rlplan.executor.rollout.sample_ledger import SampleLedger
+from rlplan.executor.trainer.trainer_config import UpdateSettings
+from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.rounds.balancing.balance_spec import BalanceSpec
+from rlplan.rounds.balancing.length_estimates import Recorded
+from rlplan.rounds.balancing.longest_first import Balance, LongestFirst
+from rlplan.rounds.hand_over import HandOver, HandOverSpec
+from rlplan.rounds.machines.events import Issue, SampleKey
+
+from ..engines.engine_fakes import until
+from ..stage import SHORT, staged
+from ..virtual_loop import now_s, played
+from .round_stage import PROMPTS, SAMPLES, RoundStage, check, race
+
+UPDATE = UpdateSettings(8, recompute=False, offload=False)
+
+
+class Adds:
+    """A trainer that adds up the gradients of groups, a second each."""
+
+    name, config, fails = "trainer a", SimpleNamespace(tp=1, sp=1), None
+
+    def __init__(self):
+        self.took = []
+
+    async def stream(self, groups, update, replicas, first):
+        await asyncio.sleep(1)
+        if self.fails is not None:
+            raise self.fails
+        self.took.append(([group[0].prompt_id for group in groups], replicas, first))
+
+
+class Streamed(RoundStage):
+    """Rounds whose groups are trained beside them."""
+
+    def __init__(self, tmp_path, **options):
+        super().__init__(tmp_path, **options)
+        self.trainer = Adds()
+
+    async def streamed(self, decision=None, places=("GPU 0", "GPU 1")):
+        self.turns.ledgers.places = {
+            "trainer a": list(places), **{e.name: [f"GPU {n}"] for n, e in enumerate(self.short)}
+        }  # fmt: skip
+        await self.turns.to_sending(self.run, self.short)
+        for engine in self.short:
+            await self.give(engine, "v")
+        await self.turns.to_decoding(self.run, self.short)
+        streaming = round_streaming(self.run, self.short, decision, UPDATE, self.trainer, self.turns)
+        if streaming is None:
+            return None, None
+        runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0)
+        result = await runner.run(race(), SHORT, "v", self.give, "v", max_num_seqs=8, streaming=streaming)
+        await streaming.stream.close()
+        streaming.tell(self.run, result.samples.values())
+        return streaming, result
+
+
+@staged(Streamed, bounded=False)
+async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage):
+    for actor in stage.actors:
+        actor.token_s = 1.0
+    decision = HandOver(HandOverSpec(1, 0.5), SAMPLES, 2)
+    streaming, result = await stage.streamed(decision)
+    check(result)
+    (told,) = stage.run.told("streamed")
+    assert told["freed"] == [stage.short[1].name] and told["replicas"] == [1] and told["step"] == 1
+    assert told["moved"] == sum(sample.moves > 0 for sample in result.samples.values()) > 0
+    assert 6.0 <= told["begun_s"] < 7.0, "once half of the samples had ended"
+    taken = [prompt for prompts, _, _ in stage.trainer.took for prompt in prompts]
+    assert streaming.stream.taken == [int(prompt[1:]) for prompt in taken] and told["groups"] == len(taken)
+    assert [first for _, _, first in stage.trainer.took] == [True] + [False] * (len(stage.trainer.took) - 1)
+    assert told["portions"][0][1] - told["portions"][0][0] == 1.0
+
+
+@staged(Streamed, bounded=False)
+async def test_a_trainer_with_devices_of_its_own_trains_from_the_start(stage):
+    streaming, result = await stage.streamed(places=("own 0",))
+    check(result)
+    assert streaming.stream.replicas == (0,) and streaming.freed == () and streaming.stream.begun_s == 0.0
+    assert await stage.streamed(HandOver(HandOverSpec(1, 0.5), SAMPLES, 2), places=("GPU 0",)) == (None, None)
+
+
+@pytest.mark.parametrize("fails", [RunFailed("out of memory"), TrainerDied("trainer a", "it is gone")])
+@staged(Streamed, bounded=False)
+async def test_a_training_fault_ends_the_round_but_a_death_waits(stage, fails):
+    for actor in stage.actors:  # a group ends every 5 s
+        actor.token_s, actor.length = 1.0, lambda request: 5 * (1 + int(request.prompt_id[1:]))
+    stage.trainer.fails, began = fails, now_s()
+    with pytest.raises(type(fails), match=str(fails)):
+        await stage.streamed(places=("own 0",))
+    ended = 20.0 if isinstance(fails, TrainerDied) else 6.0  # of its death the run takes care
+    assert now_s() - began == pytest.approx(ended, abs=0.1)
+
+
+def test_a_stream_that_is_abandoned_trains_nothing_more():
+    async def body():
+        trainer, prepared = Adds(), []
+        stream = GroupStream(trainer, UPDATE, (0, 2), lambda: asyncio.sleep(0, prepared.append(now_s())))
+        group = [SimpleNamespace(tokens=100, prompt_id="p0")] * 2
+        stream.offer(0, group)
+        stream.begin()
+        stream.begin()
+        await until(lambda: trainer.took)
+        stream.offer(1, group)
+        await asyncio.sleep(0.5)
+        stream.abandon()
+        await asyncio.sleep(60)
+        assert stream.taken[:1] == [0] and len(trainer.took) == len(prepared) == 1
+        assert stream.portions == [pytest.approx((0.0, 1.0, 1, 200))] and trainer.took == [(["p0"], (0, 2), True)]
+
+    played(body())
+
+
+class Holds:
+    """An engine that says what it holds."""
+
+    def __init__(self, held):
+        self.held = held
+
+    async def held_tokens(self):
+        return self.held
+
+
+def test_samples_move_to_an_engine_that_has_few(tmp_path):
+    """Balanced rounds on real engines: tests/executor/engines/test_balance_on_engines.py."""
+    spec = BalanceSpec(1.0, 0.0, 0.0, 10_000, 0.0, 0.0)
+    placement = LongestFirst(2, Balance(spec, Recorded({}, 0.5)), 4)
+    ledger = SampleLedger(["a", "b"], PROMPTS, "v", None, placement, temperature=1.0, ignore_eos=False)
+    for draw in range(4):
+        ledger.issue(Issue(SampleKey(draw, 0), f"p{draw}", 40))
+    started = ledger.start({0, 1})
+    on = {number: [request.request_id for engine, request in started if engine == number] for number in (0, 1)}
+    assert [len(each) for each in on.values()] == [2, 2]
+    for name in on[1]:
+        ledger.finish(EngineEvent("finished", name, [1], [0.0], False, "v", "v"), "v")
+    engines = [Holds({name: 2 + 5 for name in on[0]}), Holds({})]
+    light = LightEngines(placement, engines, ledger)
+    assert light.due({0, 1})
+
+    async def asked():
+        held = await light.ask({0, 1})
+        assert held == Holdings(dict.fromkeys(on[0], 7)) and not light.due({0, 1}), "one question at a time"
+        return light.decide(held, {0, 1})
+
+    ((engine, moved),) = asyncio.run(asked())
+    assert engine == 0 and len(moved) == 1 and placement.moved == 1 and placement.moved_tokens == 7
+
+
+class Tokenizer:
+    chat_template = "chat"
+
+    def __init__(self, words=3):
+        self.words = words
+
+    def get_vocab(self):
+        return {f"w{number}": number for number in range(self.words)}
+
+    def convert_ids_to_tokens(self, number):
+        return f"w{number}"
+
+    def __call__(self, text, add_special_tokens=True):
+        assert add_special_tokens != text.startswith("chat"), "a template has them"
+        return {"input_ids": list(range(len(text.split())))}
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+        assert not tokenize and add_generation_prompt
+        return " ".join(["chat", *(message["content"] for message in messages)])
+
+
+def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monkeypatch):
+    path = tmp_path / "data.jsonl"
+    rows = [{"id": "a", "prompt": "x y", "answer": "1"}]
+    rows += [{"id": "b", "prompt": [{"role": "user", "content": "z"}], "answer": "2"}]
+
+    def loaded(rows, tokenizer=None):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return load_prompts(path, tokenizer or Tokenizer(), 3)
+
+    found = loaded(rows)
+    assert found["a"].tokens == (0, 1) and found["a"].answer == "1" and found["b"].text == "chat z"
+    for bad, why in (
+        (" ", "prompt 'c' has no tokens"),
+        ("w x y z", "has 4 tokens, more than rollout.max_prompt_tokens"),
+    ):
+        with pytest.raises(InputError, match=why):
+            loaded([*rows, {"id": "c", "prompt": bad, "answer": "3"}])
+    plain = Tokenizer()
+    plain.chat_template = None
+    with pytest.raises(InputError, match="prompt 'b' is chat messages and the model's tokenizer has no chat template"):
+        loaded(rows, plain)
+    config = SimpleNamespace(vocab_size=3)
+    auto = SimpleNamespace(from_pretrained=lambda path: Tokenizer(int(path)))
+    found = SimpleNamespace(AutoTokenizer=auto, AutoConfig=SimpleNamespace(from_pretrained=lambda path: config))
+    monkeypatch.setitem(sys.modules, "transformers", found)
+    assert load_tokenizer("3").words == 3
+    with pytest.raises(InputError, match=r"has token 3 \('w3'\), but the model's embedding has 3 rows"):
+        load_tokenizer("4")
+    with pytest.raises(InputError, match=r"no tokenizer to load \(ValueError: invalid literal"):
+        load_tokenizer("no number")

@@ -1,0 +1,269 @@
+"""From plans to what is started: which plans are executed in which folders, their configurations, and the start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("torch")
+
+from rlplan.executor import execute as execute_module
+from rlplan.executor import prepare as prepare_module
+from rlplan.executor.configuration import configuration
+from rlplan.executor.execute import execute
+from rlplan.executor.placement.seats import DoesNotFit
+from rlplan.executor.prepare import Options, history_of, placement_of, prepare
+from rlplan.plans.yaml.errors import InputError
+from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.hand_over import HandOverSpec, TailSpec
+
+from .tiny_job import APART, make_plan, train_apart, write_job, write_plan
+from .virtual_loop import played
+
+MODEL = {
+    "model_type": "llama", "vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job's folder, and `plan(name, change)`, which writes a plan of it that `change` has edited."""
+    model, folder = tmp_path / "model", tmp_path / "job"
+    for each in (model, folder):
+        each.mkdir()
+    (model / "config.json").write_text(json.dumps(MODEL))
+    write_job(folder, model, cluster=APART)
+
+    def plan(name="plan", change=lambda plan: None, **sizes):
+        document = train_apart(make_plan(folder, **sizes))
+        change(document)
+        return write_plan(document, folder / f"{name}.yaml")
+
+    return SimpleNamespace(folder=folder, plan=plan, out=tmp_path / "out")
+
+
+def test_one_plan_runs_in_its_folder_and_several_each_in_their_own(job):
+    one, two = job.plan("one"), job.plan("two")
+    (alone,) = prepare([one], job.out, False)
+    assert (alone.name, alone.run_dir, alone.plan_path) == ("one", job.out, one) and not job.out.exists()
+    both = prepare([one, two], job.out, False)
+    assert [each.run_dir for each in both] == [job.out / "one", job.out / "two"]
+    assert (alone.pool.cores, alone.train_pool is alone.pool, alone.plan.job.name) == (1, False, "tiny")
+    placement = placement_of(both)
+    assert placement.trainers.keys() == {"one", "two"} and placement.nodes_in_use().keys() == {0, 1}
+    with pytest.raises(InputError, match="two plans have the same file name"):
+        prepare([one, job.folder / "more" / "one.yaml"], job.out, False)
+    with pytest.raises(InputError, match="holds no run to resume"):
+        prepare([one], job.out, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "says"),
+    [
+        (lambda plan: plan["job"]["reward"].update(workers=2), "job.reward.workers", "is 2, not 1 as in one.yaml"),
+        (lambda plan: plan["job"].pop("placement") and plan["predicted"].update(train_nodes=None, nodes=1),
+         "job.placement.train_pool", "there is none, not learn as in one.yaml"),
+    ],
+)  # fmt: skip
+def test_plans_in_turns_agree_on_what_is_started_once(job, change, where, says):
+    plans = job.plan("one"), job.plan("two", change)
+    with pytest.raises(InputError, match=f"two.yaml:.*{where}: {says}; plans that are executed in turns"):
+        prepare(plans, job.out, False)
+
+
+def test_each_fault_of_each_plan_is_told_at_once(job, monkeypatch):
+    def change(plan):
+        plan["job"]["rounds"]["long"]["train"]["dp"] = 2
+
+    plans = job.plan("one", change), job.plan("two", change)
+    with pytest.raises(InputError) as caught:
+        prepare(plans, job.out, True)
+    said = "\n".join(caught.value.lines())
+    assert "one.yaml:" in said and "two.yaml:" in said and said.count("holds no run to resume") == 2
+
+    def none(plans, pools):
+        raise DoesNotFit("3 engines need 3 devices")
+
+    executions = prepare([job.plan("plan")], job.out, False)
+    monkeypatch.setattr(prepare_module, "run_placement", none)
+    with pytest.raises(InputError, match=r"plan.yaml: 3 engines need 3 devices; solve again for this cluster"):
+        placement_of(executions)
+
+
+def test_a_run_begins_with_anothers_history_if_it_drafts(job, monkeypatch):
+    monkeypatch.setattr(prepare_module, "saved_history", lambda run: run / "step-000003")
+    plain = prepare([job.plan("plain")], job.out, False)
+
+    def change(plan):
+        plan["job"]["rounds"]["long"]["rollout"]["drafts"] = {"source": "history", "tokens": 4, "up_to_sequences": 8}
+
+    drafted = prepare([job.plan("drafted", change)], job.out, False)
+    assert history_of(Path("other"), drafted, False) == Path("other/step-000003")
+    with pytest.raises(InputError, match="--resume goes on with what the run itself remembers"):
+        history_of(Path("other"), drafted, True)
+    with pytest.raises(InputError, match=r"plain.yaml: none of its rounds decodes with drafts"):
+        history_of(Path("other"), plain, False)
+
+
+def test_a_plans_decisions_are_those_of_its_parts(job):
+    def change(plan):
+        long = plan["job"]["rounds"]["long"]
+        long["rollout"]["max_num_seqs"] = 48
+        long["rollout"]["prefix"] = {"block_tokens": 16, "tokens_per_sample": 40}
+        long["train"]["micro_batch_tokens"] = 512
+        plan["job"]["reward"]["deadline_s"] = 4.0
+
+    executions = prepare([job.plan("one", change), job.plan("two")], job.out, False)
+    first, plans = executions[0], [each.plan.job for each in executions]
+    found = configuration(plans, first.checked.job, first.checked.paths, first.pool, first.train_pool)
+    fleet, trainer, run = found.fleet, found.trainers[0], found.runs[0]
+    assert (fleet.max_num_seqs, fleet.max_model_len, fleet.device, fleet.draft_tokens) == (48, 56, "cpu", 0)
+    assert fleet.kv_memory_bytes_per_accelerator == 100_000_000 and fleet.model_path.endswith("model")
+    assert found.rewards == {"function": (1, 5.0)} and found.judge is None
+    assert (trainer.ranks, trainer.threads, trainer.samples_per_prompt, trainer.temperature) == (1, 1, 2, 1.0)
+    assert (trainer.divisors, trainer.update.micro_batch_tokens, trainer.dtype) == ((8, 240, 48), 256, "float32")
+    assert (run.mode, run.checksum_every, run.relay, run.streams) == ("exact", 2, False, False)
+    short, long = run.of_round("short"), run.of_round("long")
+    assert run.of_round("another") is short and (short.max_num_seqs, long.max_num_seqs) == (32, 48)
+    assert (short.sharing, long.sharing) == (None, PrefixSharing(16, 40)) and long.update.micro_batch_tokens == 512
+    assert (run.spec.short_prompts, run.spec.cutoff_tokens, run.spec.max_tokens) == (7, 30, 48)
+    assert short.layouts == (short.layout,) and (short.hand_over, long.tail, short.balance) == (None, None, None)
+    tail = replace(long, tail=TailSpec(1, 2, 0.5), hand_over=HandOverSpec(1, 0.5))
+    assert [(layout.tp, layout.engines) for layout in tail.layouts] == [(1, 1), (2, 1)]
+
+
+class Parts:
+    """What an execution starts, each part of which notes in `log` what is done with it."""
+
+    def __init__(self, monkeypatch, fails=None):
+        self.log, self.fails, self.made = [], fails, {}
+        names = {
+            "actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledgers"],
+            "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
+            "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
+            "turns": ["take_turns"], "drain": ["Drain"], "groups.member_turns": ["GroupTurns"],
+            "groups.permit_actor": ["membership"],
+        }  # fmt: skip
+        for module, parts in names.items():
+            for name in parts:
+                made = getattr(self, name, None) or self.part(name)
+                monkeypatch.setattr(f"rlplan.executor.{module}.{name}", made)
+        of_job = lambda *arguments, **options: self.part("rewards")(*arguments, **options)  # noqa: E731
+        monkeypatch.setattr("rlplan.executor.rollout.reward_sum.RewardSum", SimpleNamespace(of_job=of_job))
+
+    def part(self, name):
+        def make(*arguments, **options):
+            async def does(what):
+                self.log.append(f"{name}.{what}")
+                if what == self.fails:
+                    raise RuntimeError(f"{what} fails")
+
+            part = SimpleNamespace(
+                arguments=arguments, options=options, name=f"{name}-0", bounded=False, engines=[], nodes=[],
+                start=lambda *a, **o: does("start"), open=lambda own: does(f"open own={own}"),
+                notes=lambda: ["no cgroups"], all_engines=lambda: [part],
+                event=lambda event, **fields: self.log.append((event, fields)), checkpoints=SimpleNamespace(notes=[]),
+                drafts=SimpleNamespace(inherit=lambda path, ids: self.log.append(("inherit", path)), store=None),
+            )  # fmt: skip
+            part.close = (lambda: self.log.append(f"{name}.close")) if name == "SeatKeeper" else lambda: does("close")
+            self.made[name] = part
+            return part
+
+        return make
+
+    def start_ray(self):
+        return True
+
+    def load_tokenizer(self, path):
+        return SimpleNamespace(decode=lambda tokens, skip_special_tokens: "text")
+
+    def load_prompts(self, path, tokenizer, most):
+        return {"p0": None, "p1": None}
+
+    async def check_shared(self, folder, nodes):
+        self.log.append(("shared", folder))
+
+    def membership(self, permits):
+        parts = self
+
+        class Membership:
+            async def __aenter__(self):
+                parts.log.append("joins")
+
+            async def __aexit__(self, *_):
+                parts.log.append("leaves")
+
+        return Membership()
+
+    async def take_turns(self, runs, options, watcher, drain):
+        self.log.append(("turns", options.steps))
+        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
+        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
+        return True
+
+
+class Watcher:
+    def __init__(self, log):
+        self.phase = lambda text: log.append(text)
+        self.note = lambda text: log.append(f"note: {text}")
+
+
+def executed(job, parts, monkeypatch, member=None, **options):
+    monkeypatch.setattr(asyncio, "run", played)
+    executions = prepare([job.plan("one"), job.plan("two")], job.out, False)
+    monkeypatch.setattr(execute_module, "begin_folder", lambda run, plan, resume: parts.log.append(("begin", run.name)))
+    return execute(executions, Options(steps=7, **options), Watcher(parts.log), member)
+
+
+def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
+    parts = Parts(monkeypatch)
+    assert executed(job, parts, monkeypatch, history=job.folder / "step-000003", stall_s=9.0) is True
+    words = [entry for entry in parts.log if isinstance(entry, str)]
+    assert words == [
+        "starting Ray", "reserving devices", "SeatKeeper.open own=True",
+        "starting reward workers, trainers and engines Fleet-0", "rewards.start", "DeviceTurns.start",
+        "TrainingRun.start", "TrainingRun.start", "note: no cgroups", "joins", "note: node 10.0.0.1: lost",
+        "note: node 10.0.0.2: in its place, or back", "stopping", "TrainingRun.close", "TrainingRun.close",
+        "rewards.close", "Fleet.close", "SeatKeeper.close", "leaves",
+    ]  # fmt: skip
+    events = [entry for entry in parts.log if isinstance(entry, tuple)]
+    assert events == [
+        *[("inherit", job.folder / "step-000003")] * 2, ("shared", job.out / "one"), ("shared", job.out / "two"),
+        ("begin", "one"), ("begin", "two"), *[("sandbox_lacks", {"reason": "no cgroups"})] * 2, ("turns", 7),
+        *[("node_lost", {"node": 1, "address": "10.0.0.1"})] * 2,
+        *[("node_back", {"node": 1, "address": "10.0.0.2"})] * 2,
+    ]  # fmt: skip
+    made = parts.made
+    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["seats"]
+    assert made["RoundRunner"].arguments[3]([1]) == "text" and made["TrainerGroup"].arguments[0] == "two"
+    assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
+    train_pool, where = made["device_ledgers"].arguments[3:5]
+    assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
+    assert made["device_ledgers"].options == {"shared": False} and made["SeatKeeper"].options == {"given": ()}
+
+
+def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
+    parts = Parts(monkeypatch)
+    member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
+    assert executed(job, parts, monkeypatch, member)
+    assert parts.made["SeatKeeper"].options == {"given": ("n1", "n2")}
+    assert parts.made["device_ledgers"].options == {"shared": True}
+    group = parts.made["GroupTurns"]
+    assert group.arguments[0] == "permits" and group.arguments[2] == "units"
+    assert parts.made["TrainingRun"].options["permits"] is group
+
+
+def test_an_execution_that_fails_to_start_ends_what_was_started(job, monkeypatch):
+    parts = Parts(monkeypatch, fails="start")
+    with pytest.raises(RuntimeError, match="start fails"):
+        executed(job, parts, monkeypatch)
+    closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "SeatKeeper.close"]
+    assert [entry for entry in parts.log if str(entry).endswith(".close")] == closed and "leaves" not in parts.log

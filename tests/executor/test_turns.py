@@ -1,0 +1,197 @@
+"""How plans take turns and how runs end: what their traces say, what is checkpointed, and what signals ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from rlplan.executor import turns as turns_module
+from rlplan.executor.prepare import Options
+from rlplan.executor.turns import take_turns
+from rlplan.plans.yaml.errors import RunFailed
+
+from .virtual_loop import now_s, played
+
+SILENT = RunFailed("engine 0 was silent for 120 s")
+
+
+class FakeRun:
+    """A run whose steps are done at once, until one fails or hangs; `died_at`: steps in which its trainer dies once."""
+
+    def __init__(self, name="fake", fails_at=None, hangs_at=None, updating=False, **ends):
+        self.name, self.fails_at, self.hangs_at, self.round_can_be_left = name, fails_at, hangs_at, not updating
+        self.step_number, self.events, self.saved, self.begun, self.hung = 0, [], [], [], asyncio.Event()
+        self.checkpoint_fault, self.checkpoints = None, SimpleNamespace(notes=[])
+        self.schedule = SimpleNamespace(next_kind=lambda: "short")
+        self.dies_in_checkpoint, self.disk_full, self.died_at, self.skips = (
+            ends.get(key, 0) for key in ("dies_in_checkpoint", "disk_full", "died_at", "skips")
+        )
+
+    async def step(self):
+        if self.step_number + 1 == self.fails_at:
+            raise SILENT
+        if self.step_number + 1 == self.hangs_at:
+            self.hung.set()
+            await asyncio.sleep(60)
+        if self.step_number + 1 == self.died_at:
+            self.died_at, self.step_number = 0, 0
+            return None
+        self.step_number += 1
+        return SimpleNamespace(step=self.step_number, metrics={"skipped": self.skips == self.step_number})
+
+    def progress(self):
+        return None
+
+    def checkpoint_due(self, every):
+        return self.step_number % every == 0
+
+    async def begin_checkpoint(self):
+        self.begun.append(self.step_number)
+
+    async def checkpoint(self):
+        if self.dies_in_checkpoint:
+            self.dies_in_checkpoint -= 1
+            self.step_number = 1  # what a trainer's death does: back at the last checkpoint
+        elif self.disk_full:
+            self.checkpoint_fault = "the disk has 0.00 GB free"
+            self.checkpoints.notes.append("no checkpoint")
+        else:
+            self.saved.append(self.step_number)
+
+    rescue = checkpoint
+
+    def event(self, event, /, **fields):
+        self.events.append({"event": event, **fields})
+
+
+class Watcher:
+    """`told` has what a person is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def round_begins(self, name, kind, step, progress):
+        self.told.append((name, kind, step))
+
+    def step_done(self, name, record):
+        self.told.append((name, record.step))
+
+    def note(self, text):
+        self.told.append(text)
+
+
+@pytest.fixture(autouse=True)
+def steps_of_the_fake(monkeypatch):
+    monkeypatch.setattr(turns_module, "step", lambda run: run.step())
+
+
+def turns(*runs, watcher=None, drain=None, **options):
+    return played(take_turns(runs, Options(**{"steps": 3} | options), watcher or Watcher(), drain))
+
+
+def test_runs_take_turns_and_end_finished():
+    watcher, drained = Watcher(), []
+    a, b = FakeRun("a"), FakeRun("b")
+    b.step_number = 2  # it was resumed
+
+    async def between_steps(note):
+        drained.append(note)
+
+    drain = SimpleNamespace(between_steps=between_steps)
+    assert turns(a, b, watcher=watcher, drain=drain, checkpoint_every=2) is True
+    assert [told for told in watcher.told if len(told) == 3] == [
+        ("a", "short", 1), ("b", "short", 3), ("a", "short", 2), ("a", "short", 3),
+    ]  # fmt: skip
+    assert [told for told in watcher.told if len(told) == 2] == [("a", 1), ("b", 3), ("a", 2), ("a", 3)]
+    for run, begun in ((a, [2]), (b, [])):
+        assert run.events == [{"event": "end", "step": 3, "finished": True}]
+        assert run.saved == [3] and run.begun == begun
+    assert len(drained) == 4
+
+
+def test_a_watcher_hears_of_deaths_skipped_steps_and_faults():
+    watcher = Watcher()
+    run = FakeRun(died_at=2, skips=3)
+    run.checkpoints.notes.append("checkpoint set aside")
+    assert turns(run, watcher=watcher)
+    notes = [told for told in watcher.told if isinstance(told, str)]
+    assert notes == [
+        "fake: checkpoint set aside", "fake: trainer died; back at step 0",
+        "fake: step 3 was skipped; its weights are those before it",
+    ]  # fmt: skip
+
+
+def test_a_failure_is_the_reason_of_the_end_in_every_run():
+    runs = FakeRun(), FakeRun(fails_at=2)
+    with pytest.raises(RunFailed, match="silent"):
+        turns(*runs)
+    end = {"event": "end", "finished": False, "reason": str(SILENT)}
+    assert [run.events for run in runs] == [[end | {"step": 2}], [end | {"step": 1}]]
+    assert [run.saved for run in runs] == [[2], [1]], "a healthy trainer's state is saved all the same"
+
+
+def test_a_trainer_that_dies_in_the_final_checkpoint_trains_on():
+    run = FakeRun(dies_in_checkpoint=1)
+    assert turns(run) is True
+    assert run.step_number == 3 and run.saved == [3], "the lost steps are trained again"
+
+
+def test_a_final_checkpoint_that_cannot_be_written_fails_the_run():
+    run, watcher = FakeRun(disk_full=True), Watcher()
+    with pytest.raises(RunFailed, match=r"fake: the disk has 0\.00 GB free; what was trained since is not saved"):
+        turns(run, watcher=watcher)
+    assert run.events[-1]["finished"] is False and "fake: no checkpoint" in watcher.told
+
+
+def interrupted(run, signals, watcher=None, **options):
+    """What `take_turns` returns if signals come, a second apart, while the run hangs in a step; and when."""
+
+    async def body():
+        async def send():
+            await run.hung.wait()
+            for number in signals:
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(1)
+
+        began, sender = now_s(), asyncio.create_task(send())
+        try:
+            done = await take_turns([run], Options(steps=3, **options), watcher or Watcher())
+            return done, now_s() - began
+        finally:
+            sender.cancel()
+
+    return played(body())
+
+
+@pytest.mark.parametrize(
+    ("signals", "options", "after_s"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), {}, 1.0),
+        ((signal.SIGINT, signal.SIGTERM), {}, 1.0),
+        ((signal.SIGTERM,), {"grace_s": 7.0}, 7.0),
+    ],
+)
+def test_a_second_signal_or_the_grace_period_leaves_the_round(signals, options, after_s):
+    run, watcher = FakeRun(hangs_at=2), Watcher()
+    assert interrupted(run, signals, watcher, **options) == (False, pytest.approx(after_s))
+    assert run.saved == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
+    assert "fake: left the round of step 2" in watcher.told
+
+
+@pytest.mark.parametrize("last_step", [2, 3])
+def test_a_run_that_a_signal_ends_fails_if_it_cannot_be_saved(last_step):
+    run = FakeRun(hangs_at=last_step, disk_full=True)
+    with pytest.raises(RunFailed, match=r"0\.00 GB free.*not saved"):
+        interrupted(run, (signal.SIGTERM,))
+    (end,) = run.events
+    assert (end["step"], end["finished"]) == (last_step, False) and "0.00 GB free" in end["reason"]
+
+
+def test_an_update_that_has_begun_is_finished_before_the_run_is_left():
+    run = FakeRun(hangs_at=2, updating=True)
+    assert interrupted(run, (signal.SIGTERM, signal.SIGTERM)) == (False, pytest.approx(60.0))
+    assert run.saved == [2]
