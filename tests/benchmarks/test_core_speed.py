@@ -1,21 +1,18 @@
 """Seconds alone are those on cores as fast as they were when the group ran."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
-from benchmarks.coexecution.alone_run import read_alone
-from benchmarks.coexecution.core_speed import CoreSpeed, computed_s
+from rlplan.benchmarks.coexecution.alone_run import read_alone
+from rlplan.benchmarks.coexecution.core_speed import CoreSpeed, computed_s
 from rlplan.traces.run_log import TRACE
 from rlplan.traces.trace import TraceWriter
 
-from ..traces.test_run_log import step
+from ..traces.events import step
 
 
-def core(speeds: list[float], busy: float) -> CoreSpeed:
+def core(speeds, busy):
     """A core from second 100 on, one speed a second, that computes for a share of the time."""
     times_s = [100.0 + n for n in range(len(speeds))]
     return CoreSpeed(times_s, speeds, [busy * time_s for time_s in times_s])
@@ -34,7 +31,7 @@ def test_a_time_without_two_measurements_has_the_speed_around_it():
         measured.speed(104.2, 104.7)
 
 
-def test_a_line_that_is_being_written_is_left_out(tmp_path: Path):
+def test_a_line_that_is_being_written_is_left_out(tmp_path):
     (tmp_path / "speed.txt").write_text("1.0 500.0 7.0\n2.0 600.0 7.5\n3.0 70")
     assert CoreSpeed.read(tmp_path / "speed.txt").speed(0.0, 9.0) == 550.0
 
@@ -43,7 +40,7 @@ def test_a_core_has_computed_since_the_machine_started():
     assert computed_s(min(os.sched_getaffinity(0))) > 0.0
 
 
-def test_work_is_seconds_times_the_speed_of_the_core_of_the_phase(tmp_path: Path):
+def test_work_is_seconds_times_the_speed_of_the_core_of_the_phase(tmp_path):
     trace = TraceWriter(tmp_path / TRACE)
     for number in range(1, 5):
         seconds = {"total_s": 10.0, "sync_s": 0.0, "rollout_s": 6.0, "reward_exposed_s": 0.0, "train_s": 4.0}

@@ -1,15 +1,16 @@
 """The published runs: reading figures and phases, calibration, quotas, the ablation's arithmetic."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks.rollpacker import sensitivity
-from benchmarks.rollpacker.case import Case, RoundPhases, read_case, round_phases
-from benchmarks.rollpacker.cycle import ablation
-from benchmarks.rollpacker.published_figures import Figures
-from benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
-from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
+from rlplan.benchmarks.rollpacker import sensitivity
+from rlplan.benchmarks.rollpacker.case import Case, RoundPhases, read_case, round_phases
+from rlplan.benchmarks.rollpacker.cycle import ablation
+from rlplan.benchmarks.rollpacker.published_figures import Figures
+from rlplan.benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
+from rlplan.benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
@@ -32,41 +33,36 @@ SERIES = {
 
 
 @pytest.fixture
-def figures(tmp_path) -> Figures:
+def figures(tmp_path):
     path = tmp_path / "figures.json"
     path.write_text(json.dumps(SERIES))
     return Figures.read(path)
 
 
-def engine(engines: int = 2) -> DecodeCost:
+def engine(engines=2):
     return DecodeCost(EngineLayout(1, engines), 0.01, 1e-4, 1e-8, 0.0, 1e-6, 10**7, 512, 0.0, 0)
 
 
-def case(**changes) -> Case:
+def case(**changes):
     fields = {
-        "model": "Qwen2.5-14B",
-        "gpus": 2,
-        "rollout_tp": 1,
-        "cap_tokens": 512,
-        "prompts_per_step": 12,
-        "samples_per_prompt": 4,
-        "plain": {"rollout_s": 100.0, "reward_s": 10.0, "train_s": 20.0, "sync_s": 1.0},
-    }
+        "model": "Qwen2.5-14B", "gpus": 2, "rollout_tp": 1, "cap_tokens": 512, "prompts_per_step": 12,
+        "samples_per_prompt": 4, "plain": {"rollout_s": 100.0, "reward_s": 10.0, "train_s": 20.0, "sync_s": 1.0},
+    }  # fmt: skip
     return Case.model_validate({**fields, **changes})
 
 
-def test_a_cdf_ends_at_the_cap_with_the_share_that_the_note_gives(figures: Figures) -> None:
+def test_a_cdf_ends_at_the_cap_with_its_notes_share(figures):
     assert figures.tasks() == ("math",)
     assert figures.cdf("math") == [(10.0, 0.05), (100.0, 0.5), (400.0, 0.9), (16384.0, 0.985)]
 
 
-def test_the_sensitivity_is_read_by_its_factors_and_only_for_caps_that_it_has(figures: Figures) -> None:
+def test_the_sensitivity_is_read_by_its_factors_and_caps(figures):
     assert figures.sensitivity(16384) == {(1.0, 1.0): 100, (1.0, 1.25): 90, (1.25, 1.0): 80, (1.25, 1.25): 50}
     assert figures.sensitivity(8192) == {}
     assert figures.step_s("14B") == {"verl": 310.0}
 
 
-def test_what_is_not_at_hand_is_said_in_one_line(tmp_path, figures: Figures) -> None:
+def test_what_is_not_at_hand_is_said_in_one_line(tmp_path, figures):
     with pytest.raises(InputError, match="--figures"):
         Figures.read(tmp_path / "absent.json")
     (tmp_path / "bad.json").write_text("{}")
@@ -80,16 +76,12 @@ def test_what_is_not_at_hand_is_said_in_one_line(tmp_path, figures: Figures) -> 
 
 
 @pytest.mark.parametrize("name", ["7B", "14B", "32B"])
-def test_the_shipped_cases_load(name: str) -> None:
-    from pathlib import Path
-
-    import benchmarks.rollpacker
-
-    path = Path(benchmarks.rollpacker.__file__).with_name(f"{name}.yaml")
+def test_the_shipped_cases_load(name):
+    path = Path(sensitivity.__file__).with_name(f"{name}.yaml")
     assert read_case(path).model.endswith(name)
 
 
-def test_calibration_finds_what_the_published_seconds_were_made_with(figures: Figures, monkeypatch) -> None:
+def test_calibration_finds_what_the_published_seconds_were_made_with(figures, monkeypatch):
     monkeypatch.setattr(sensitivity, "_ROUNDS", 60)
     sweep = Sweep([figures.cdf("math")], engine(), 24, 8, 16384)
     true = Calibrated(rho=0.35, overhead_s=6.0, factor=1.7)
@@ -102,7 +94,7 @@ def test_calibration_finds_what_the_published_seconds_were_made_with(figures: Fi
     assert rmse(points, published[PLAIN]) < 0.02
 
 
-def test_a_round_with_quotas_trains_each_tasks_share_of_its_own_draws() -> None:
+def test_a_round_with_quotas_trains_each_tasks_share_of_its_own_draws():
     races = [RaceRound([f"{task}{i}" for i in range(3)], 2, 2, 3, 100) for task in "ab"]
     machine = QuotaRound(races, 3)
     issued = [a for a in machine.start() if isinstance(a, Issue)]
@@ -118,7 +110,7 @@ def test_a_round_with_quotas_trains_each_tasks_share_of_its_own_draws() -> None:
     assert [len(race.outcome().trained) for race in races] == [2, 2]
 
 
-def test_the_operating_point_keeps_short_answers_and_defers_its_over_issue(figures: Figures) -> None:
+def test_the_operating_point_keeps_short_answers_and_defers_its_over_issue(figures):
     point = OperatingPoint(case(), figures, 0.2, rounds=12)
     found = point.operate(engine())
     assert point.long_share == pytest.approx(0.2)
@@ -126,7 +118,7 @@ def test_the_operating_point_keeps_short_answers_and_defers_its_over_issue(figur
     assert 0.4 < found.length_ratio < 0.95
 
 
-def test_the_ablation_adds_parts_up_to_the_whole() -> None:
+def test_the_ablation_adds_parts_up_to_the_whole():
     short = RoundPhases(sync_s=1.0, reward_s=2.0, train_s=15.0)
     long = RoundPhases(sync_s=1.0, reward_s=3.0, train_s=18.0)
     fixed = Operated(short_s=30.0, long_s=100.0, preemptions=0.0, length_ratio=0.7)

@@ -1,12 +1,10 @@
 """What `benchmarks.sandbox` counts, on programs that do harm and programs that do none."""
 
-from __future__ import annotations
-
 import pytest
 
-from benchmarks.sandbox.__main__ import RIGHT, _controls, _tried
-from benchmarks.sandbox.host import Host
-from benchmarks.sandbox.programs import PROGRAMS, TESTS, WRONG, Program
+from rlplan.benchmarks.sandbox.__main__ import RIGHT, _controls, _tried
+from rlplan.benchmarks.sandbox.host import Host
+from rlplan.benchmarks.sandbox.programs import PROGRAMS, TESTS, WRONG, Program
 from rlplan.executor.rewards.sandbox.warm_sandbox import WarmSandbox
 
 
@@ -33,15 +31,13 @@ def bare():
     sandbox.close()
 
 
-def test_there_are_forty_programs_of_different_names_and_in_each_category_one_is_tried_without_a_sandbox():
+def test_forty_programs_cover_each_category_also_without_a_sandbox():
     assert len({(program.category, program.name) for program in PROGRAMS}) == len(PROGRAMS) == 40
     kinds = {program.category for program in PROGRAMS}
     assert kinds - {program.category for program in PROGRAMS if program.tried_bare} == {"output"}
 
 
-def test_a_program_that_reads_a_secret_is_harmful_where_nothing_hides_it_and_harmless_where_the_sandbox_does(
-    host, sandbox, bare
-):
+def test_a_secret_is_read_only_where_nothing_hides_it(host, sandbox, bare):
     (program,) = [each for each in PROGRAMS if each.name == "read a secret that all may read"]
     if not sandbox.notes:
         row = _tried(sandbox, host, program)
@@ -50,16 +46,14 @@ def test_a_program_that_reads_a_secret_is_harmful_where_nothing_hides_it_and_har
     assert "HARM" in harm
 
 
-def test_a_program_that_changes_a_file_of_the_host_is_harmful_without_a_word_of_its_own_and_the_file_is_repaired(
-    host, bare
-):
+def test_a_changed_file_of_the_host_is_seen_and_repaired(host, bare):
     quiet = Program("files", "quiet", WRONG + "open('@KEPT@', 'w').write('gone')")
     row = _tried(bare, host, quiet)
     assert row["harm"] == ["file: 'kept\\n' became 'gone'"]
     assert host.kept.read_text() == "kept\n"
 
 
-def test_a_right_solution_counts_as_a_forged_verdict_since_no_program_has_one(host, sandbox):
+def test_a_right_solution_counts_as_a_forged_verdict(host, sandbox):
     row = _tried(sandbox, host, Program("verdict", "right", RIGHT, TESTS))
     assert (row["forged"], row["stopped"]) == (True, "nothing: judged right")
 

@@ -1,26 +1,24 @@
 """The slow link between two pools of network namespaces: what it is short of is said, and nothing of it stays."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.weight_parties import pools
+from rlplan.benchmarks.weight_parties import pools
 
 
-def namespaces() -> str:
+def namespaces():
     return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
 
-def test_a_machine_without_the_tools_says_which_one_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_tools_says_which_one_it_lacks(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else f"/sbin/{tool}")
     assert pools.obstacle() == "tc is not installed"
 
 
-def test_nodes_reach_each_other_through_the_slow_link_alone_and_are_gone_afterwards() -> None:
+def test_nodes_reach_each_other_through_the_slow_link_alone():
     reason = pools.obstacle()
     if reason is not None:
         pytest.skip(reason)
