@@ -93,9 +93,13 @@ def nodes():
 @pytest.fixture(scope="session")
 def ray(nodes):
     """This process is connected to that cluster."""
+    import ray
+
     from rlplan.executor.actors import start_ray
 
     start_ray()
+    yield
+    ray.shutdown()  # before the cluster ends: Ray ends a process whose cluster is gone
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,6 @@ import pytest
 pytest.importorskip("vllm")
 
 from benchmarks.faults.driver import MARK, marked_processes
-from rlplan.executor.groups import prepare_group
-from rlplan.executor.groups.prepare_group import prepare_groups
-from rlplan.plans.schema.workload import load_workload
-from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.run_log import TRACE, read_run
 
 from ..tiny_job import make_plan, write_plan
@@ -111,47 +105,3 @@ def test_states_without_memory_are_refused_before_any_start(groups, tmp_path):
         r"pool 'learn', 'main'\) has .* of host memory free, and states .* take 2 PB as planned", done.stderr
     ), done.stderr
     assert not list((tmp_path / "runs").glob("*/.task.json"))
-
-
-def test_groups_on_gpus_refuse_what_stays_there_between_turns(groups, tmp_path, monkeypatch):
-    kinds = {"main": "cuda", "learn": "cuda"}
-
-    def load(path):
-        workload, cluster = load_workload(path)
-        for name, kind in kinds.items():
-            own = cluster.pools[name]
-            cluster.pools[name] = own.model_copy(
-                update={"accelerators": own.accelerators.model_copy(update={"kind": kind})}
-            )
-        return workload, cluster
-
-    monkeypatch.setattr(prepare_group, "load_workload", load)
-    prepared = prepare_groups(groups, "g1", tmp_path / "out", False)
-    assert [group.kind for group in prepared] == ["cuda"]
-    job = prepared[0].jobs[0]
-    with_judge = job.execution.plan.job.reward.model_copy(update={"judge": "a judge"})
-    plan = job.execution.plan.model_copy(
-        update={"job": job.execution.plan.job.model_copy(update={"reward": with_judge})}
-    )
-    execution = replace(job.execution, checked=replace(job.execution.checked, plan=plan))
-    monkeypatch.setattr(prepare_group, "_job", lambda *_: replace(job, execution=execution))
-    with pytest.raises(InputError, match="group g1: one, one: a judge stays on its GPUs"):
-        prepare_groups(groups, "g1", tmp_path / "out", False)
-    kinds["main"] = "cpu"
-    with pytest.raises(InputError, match="nodes of kind cpu and cuda"):
-        prepare_groups(groups, "g1", tmp_path / "out", False)
-
-
-def test_plans_that_changed_or_train_beside_rollouts_are_refused(groups, tmp_path):
-    assert {room.pool for room in prepare_groups(groups, "g1", tmp_path / "out", False)[0].rooms} == {"main", "learn"}
-    folder = tmp_path / "copy"
-    shutil.copytree(groups.parent, folder, ignore=shutil.ignore_patterns("model"))
-    for name in JOBS:
-        (folder / name / "model").symlink_to(groups.parent / name / "model")
-    own = folder / "one" / "plan.yaml"
-    own.write_text(own.read_text().replace("{train_pool: learn", "{train_pool: learn, streams: true"))
-    with pytest.raises(InputError, match=r"one/plan\.yaml changed since it was solved"):
-        prepare_groups(folder / "groups.yaml", None, tmp_path / "out", False)
-    with pytest.raises(InputError, match="job one: its plan trains beside its rollout") as refused:
-        prepare_groups(solved(folder / "workload.yaml"), None, tmp_path / "out", False)
-    assert str(own) in str(refused.value) and not (tmp_path / "out").exists()

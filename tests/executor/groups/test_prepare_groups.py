@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED,
 from rlplan.executor.groups.moves.group_change import planned_change
 from rlplan.executor.groups.prepare_group import prepare_groups
 from rlplan.executor.placement.seats import Room, place
+from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
@@ -108,6 +110,35 @@ def test_a_job_that_cannot_take_turns_is_refused(folder, tmp_path, monkeypatch):
                 prepare_groups(folder / "groups.yaml", None, tmp_path / "out", False)
     finally:
         own.write_text(text)
+
+
+def test_groups_on_gpus_refuse_what_stays_there_between_turns(folder, tmp_path, monkeypatch):
+    kinds = {"main": "cuda", "learn": "cuda"}
+
+    def load(path):
+        workload, cluster = load_workload(path)
+        for name, kind in kinds.items():
+            own = cluster.pools[name]
+            accelerators = own.accelerators.model_copy(update={"kind": kind})
+            cluster.pools[name] = own.model_copy(update={"accelerators": accelerators})
+        return workload, cluster
+
+    monkeypatch.setattr(prepare_group, "load_workload", load)
+    plan = folder / "groups.yaml"
+    (group,) = prepare_groups(plan, None, tmp_path / "out", False)
+    assert group.kind == "cuda"
+    job = group.jobs[0]
+    planned = job.execution.plan.job
+    judged = planned.model_copy(update={"reward": planned.reward.model_copy(update={"judge": "a judge"})})
+    checked = replace(job.execution.checked, plan=job.execution.plan.model_copy(update={"job": judged}))
+    with monkeypatch.context() as patch:
+        same = replace(job, execution=replace(job.execution, checked=checked))
+        patch.setattr(prepare_group, "_job", lambda *_: same)
+        with pytest.raises(InputError, match=f"group {group.key}: a, a: a judge stays on its GPUs"):
+            prepare_groups(plan, None, tmp_path / "out", False)
+    kinds["main"] = "cpu"
+    with pytest.raises(InputError, match="nodes of kind cpu and cuda"):
+        prepare_groups(plan, None, tmp_path / "out", False)
 
 
 def test_a_plan_whose_inputs_changed_is_refused(folder, tmp_path):

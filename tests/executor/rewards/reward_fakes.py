@@ -32,29 +32,12 @@ def swallow_the_alarm(prompt, response, answer):
     return 1.0
 
 
-def hang_on_demand(prompt, response, answer):
-    if response == "blocked signal":
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-        time.sleep(60)
-    if response == "loop in C":
-        sum(range(10**13))  # holds the interpreter lock and never looks at signals
-    return 1.0
-
-
 def fail_on_demand(prompt, response, answer):
     if response == "fail":
         raise KeyError("no such row")
     if response == "exit":
         sys.exit(3)
     return float("nan") if response == "nan" else 1.0
-
-
-def fail_the_first_time(prompt, response, answer):
-    mark = Path(answer) / response
-    if not mark.exists():
-        mark.touch()
-        raise ConnectionError("the judge is restarting")
-    return 1.0
 
 
 def die_on_demand(prompt, response, answer):
@@ -67,12 +50,6 @@ def kill_the_parent_on_demand(prompt, response, answer):
     if response == "die":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
-    return 1.0
-
-
-def judge_elsewhere(prompt, response, answer):
-    if (Path(answer) / "down").exists():
-        raise ConnectionError("the judge is down")
     return 1.0
 
 
@@ -89,7 +66,10 @@ def misbehave(prompt, response, answer):
     if response == "keep":
         kept = bytearray(40 << 20)
     if response == "loop in C":
-        sum(range(10**13))
+        sum(range(10**13))  # holds the interpreter lock and never looks at signals
+    if response == "blocked signal":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(60)
     if response == "dump":
         os.abort()
     if response == "close":

@@ -1,4 +1,7 @@
-"""The pool of reward workers over real Ray workers."""
+"""Reward workers that are real Ray actors: rewards travel, deaths are noticed, and closing leaves no process behind.
+
+What the pool decides is tested in test_reward_supervision.py, what a scoring process does in test_scoring_process.py.
+"""
 
 import asyncio
 import os
@@ -10,6 +13,8 @@ import pytest
 
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.plans.yaml.errors import InputError
+
+pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
 
@@ -66,7 +71,6 @@ def alive(pid):
         return False
 
 
-@pytest.mark.engine
 def test_200_samples_get_each_its_own_reward(ray_here):
     async def body(pool):
         results = await asyncio.gather(*(pool.score(f"p/{i}", "?", "x" * i, 1000) for i in range(200)))
@@ -79,39 +83,6 @@ def test_200_samples_get_each_its_own_reward(ray_here):
     assert (stats["ok"], stats["retried"], stats["queue"], stats["unfinished"]) == (200, 0, 0, 0)
 
 
-@pytest.mark.engine
-def test_a_response_that_times_out_alone_scores_0(ray_here):
-    async def body(pool):
-        began = time.monotonic()
-        keys = ["a", "sleep 1", "b", "sleep 2", "c"]
-        results = await asyncio.gather(*(pool.score(key, "", key, None) for key in keys))
-        return results, pool.stats(), time.monotonic() - began
-
-    results, stats, took_s = run_pool("sleep_on_demand", body, deadline_s=0.5)
-    assert [result.reward for result in results] == [1.0, 0.0, 1.0, 0.0, 1.0]
-    assert [result.outcome for result in results] == ["ok", "policy_timeout", "ok", "policy_timeout", "ok"]
-    assert results[1].detail == "no reward within 0.5 s"
-    assert (stats["policy_timeout"], stats["restarted"], stats["ok"]) == (2, 0, 3)
-    assert took_s < 10
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("how", ["blocked signal", "loop in C"])
-def test_a_hang_that_no_alarm_reaches_costs_only_its_process(ray_here, how):
-    async def body(pool):
-        futures = [pool.score(str(i), "", how if i == 3 else "fine", None) for i in range(12)]
-        others = await asyncio.gather(*(future for i, future in enumerate(futures) if i != 3))
-        return others, await futures[3], pool.stats()
-
-    others, hung, stats = run_pool("hang_on_demand", body, workers=2, deadline_s=0.2, slack_s=0.8)
-    assert {(result.outcome, result.reward) for result in others} == {("ok", 1.0)}
-    assert (hung.outcome, hung.reward, hung.attempts) == ("policy_timeout", 0.0, 1)
-    assert hung.detail == "no reward within 0.2 s, and no end either: killed"
-    assert (stats["ok"], stats["policy_timeout"]) == (11, 1)
-    assert (stats["restarted"], stats["renewed"]) == (0, 1)
-
-
-@pytest.mark.engine
 def test_a_worker_killed_in_mid_call_scores_each_sample_once(ray_here):
     async def body(pool):
         settled = []
@@ -134,62 +105,6 @@ def test_a_worker_killed_in_mid_call_scores_each_sample_once(ray_here):
     assert after["reward-1"] == before["reward-1"]
 
 
-@pytest.mark.engine
-def test_workers_killed_while_they_were_idle_cost_the_next_sample_nothing(ray_here):
-    async def body(pool):
-        await pool.score("witness", "", "x", None)
-        before = pids(pool)
-        for pid in before.values():
-            os.kill(pid, signal.SIGKILL)
-        await all_gone(before.values())
-        result = await pool.score("innocent", "", "xyz", None)
-        return result, pool.stats()
-
-    result, stats = run_pool("length", body, workers=2)
-    assert (result.outcome, result.reward, result.attempts) == ("ok", 3.0, 1)
-    assert (stats["policy_crash"], stats["retried"]) == (0, 0) and stats["restarted"] >= 1
-
-
-@pytest.mark.engine
-def test_a_worker_killed_at_its_first_start_is_started_again(ray_here, tmp_path):
-    from rlplan.executor.rewards.pool import RewardPool
-    from rlplan.executor.supervision import Supervisor
-
-    (tmp_path / "reward_that_kills_once.py").write_text(
-        "import os, pathlib, signal, time\n"
-        f"mark = pathlib.Path({str(tmp_path / 'mark')!r})\n"
-        "if not mark.exists():\n    mark.touch()\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)\n"
-        "def score(prompt, response, answer): return 2.5\n"
-    )
-
-    async def main():
-        supervisor = Supervisor()
-        config = ScorerConfig("function", "reward_that_kills_once:score", 5.0, str(tmp_path))
-        pool = RewardPool(config, 1, supervisor=supervisor)
-        try:
-            await pool.start()
-            return await asyncio.wait_for(pool.score("a", "", "x", None), 60), supervisor.failures("reward-0")
-        finally:
-            await pool.close()
-
-    result, failures = asyncio.run(main())
-    assert (result.outcome, result.reward, failures) == ("ok", 2.5, 1)
-
-
-@pytest.mark.engine
-def test_a_response_that_kills_the_process_twice_scores_0(ray_here):
-    async def body(pool):
-        futures = [pool.score(str(i), "", "die" if i == 2 else "fine", None) for i in range(5)]
-        return await asyncio.gather(*futures), pool.stats()
-
-    results, stats = run_pool("die_on_demand", body, retries=7)
-    assert [result.outcome for result in results] == ["ok", "ok", "policy_crash", "ok", "ok"]
-    assert (results[2].reward, results[2].attempts) == (0.0, 2)
-    assert results[2].detail == "the process that scores died: killed by SIGKILL"
-    assert (stats["restarted"], stats["renewed"], stats["ok"], stats["policy_crash"]) == (0, 2, 4, 1)
-
-
-@pytest.mark.engine
 def test_a_response_that_kills_the_worker_itself_is_scored_0_too(ray_here):
     async def body(pool):
         futures = [pool.score(str(i), "", "die" if i == 2 else "fine", None) for i in range(5)]
@@ -202,59 +117,6 @@ def test_a_response_that_kills_the_worker_itself_is_scored_0_too(ray_here):
     assert results[2].detail.startswith("reward worker reward-0 died: ")
 
 
-@pytest.mark.engine
-def test_a_response_whose_function_always_raises_scores_0_with_a_reason(ray_here, tmp_path):
-    async def always(pool):
-        return await asyncio.gather(pool.score("a", "", "fail", None), pool.score("b", "", "fine", None)), pool.stats()
-
-    (failed, fine), stats = run_pool("fail_on_demand", always, retries=3)
-    assert (failed.outcome, failed.reward, failed.attempts) == ("function_error", 0.0, 4)
-    assert failed.detail.startswith("KeyError: 'no such row' (reward_fakes.py:")
-    assert (fine.outcome, fine.attempts) == ("ok", 1)
-    assert (stats["retried"], stats["function_error"], stats["ok"], stats["restarted"]) == (3, 1, 1, 0)
-
-    async def once(pool):
-        return await pool.score("a", "", "mark", str(tmp_path))
-
-    result = run_pool("fail_the_first_time", once, retries=1)
-    assert (result.outcome, result.reward, result.attempts) == ("ok", 1.0, 2)
-
-
-@pytest.mark.engine
-def test_a_function_that_always_fails_is_not_the_responses_fault(ray_here, tmp_path):
-    async def body(pool):
-        before = await pool.score("before", "", "x", str(tmp_path))
-        (tmp_path / "down").touch()
-        return before, await pool.score("meanwhile", "", "y", str(tmp_path)), pool.stats()
-
-    before, meanwhile, stats = run_pool("judge_elsewhere", body, retries=1)
-    assert before.outcome == "ok"
-    assert (meanwhile.outcome, meanwhile.attempts) == ("infra_failed", 2)
-    assert "the judge is down" in meanwhile.detail and "nor can a sample that was scored before" in meanwhile.detail
-    assert (stats["ok"], stats["infra_failed"], stats["function_error"], stats["unfinished"]) == (1, 1, 0, 0)
-
-
-@pytest.mark.engine
-def test_cancel_drops_queued_and_running_samples_and_frees_their_keys(ray_here):
-    async def body(pool):
-        running = pool.score("running", "", "sleep", None)
-        while pool.stats()["queue"]:
-            await asyncio.sleep(0.01)
-        queued = pool.score("queued", "", "sleep", None)
-        kept = pool.score("kept", "", "fine", None)
-        assert pool.cancel("running") and pool.cancel("queued")
-        assert not pool.cancel("queued") and not pool.cancel("never seen")
-        again = pool.score("queued", "", "fine", None)
-        results = await asyncio.gather(kept, again)
-        return running.cancelled(), queued.cancelled(), results, pool.stats()
-
-    running, queued, results, stats = run_pool("sleep_on_demand", body, deadline_s=0.5)
-    assert running and queued
-    assert [result.outcome for result in results] == ["ok", "ok"]
-    assert (stats["ok"], stats["cancelled"], stats["policy_timeout"], stats["unfinished"]) == (2, 2, 0, 0)
-
-
-@pytest.mark.engine
 def test_closing_in_mid_call_cancels_what_is_unfinished(ray_here):
     async def body(pool):
         futures = [pool.score(str(i), "", "sleep", None) for i in range(3)]
@@ -265,7 +127,6 @@ def test_closing_in_mid_call_cancels_what_is_unfinished(ray_here):
     assert all(future.cancelled() for future in futures)
 
 
-@pytest.mark.engine
 def test_a_reward_function_without_import_is_an_input_error(ray_here):
     async def body(pool):
         raise AssertionError("the pool must not start")
@@ -274,7 +135,6 @@ def test_a_reward_function_without_import_is_an_input_error(ray_here):
         run_pool("misspelt", body)
 
 
-@pytest.mark.engine
 def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
     from rlplan.executor.rewards.process import RewardPoolDown
 
@@ -290,20 +150,3 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
     for error in run_pool("die_on_demand", body):
         assert isinstance(error, RewardPoolDown)
         assert "no_such_module_anywhere" in str(error)
-
-
-@pytest.mark.engine
-def test_samples_of_one_pool_have_deadlines_of_their_own(ray_here):
-    async def body(pool):
-        with pytest.raises(AssertionError, match="a deadline of 31 s in a pool of 30 s"):
-            pool.score("too long", "", "x", None, 31.0)
-        keys = ["sleep 1", "a", "b"]
-        return await asyncio.gather(*(pool.score(key, "", key, None, 0.3) for key in keys))
-
-    results = run_pool("sleep_on_demand", body, deadline_s=30.0)
-    assert [(result.outcome, result.reward) for result in results] == [
-        ("policy_timeout", 0.0),
-        ("ok", 1.0),
-        ("ok", 1.0),
-    ]
-    assert results[0].detail == "no reward within 0.3 s"

@@ -87,4 +87,5 @@ def test_ranks_that_lose_one_go_on_from_their_checkpoint_as_before(tiny_model, l
 
     killed, killed_s, stopped, stopped_s = loop.run_until_complete(body())
     assert killed.process == stopped.process == "trainer four"
-    assert "no sign of life of rank 3 of 4" in stopped.reason and killed_s < 6.0 < stopped_s
+    assert "no sign of life of rank 3 of 4" in stopped.reason
+    assert killed_s < stopped_s, "a death is told at once, silence after its time"

@@ -145,7 +145,7 @@ def test_engines_that_die_or_hang_in_a_transfer_are_replaced(trainer, engines, f
         news = []
         fleet.listen(news.append)
         way = WeightSync(trainer, fleet, tmp_path / "w")
-        way._broadcast = ByBroadcast(trainer, 5.0, bucket_bytes=BUCKET_BYTES)
+        way._broadcast = ByBroadcast(trainer, 10.0, bucket_bytes=BUCKET_BYTES)
         await way.sync(engines, "before", False)
         for victim, sent in ((hung, signal.SIGSTOP), (killed, signal.SIGKILL)):
             for process in ranks_of(victim):
