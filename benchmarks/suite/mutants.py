@@ -2,9 +2,10 @@
 
     python -m benchmarks.suite.mutants [--count N] [--seed N] [--room NAME] [--marks EXPRESSION] [--json]
 
-Each mutant is a copy of this tree with one line changed (mutations.py). The tests of its room that `make test` has run
-until one fails, those first that import the changed module by the fewest hops. As many mutants run at once as there are
-cores. What no test catches is printed with its line.
+Each mutant is a copy of this tree with one line changed (mutations.py). The pure tests of its room that `make test` has
+run until one fails, those first that import the changed module by the fewest hops; as many mutants run at once as there
+are cores. What they leave meets the walk, the engine tests that `make test` has: one mutant at a time, since a walk
+that fails for want of cores would count as a catch. What no test catches is printed with its line.
 
 JSON: {"count", "seed", "caught": share, "rooms": {ROOM: {"mutants": N, "caught": N}}, "mutants": [{"path", "line",
 "kind", "was", "now", "caught_by": test or null, "seconds"}]}.
@@ -28,13 +29,15 @@ from queue import SimpleQueue
 import click
 from rich.console import Console
 
+from rlplan.plans.yaml.errors import RunFailed
+
 from ..entry import run
 from .imports import ROOMS, distances, import_graph, tracked_files
 from .mutations import Mutation, draw
 
 ROOT = Path(__file__).resolve().parents[2]
-MARKS = "not engine"
-"""Tests of `make test`, but for those that start engines: they take minutes, for each mutant that the others miss."""
+PURE, WALK = "not engine and not search", "walk"
+"""The marks of the tests that `make test` has."""
 
 MOST_S, TEST_S, MOST_BYTES = 3600, 400, 8 * 10**9
 """Of all tests of a mutant, of a single test, of memory that a process of them writes: a fault may never end."""
@@ -96,9 +99,21 @@ def caught_by(top: Path, tests: list[str], marks: str) -> str | None:
     raise RuntimeError(f"pytest ended with {process.returncode} and no test: {said[-1000:]}")
 
 
+def walks(graph: dict[str, set[str]]) -> list[str]:
+    """The test files of the main way, which belong to no room."""
+    return [
+        path for path in graph if re.match(r"tests/test_[^/]*\.py$", path) and f"pytest.mark.{WALK}" in text_of(path)
+    ]
+
+
+def text_of(path: str) -> str:
+    """The text of a file of this tree."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
 def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[str, object]:
     """Put the fault into a copy of the tree, run the tests, and take it out again."""
-    own, original = top / mutation.path, (ROOT / mutation.path).read_text(encoding="utf-8")
+    own, original = top / mutation.path, text_of(mutation.path)
     began = time.monotonic()
     # numba's files know of changes in their own module alone, not in what that module calls.
     if "numba" in original or "compiled" in mutation.path:
@@ -121,14 +136,17 @@ def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[s
 @click.option("--count", default=60, show_default=True, help="Mutants to draw.")
 @click.option("--seed", default=1, show_default=True, help="Another seed draws other lines.")
 @click.option("--room", type=click.Choice(ROOMS), help="Of this room alone.")
-@click.option("--marks", default=MARKS, show_default=True, help="Tests that run, as pytest's -m takes them.")
+@click.option(
+    "--marks", default=PURE, show_default=True, help="Tests of the rooms that run, as pytest's -m takes them."
+)
+@click.option("--walk/--no-walk", default=True, show_default=True, help="Whether what they leave meets the walk.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-def main(count: int, seed: int, room: str | None, marks: str, as_json: bool) -> None:
+def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_json: bool) -> None:
     """Print the share of drawn faults that the tests of their room catch."""
     files = tracked_files(ROOT)
     graph = import_graph(ROOT, [path for path in files if path.endswith(".py")])
     rooms = ROOMS if room is None else (room,)
-    sources = {path: (ROOT / path).read_text(encoding="utf-8") for path in graph if path.split("/")[0] in rooms}
+    sources = {path: text_of(path) for path in graph if path.split("/")[0] in rooms}
     drawn = draw(sources, count, seed)
     progress, done = Console(stderr=True), []
     cores = len(os.sched_getaffinity(0))
@@ -144,10 +162,20 @@ def main(count: int, seed: int, room: str | None, marks: str, as_json: bool) -> 
             finally:
                 trees.put(top)
 
+        def tell(number: int, row: dict[str, object]) -> None:
+            end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
+            progress.print(f"{number}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
+
         for row in pool.map(one, drawn):
             done.append(row)
-            end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
-            progress.print(f"{len(done)}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
+            tell(len(done), row)
+        left = [number for number, row in enumerate(done) if row["caught_by"] is None] if walk else []
+        top = trees.get()
+        if left and (failed := caught_by(top, walks(graph), WALK)):
+            raise RunFailed(f"{failed} fails without a fault too; mend it, or leave the walk out by --no-walk")
+        for number in left:
+            done[number] = tried(drawn[number], top, walks(graph), WALK)
+            tell(number + 1, done[number])
     counts = {name: {"mutants": 0, "caught": 0} for name in rooms}
     for row in done:
         counted = counts[str(row["path"]).split("/")[0]]
