@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 
 import pytest
 
@@ -34,7 +31,7 @@ class Ranks:
     async def place(self, parts): ...
 
 
-async def tail_round(fleet, path, version, spec, in_change=None):
+async def tail_round(fleet, path, version, spec):
     """A seeded round on the engines of TP 1, as `spec` has its tail; (its machine, result, run)."""
     small, large, run = fleet.engines(ONE), fleet.engines(TWO), RunInMemory()
     devices = [
@@ -54,8 +51,6 @@ async def tail_round(fleet, path, version, spec, in_change=None):
             await engine.load(str(path), to, False)
 
         async def give_all(engines, to):
-            if in_change is not None:
-                in_change(engines)
             await asyncio.gather(*(give(engine, to) for engine in engines))
 
         tail = round_tail(run, spec, len(PROMPTS) * GROUP, small, fleet, turns, give_all)
@@ -108,23 +103,3 @@ def test_samples_that_go_on_at_tp_2_are_unchanged(fleet, loop, tiny_model):
         assert sample.logprobs == pytest.approx(plain.samples[key].logprobs, abs=1e-4)
     turns = [fields["turn"] for event, fields in run.events if event == "turn"]
     assert turns == ["engine_sleeps", "engine_sleeps", "engine_wakes_weights", "engine_wakes_kv"]
-
-
-def test_a_tails_engine_killed_in_mid_change_comes_back_and_decodes(fleet, loop, tiny_model):
-    path, (large,) = tiny_model / "model.safetensors", fleet.engines(TWO)
-    before = large.facts.pid
-
-    def kill(engines):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(before, signal.SIGKILL)
-
-    machine, result, run = loop.run_until_complete(
-        tail_round(fleet, path, "killed", TailSpec(1, 2, 0.25), in_change=kill)
-    )
-    check(machine, result, "killed")
-    assert large.alive and large.facts.pid != before
-    assert any(large.name in line for line in result.restarts)
-    (told,) = [fields for event, fields in run.events if event == "tail"]
-    moved = [sample for sample in result.samples.values() if sample.moves]
-    assert told["moved"] == len(moved) > 0 and told["seconds"] > 0
-    assert all(sample.key.sample < GROUP for sample in result.samples.values()), "what waited kept its tokens"
