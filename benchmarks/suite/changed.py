@@ -53,7 +53,8 @@ def changed_files(base: str | None) -> list[str]:
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise InputError(f"git {' '.join(arguments)}: {done.stderr.strip()}; name a commit of this repository")
+            said = done.stderr.strip().split("\n")[0].rstrip(".")
+            raise InputError(f"git {' '.join(arguments)}: {said}; name a commit of this repository")
         return done.stdout.splitlines()
 
     if base is None:
