@@ -15,7 +15,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
 from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, reward_share, sized_cell
-from rlplan.planner.simulate.columns.composed_log import deal
+from rlplan.planner.simulate.columns.composed_log import deal, latest_s
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
@@ -214,3 +214,10 @@ def test_a_larger_step_draws_no_more_lengths() -> None:
         return sum(chunk.nbytes for chunk in setting.draws._chunks.values())
 
     assert drawn(16 * TARGET) <= 1.5 * drawn(TARGET)
+
+
+def test_a_composed_round_waits_for_its_last_token_and_its_last_reward():
+    log = RoundLog(0.0)
+    log.rollout_s, log.reward_s = [10.0, 12.0, 3.0], [9.0, 1.0, 0.5]
+    tokens, rewards = latest_s(log, np.array([[0, 1], [1, 2]]))
+    assert (tokens.tolist(), rewards.tolist()) == ([12.0, 12.0], [19.0, 13.0])
