@@ -22,6 +22,8 @@ setup: $(STAMP)
 # A process of an engine or a trainer imports up to 5800 modules. Where PYTHONDONTWRITEBYTECODE is set, each process
 # compiles again those that have no bytecode: 20 s if none has any. So all that make runs may write bytecode.
 unexport PYTHONDONTWRITEBYTECODE
+# With it golden files are written, and no test of them can fail.
+unexport RLPLAN_WRITE_GOLDEN
 
 # `make setup` compiles large packages on all cores, without parts that are seldom imported (some are for other Pythons).
 # Then it imports what engines and trainers import, which compiles the rest.
@@ -62,14 +64,16 @@ demo: setup
 # Each part runs whatever became of those before it; the exit code tells whether one failed.
 each = @code=0; for part in $(1); do $(MAKE) --no-print-directory $$part || code=1; done; exit $$code
 PYTEST := $(BIN)/python -m pytest
+# A part's report; what it says from an earlier run goes first, and $(1).begun tells that the part has begun.
+begin = @mkdir -p build/tests && rm -f build/tests/$(1).xml && touch build/tests/$(1).begun
 REPORT := --junit-xml=build/tests
 # A file's tests share fixtures, so they stay in one process; engines want the cores for themselves.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: setup forget-reports
+test: forget-reports setup
 	$(call each,lint types docs pure walk)
 
-test-all: setup forget-reports
+test-all: forget-reports setup
 	$(call each,lint types docs pure walk search-tests engines)
 
 # What test-all has beyond test; .ci/run calls both.
@@ -77,28 +81,34 @@ test-rest: setup
 	$(call each,search-tests engines)
 
 pure: setup
+	$(call begin,pure)
 	$(PYTEST) $(PARALLEL) -m "not engine and not search" $(REPORT)/pure.xml
 
 walk: setup
-	$(PYTEST) -m walk $(REPORT)/walk.xml
+	$(call begin,walk)
+	$(PYTEST) -m "walk and engine" $(REPORT)/walk.xml
 
 search-tests: setup
+	$(call begin,search)
 	$(PYTEST) $(PARALLEL) -m "search and not engine" $(REPORT)/search.xml
 
 engines: setup
+	$(call begin,engines)
 	$(PYTEST) -m "engine and not walk" $(REPORT)/engines.xml
 
 forget-reports:
 	@rm -rf build/tests
 
-# Pure tests of the modules that differ from origin/main (or HEAD, without it), and of those that import them.
+# Pure tests of what differs from origin/main (or HEAD, without it), and those that import it. Pytest ends with 5 where
+# all tests of these files start engines.
 test-changed: setup
 	@files=$$($(BIN)/python -m benchmarks.suite.changed) && if [ -z "$$files" ]; then echo "no test is concerned"; else \
-	  $(PYTEST) $(PARALLEL) -m "not engine and not search" $$files; fi
+	  $(PYTEST) $(PARALLEL) -m "not engine and not search" $$files; code=$$?; \
+	  if [ $$code = 5 ]; then echo "only engine tests or searches are concerned; make test-all has them"; exit 0; fi; exit $$code; fi
 
 # `make test` draws the same hypothesis examples each time, so that it says what a change broke; this draws new ones.
 search: setup
-	$(PYTEST) $(PARALLEL) --ignore tests/executor -m "not engine" --hypothesis-profile search
+	$(PYTEST) $(PARALLEL) -m "not engine" --hypothesis-profile search
 
 # Pure tests in another order, with other random data: SEED says which, and the first line of pytest prints it.
 shuffle: setup
@@ -109,8 +119,7 @@ mutants: setup
 	$(BIN)/python -m benchmarks.suite.mutants --count $(N) --seed $(or $(SEED),1)
 
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@code=0; $(BIN)/ruff check . || code=1; $(BIN)/ruff format --check . || code=1; exit $$code
 
 # mypy wants the root folder to bear the package's name, whatever the checkout is called.
 types: setup

@@ -34,7 +34,7 @@ class EngineStarts:
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
             for process in self._psutil.Process().children(recursive=True):
-                with contextlib.suppress(self._psutil.NoSuchProcess):
+                with contextlib.suppress(self._psutil.Error):
                     if process.name().startswith("ray::RolloutEng"):  # Linux keeps 15 letters of a name
                         self._seen.add((process.pid, process.create_time()))
 

@@ -26,7 +26,9 @@ def same_as_golden(lines: list[str], file: Path) -> None:
 def cases_in(file: Path) -> list[Any]:
     """The cases of a golden file in which each stands, as JSON on a line, above what comes of it: a new one is written
     there, and what comes of it by RLPLAN_WRITE_GOLDEN."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[:1] in ("{", "[")]
+    cases = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line[:1] in ("{", "[")]
+    assert cases, f"{file} has no cases"
+    return cases
 
 
 def compact(value: Any) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.suite [--json]
 
 Read from pytest's reports of `make test` or `make test-all`, whichever ran last, in build/tests/. Seconds are those of
-the whole pytest processes, with their fixtures.
+pytest's sessions, with their fixtures. A part that began and left no report, since it was killed, is an error.
 
 JSON: {"pure_tests", "pure_s", "engine_tests", "engine_s", "test_lines", "engine_starts", "failed", "parts": {PART:
 {"tests", "seconds"}}}. Tests count if they were not skipped; `test_lines`: of all Python files below tests/.
@@ -48,6 +48,9 @@ def part_figures(report: Path) -> dict[str, float]:
 
 def suite_figures(reports: Path = REPORTS) -> dict[str, object]:
     """The figures of the last run. Raises InputError if there are no reports."""
+    for begun in sorted(reports.glob("*.begun")):
+        if not begun.with_suffix(".xml").exists():
+            raise InputError(f"the part {begun.stem} began and left no report; run it again", str(reports))
     parts = {path.stem: part_figures(path) for path in sorted(reports.glob("*.xml"))}
     if not parts:
         raise InputError("no tests ran here; run make test first", str(reports))

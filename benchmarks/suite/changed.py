@@ -2,9 +2,10 @@
 
     python -m benchmarks.suite.changed [--base COMMIT]      # prints a path a line
 
-A changed module's tests are those in its folder's mirror below tests/ and those that import it. A changed test file is
-itself; a changed helper or conftest.py of tests stands for the tests that import it, from wherever. Without --base the
-commit is where HEAD left origin/main, or HEAD where there is none.
+A changed module's tests are those in its folder's mirror below tests/ and those that import the module itself. A changed
+test file is itself; a changed helper or conftest.py of tests stands for the tests that import it, from wherever. A file
+that is no module (a golden file, a template, a page) stands for the tests of the nearest folder above it that has any.
+Without --base the commit is where HEAD left origin/main, or HEAD where there is none.
 """
 
 from __future__ import annotations
@@ -24,9 +25,23 @@ WHOLE = {"pyproject.toml", "Makefile", "tests/conftest.py", "__init__.py"}
 """A change of one of these concerns every test."""
 
 
+PAGES = {"README.md", "CONTRIBUTING.md", "mkdocs.yml"}
+"""Pages outside docs/, of which tests/docs/ takes care."""
+
+
 def is_test(path: str) -> bool:
     """Whether pytest collects the file."""
     return path.startswith("tests/") and Path(path).name.startswith("test_") and path.endswith(".py")
+
+
+def nearest_tests(path: str, graph: dict[str, set[str]]) -> set[str]:
+    """The tests in the folder of a file below tests/, or in its folder's mirror; without any, those further up."""
+    folder = Path(path.removeprefix("tests/")).parent
+    for above in (folder, *folder.parents):
+        mirror = Path("tests") / above
+        if found := {other for other in graph if is_test(other) and Path(other).parent == mirror}:
+            return found
+    return set()
 
 
 def concerned(changed: list[str], graph: dict[str, set[str]]) -> list[str]:
@@ -38,6 +53,8 @@ def concerned(changed: list[str], graph: dict[str, set[str]]) -> list[str]:
         folder, _, _ = path.rpartition("/")
         if is_test(path):
             found.add(path)
+        elif path in PAGES or not path.endswith(".py"):
+            found |= nearest_tests(f"docs/{path}" if path in PAGES else path, graph)
         elif path.startswith("tests/"):
             found |= {other for other in distances(graph, path) if is_test(other)}
         else:
@@ -62,7 +79,9 @@ def changed_files(base: str | None) -> list[str]:
             ["git", "rev-parse", "--quiet", "--verify", "origin/main"], cwd=ROOT, capture_output=True, check=False
         )
         base = git("merge-base", "HEAD", "origin/main")[0] if has_main.returncode == 0 else "HEAD"
-    return sorted({*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")})
+    return sorted(
+        {*git("diff", "--name-only", "--no-renames", base), *git("ls-files", "--others", "--exclude-standard")}
+    )
 
 
 @click.command()

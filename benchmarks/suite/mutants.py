@@ -29,7 +29,7 @@ from queue import SimpleQueue
 import click
 from rich.console import Console
 
-from rlplan.plans.yaml.errors import RunFailed
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
 from .imports import ROOMS, distances, import_graph, tracked_files
@@ -52,7 +52,7 @@ def room_tests(graph: dict[str, set[str]], mutated: str) -> list[str]:
 
 
 def copied(files: list[str], home: Path) -> Path:
-    """A copy of the tree in `home/rlplan`, under which name it is imported; bytecode goes along, for speed."""
+    """A copy of the tree in `home/rlplan`, under which name it is imported."""
     top = home / "rlplan"
     for path in files:
         (top / path).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[s
 
 
 @click.command()
-@click.option("--count", default=60, show_default=True, help="Mutants to draw.")
+@click.option("--count", type=click.IntRange(min=1), default=60, show_default=True, help="Mutants to draw.")
 @click.option("--seed", default=1, show_default=True, help="Another seed draws other lines.")
 @click.option("--room", type=click.Choice(ROOMS), help="Of this room alone.")
 @click.option(
@@ -147,7 +147,10 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
     graph = import_graph(ROOT, [path for path in files if path.endswith(".py")])
     rooms = ROOMS if room is None else (room,)
     sources = {path: text_of(path) for path in graph if path.split("/")[0] in rooms}
-    drawn = draw(sources, count, seed)
+    try:
+        drawn = draw(sources, count, seed)
+    except ValueError as error:
+        raise InputError(f"--count {count}: {error}") from None
     progress, done = Console(stderr=True), []
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores) as pool:
@@ -166,6 +169,17 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
             end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
             progress.print(f"{number}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
 
+        def sound(name: str) -> str | None:
+            top = trees.get()
+            try:
+                return caught_by(top, room_tests(graph, f"{name}/module.py"), marks)
+            finally:
+                trees.put(top)
+
+        progress.print("tests without a fault come first")
+        for name, failed in zip(used := sorted({each.path.split("/")[0] for each in drawn}), pool.map(sound, used)):
+            if failed:
+                raise RunFailed(f"{failed} of {name} fails without a fault too; mend it first")
         for row in pool.map(one, drawn):
             done.append(row)
             tell(len(done), row)

@@ -48,7 +48,8 @@ def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "off by one", changed
     elif isinstance(changed, ast.Call) and len(changed.args) > 1:
         first, second = changed.args[:2]
-        if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
+        alike = ast.dump(first) == ast.dump(second)
+        if not alike and not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             changed.args[:2] = [second, first]
             yield "swapped arguments", changed
     elif can_be_dropped(changed):

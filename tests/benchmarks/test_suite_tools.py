@@ -34,6 +34,7 @@ CHANGED = {
 
 
 def test_each_line_has_its_kinds_of_fault_and_differs_in_nothing_else():
+    assert not mutations("plans/b.py", "f(x, x)").get(1, [])[1:], "equal arguments, swapped, are no fault"
     found = mutations("plans/a.py", SOURCE)
     assert {line: [each.kind for each in found[line]] for line in sorted(found)} == CHANGED
     for line, faults in found.items():
@@ -88,7 +89,9 @@ def test_a_change_concerns_its_mirror_and_the_tests_that_import_it(tree):
     assert concerned(["tests/helper.py"], graph) == ["tests/planner/test_c.py"]
     assert concerned(["tests/plans/test_b.py", "tests/plans/test_gone.py"], graph) == ["tests/plans/test_b.py"]
     assert len(concerned(["Makefile"], graph)) == len(concerned(["tests/conftest.py"], graph)) == 4
-    assert concerned(["README.md"], graph) == []
+    assert concerned(["tests/plans/golden/a.txt"], graph) == concerned(["plans/page/a.html.j2"], graph)
+    assert concerned(["plans/page/a.html.j2"], graph) == ["tests/plans/test_a.py", "tests/plans/test_b.py"]
+    assert concerned(["LICENSE"], graph) == []
 
 
 def test_the_nearest_tests_of_a_room_run_first_and_one_catches(tree):
@@ -119,6 +122,12 @@ def test_the_figures_of_a_run_are_the_sums_of_its_parts(tmp_path, monkeypatch, c
     assert (told["pure_tests"], told["pure_s"], told["engine_tests"], told["engine_s"]) == (102, 69.5, 25, 120.0)
     assert (told["engine_starts"], told["failed"], told["parts"]["walk"]) == (11, 1, {"tests": 5, "seconds": 30.0})
     assert told["test_lines"] > 10_000
+    (tmp_path / "walk.begun").touch()
+    assert figures.suite_figures(tmp_path)["failed"] == 1
+    (tmp_path / "walk.xml").unlink()
+    with pytest.raises(InputError, match="the part walk began and left no report"):
+        figures.suite_figures(tmp_path)
+    (tmp_path / "walk.begun").unlink()
     (tmp_path / "pure.xml").write_text("<half")
     with pytest.raises(InputError, match="is no report of pytest"):
         figures.suite_figures(tmp_path)

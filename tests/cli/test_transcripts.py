@@ -52,6 +52,7 @@ def sessions() -> list[Session]:
     for path in sorted(FOLDER.glob("*.txt")):
         head, *parts = path.read_text(encoding="utf-8").split("\n## ")
         found += [Session(path.name, head.split()[1], ("## " + part).splitlines()) for part in parts]
+    assert found, "there are no transcripts"
     return found
 
 
@@ -69,7 +70,7 @@ def played(session: Session, at: Path) -> list[str]:
             before, ran = listing(at), True
             *settings, words = re.split(r"(?<=[A-Z]=\d\d) |(?<=[A-Z]=\d\d\d) ", line[2:])
             with pytest.MonkeyPatch.context() as patch:
-                for name in ("GITHUB_WORKSPACE", "RAY_ADDRESS"):
+                for name in ("GITHUB_WORKSPACE", "RAY_ADDRESS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
                     patch.delenv(name, raising=False)
                 for setting in ("COLUMNS=120", *settings):
                     patch.setenv(*setting.split("="))

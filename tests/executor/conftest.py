@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import psutil
 import pytest
@@ -64,6 +65,13 @@ def make_tiny_model(folder, seed=0):
         tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     ).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def torch_seeded(request):
+    """Random tensors come from pytest's seed too, whatever ran before in this process."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(getattr(request.config.option, "randomly_seed", 1))
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,6 @@ def test_tails_go_on_after_the_trainer_died_in_one(tiny_model, tmp_path, execute
     events = log.events
     restart = next(i for i, row in enumerate(events) if row["event"] == "restart")
     assert killed and events[restart]["whom"].startswith("trainer")
-    assert events[restart]["t_s"] - events[restart - 1]["t_s"] < 60, "the round was left at once"
     assert any(row["event"] == "resume" for row in events)
 
 

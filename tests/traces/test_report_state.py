@@ -8,7 +8,6 @@ from rlplan.traces.report_state import ago, incidents, run_state
 from ..golden import cases_in, compact, same_as_golden
 
 RUN = {"event": "run", "t_s": 0.0, "steps": 40}
-WRITTEN = "the trace was last written 1970-01-01 00:00:12 UTC"
 RESUME = {"event": "resume", "t_s": 9.0, "step": 2, "steps": 50}
 
 

@@ -1,4 +1,4 @@
-"""Every rule that needs no profile, on documents with one fault each: golden/rules.txt has what is found of it."""
+"""Every rule that needs no profile, on documents with one fault each: golden/ has what is found of it."""
 
 from datetime import UTC, datetime
 from pathlib import Path

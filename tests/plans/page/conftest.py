@@ -122,9 +122,6 @@ BOXES = """() => [...document.querySelectorAll('.chart')].map(box => {
 })"""
 
 
-Colour = tuple[int, int, int]
-
-
 def colours_of(figure):
     """Colours of a chart's areas, and of its lines and dots, as they look on a white panel; stand-ins for text colours
     are not among them, since axes are drawn in these as well."""
