@@ -5,8 +5,7 @@
 A changed module's tests are those in its folder's mirror below tests/ and those that import the module itself. A
 changed test file is itself; a changed helper or conftest.py of tests stands for the tests that import it, from
 wherever. A file that is no module (a golden file, a template, a page) stands for the tests of the nearest folder above
-it that has any.
-Without --base the commit is where HEAD left origin/main, or HEAD where there is none.
+it that has any. Without --base the commit is where HEAD left origin/main, or HEAD where there is none.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -158,38 +160,41 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
         for core in range(cores):
             trees.put(copied(files, Path(folder) / str(core)))
 
-        def one(mutation: Mutation) -> dict[str, object]:
+        @contextmanager
+        def tree() -> Iterator[Path]:
             top = trees.get()
             try:
-                return tried(mutation, top, room_tests(graph, mutation.path), marks)
+                yield top
             finally:
                 trees.put(top)
+
+        def one(mutation: Mutation) -> dict[str, object]:
+            with tree() as top:
+                return tried(mutation, top, room_tests(graph, mutation.path), marks)
+
+        def without_fault(name: str) -> str | None:
+            with tree() as top:
+                return caught_by(top, room_tests(graph, f"{name}/module.py"), marks)
 
         def tell(number: int, row: dict[str, object]) -> None:
             end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
             progress.print(f"{number}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
 
-        def sound(name: str) -> str | None:
-            top = trees.get()
-            try:
-                return caught_by(top, room_tests(graph, f"{name}/module.py"), marks)
-            finally:
-                trees.put(top)
-
         progress.print("tests without a fault come first")
-        for failed in pool.map(sound, sorted({each.path.split("/")[0] for each in drawn})):
+        for failed in pool.map(without_fault, sorted({each.path.split("/")[0] for each in drawn})):
             if failed:
                 raise RunFailed(f"{failed} fails without a fault too; mend it first")
         for row in pool.map(one, drawn):
             done.append(row)
             tell(len(done), row)
         left = [number for number, row in enumerate(done) if row["caught_by"] is None] if walk else []
-        top = trees.get()
-        if left and (failed := caught_by(top, walks(graph), WALK)):
-            raise RunFailed(f"{failed} fails without a fault too; mend it, or leave the walk out by --no-walk")
-        for number in left:
-            done[number] = tried(drawn[number], top, walks(graph), WALK)
-            tell(number + 1, done[number])
+        with tree() as top:
+            ways = walks(graph)
+            if left and (failed := caught_by(top, ways, WALK)):
+                raise RunFailed(f"{failed} fails without a fault too; mend it, or leave the walk out by --no-walk")
+            for number in left:
+                done[number] = tried(drawn[number], top, ways, WALK)
+                tell(number + 1, done[number])
     counts = {name: {"mutants": 0, "caught": 0} for name in rooms}
     for row in done:
         counted = counts[str(row["path"]).split("/")[0]]

@@ -70,25 +70,25 @@ def shipped(shipped_once, tmp_path):
     return shutil.copytree(shipped_once, tmp_path, dirs_exist_ok=True)
 
 
+def plan_with_trainers(folder: Path, **sizes) -> Path:
+    """Write the shipped plan of a 32B model as plan.yaml, signed, with trainers of these sizes; the folder."""
+    plan = Path(shutil.copy(EXAMPLES / "math-32b.yaml", folder / "plan.yaml"))
+    edit_keys(plan, {f"job.rounds.{kind}.train": lambda t: {**t, **sizes} for kind in ("short", "long")})
+    resign(folder)
+    return folder
+
+
 @pytest.fixture
 def impossible(tmp_path):
     """A 32B model trained by data parallelism alone, without recomputation: hundreds of GB on an accelerator."""
     shutil.copytree(EXAMPLES / "math-32b", tmp_path / "math-32b")
-    plan = Path(shutil.copy(EXAMPLES / "math-32b.yaml", tmp_path / "plan.yaml"))
-    sizes = {"dp": 64, "tp": 1, "pp": 1, "recompute": "none"}
-    edit_keys(plan, {f"job.rounds.{kind}.train": lambda t: {**t, **sizes} for kind in ("short", "long")})
-    resign(tmp_path)
-    return tmp_path
+    return plan_with_trainers(tmp_path, dp=64, tp=1, pp=1, recompute="none")
 
 
 @pytest.fixture
 def pipeline(impossible):
     """The shipped plan with trainers that have a pipeline: memory holds them, and only other frameworks run them."""
-    plan = Path(shutil.copy(EXAMPLES / "math-32b.yaml", impossible / "plan.yaml"))
-    sizes = {"dp": 1, "tp": 8, "pp": 8, "recompute": "full", "micro_batch_tokens": 16896}
-    edit_keys(plan, {f"job.rounds.{kind}.train": lambda t: {**t, **sizes} for kind in ("short", "long")})
-    resign(impossible)
-    return impossible
+    return plan_with_trainers(impossible, dp=1, tp=8, pp=8, recompute="full", micro_batch_tokens=16896)
 
 
 @pytest.fixture

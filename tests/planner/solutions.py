@@ -48,16 +48,20 @@ def known_apart(known: dict[Any, Any]) -> Iterator[None]:
         yield
 
 
+def _known(key: Any, make: Callable[[], Result]) -> Result:
+    """What is known by this key; made now if nothing is."""
+    if key not in _KNOWN:
+        _KNOWN[key] = make()
+    found: Result = _KNOWN[key]
+    return found
+
+
 def once(function: Callable[..., Result]) -> Callable[..., Result]:
     """Like functools.cache, within one set of constants."""
 
     @wraps(function)
     def kept(*arguments: Any, **options: Any) -> Result:
-        key = (function, arguments, *sorted(options.items()))
-        if key not in _KNOWN:
-            _KNOWN[key] = function(*arguments, **options)
-        found: Result = _KNOWN[key]
-        return found
+        return _known((function, arguments, *sorted(options.items())), lambda: function(*arguments, **options))
 
     return kept
 
@@ -86,7 +90,4 @@ def solution(job: Job | None = None, **given: Any) -> Solved:
     """The same, solved once for all tests, which change nothing in it."""
     traced = {name: repr(value.rows) if name == "trace" and value else repr(value) for name, value in given.items()}
     key = (repr(job), *(f"{name} {traced[name]}" for name in sorted(traced)))
-    if key not in _KNOWN:
-        _KNOWN[key] = solve_afresh(job, **given)
-    found: Solved = _KNOWN[key]
-    return found
+    return _known(key, lambda: solve_afresh(job, **given))
