@@ -2,10 +2,11 @@
 
     python -m benchmarks.suite.mutants [--count N] [--seed N] [--room NAME] [--marks EXPRESSION] [--json]
 
-Each mutant is a copy of this tree with one line changed (mutations.py). The pure tests of its room that `make test` has
-run until one fails, those first that import the changed module by the fewest hops; as many mutants run at once as there
-are cores. What they leave meets the walk, the engine tests that `make test` has: one mutant at a time, since a walk
-that fails for want of cores would count as a catch. What no test catches is printed with its line.
+Each mutant is a copy of this tree with one line changed (mutations.py). First the rooms' pure tests of `make test` run
+on the unchanged tree, where all must pass. Then they run on each mutant of their room until one fails; tests that
+import the changed module by the fewest hops come first, and as many mutants run at once as there are cores. Mutants
+that no pure test catches then run the walk (the engine tests of `make test`), one mutant at a time: a walk that fails
+for lack of cores would count as a catch. Mutants that no test catches are printed with their line.
 
 JSON: {"count", "seed", "caught": share, "rooms": {ROOM: {"mutants": N, "caught": N}}, "mutants": [{"path", "line",
 "kind", "was", "now", "caught_by": test or null, "seconds"}]}.
@@ -102,7 +103,7 @@ def caught_by(top: Path, tests: list[str], marks: str) -> str | None:
 
 
 def walks(graph: dict[str, set[str]]) -> list[str]:
-    """The test files of the main way, which belong to no room."""
+    """The test files of the walk, which stand in tests/ itself and belong to no room."""
     return [
         path for path in graph if re.match(r"tests/test_[^/]*\.py$", path) and f"pytest.mark.{WALK}" in text_of(path)
     ]
@@ -138,10 +139,10 @@ def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[s
 @click.option("--count", type=click.IntRange(min=1), default=60, show_default=True, help="Mutants to draw.")
 @click.option("--seed", default=1, show_default=True, help="Another seed draws other lines.")
 @click.option("--room", type=click.Choice(ROOMS), help="Of this room alone.")
+@click.option("--marks", default=PURE, show_default=True, help="Which tests of a room run, as pytest's -m takes them.")
 @click.option(
-    "--marks", default=PURE, show_default=True, help="Tests of the rooms that run, as pytest's -m takes them."
+    "--walk/--no-walk", default=True, show_default=True, help="Whether mutants that these tests miss run the walk."
 )
-@click.option("--walk/--no-walk", default=True, show_default=True, help="Whether what they leave meets the walk.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_json: bool) -> None:
     """Print the share of drawn faults that the tests of their room catch."""
@@ -172,7 +173,7 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
             with tree() as top:
                 return tried(mutation, top, room_tests(graph, mutation.path), marks)
 
-        def without_fault(name: str) -> str | None:
+        def on_the_unchanged_tree(name: str) -> str | None:
             with tree() as top:
                 return caught_by(top, room_tests(graph, f"{name}/module.py"), marks)
 
@@ -180,10 +181,10 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
             end = f"caught by {row['caught_by']}" if row["caught_by"] else "[bold]not caught[/bold]"
             progress.print(f"{number}/{count} {row['path']}:{row['line']} {row['kind']}, {row['seconds']} s: {end}")
 
-        progress.print("tests without a fault come first")
-        for failed in pool.map(without_fault, sorted({each.path.split("/")[0] for each in drawn})):
+        progress.print("running the rooms' tests on the unchanged tree")
+        for failed in pool.map(on_the_unchanged_tree, sorted({each.path.split("/")[0] for each in drawn})):
             if failed:
-                raise RunFailed(f"{failed} fails without a fault too; mend it first")
+                raise RunFailed(f"{failed} fails on the unchanged tree; mend it first")
         for row in pool.map(one, drawn):
             done.append(row)
             tell(len(done), row)
@@ -191,7 +192,7 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
         with tree() as top:
             ways = walks(graph)
             if left and (failed := caught_by(top, ways, WALK)):
-                raise RunFailed(f"{failed} fails without a fault too; mend it, or leave the walk out by --no-walk")
+                raise RunFailed(f"{failed} fails on the unchanged tree; mend it, or leave the walk out by --no-walk")
             for number in left:
                 done[number] = tried(drawn[number], top, ways, WALK)
                 tell(number + 1, done[number])
