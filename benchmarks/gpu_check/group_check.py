@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,71 +16,39 @@ from typing import Any
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.workload import Workload
-from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
-from rlplan.traces.run_log import TRACE
+from rlplan.profiles.laws.rank_memory import STATE_BYTES
 
 from ..ray_nodes import RayNodes
-from .check_result import Lines, trace_lines, weights_figures
-from .command_parts import RLPLAN, Part, Parts, end_of
-from .shapes import SHAPES
-from .stand_in import guessed_lengths, write_stand_in
+from .command_parts import RLPLAN, JsonLines, Parts, end_of
+from .plans_part import solve, stand_in
+from .random_policy import TINY
 
 JOBS = "one", "other"
-SHAPE = SHAPES["tiny"]
-"""Two engines that sleep and two trainers must have room beside one that is awake, on one GPU."""
-
 SLO, WARM_S, COLD_S = 4.0, 0.5, 60.0
 GROUP = "g1"
-GROUP_S = 180.0
-"""Seconds that the group takes about, on GPUs: a guess."""
 
 
-def check_group(parts: Parts, steps: int) -> dict[str, Any]:
-    """Write, plan and run two jobs of a group for so many steps, in the new folder of `parts`; what is reported of it:
-    `parts`, `jobs`, or `untried` with the reason."""
-    folder, device = parts.folder, parts.device
-
-    def reported(**figures: Any) -> dict[str, Any]:
-        return {"parts": parts.data()} | figures
-
+def check_group(parts: Parts, folder: Path, steps: int) -> None:
+    """Plan and run two jobs of a group for so many steps, from the job in `folder`/one; tells each job's figures."""
     first = folder / JOBS[0]
-    policy = (sys.executable, "-m", "benchmarks.gpu_check.random_policy", first)
-    if not parts.run("write", *policy, "--shape", SHAPE.name, "--device", device):
-        return reported()
     apart(first)
-    if device == "cuda":
-        try:
-            profile = write_stand_in(first, SHAPE)
-        except InputError as error:
-            return reported(untried=str(error))
-        priced: tuple[Any, ...] = ("--profile", profile, "--lengths", guessed_lengths(device))
-    elif parts.run("profile", *RLPLAN, "profile", first, "--trace-rounds", 2, "--minutes", 1):
-        priced = ()
-    else:
-        return reported()
+    stand_in(first, TINY, load_job(first / "job.yaml").search.micro_batch_tokens or ())
+    if not solve(parts, first, ["sync"], "groups solve"):
+        return
+    (first / "sync.yaml").rename(first / "plan.yaml")
     for name in JOBS[1:]:
         shutil.copytree(first, folder / name)
-    for name in JOBS:
-        job = folder / name
-        own = tuple(job / word.name if isinstance(word, Path) else word for word in priced)
-        if not parts.run(f"solve {name}", *RLPLAN, "solve", job, *own, "--mode", "sync", "-o", job / "plan.yaml"):
-            return reported()
     groups, out = folder / "groups.yaml", folder / "run"
-    if not parts.run("solve groups", *RLPLAN, "solve", write_workload(folder), "-o", groups):
-        return reported()
-    began_s = time.monotonic()
+    if not parts.run("groups solve both", *RLPLAN, "solve", write_workload(folder), "-o", groups):
+        return
     try:
-        with RayNodes([1, 1], pinned=device == "cpu", gpus=device == "cuda") as nodes:
+        with RayNodes([1, 1], pinned=parts.device == "cpu", gpus=parts.device == "cuda") as nodes:
             command = (*RLPLAN, "execute", groups, "--steps", steps, "--out", out, "--json")
-            ran = parts.run("execute", *command, RAY_ADDRESS=nodes.address)
+            parts.run("groups execute", *command, RAY_ADDRESS=nodes.address)
     except RuntimeError as error:
-        parts.done["nodes"] = Part(False, time.monotonic() - began_s, end_of(str(error)))
-        return reported()
-    traces = {name: trace_lines(path) for name in JOBS if (path := out / GROUP / name / TRACE).is_file()}
-    if ran:
-        parts.run("report", *RLPLAN, "report", out, "--json")
-    return reported(jobs={name: job_figures(lines) for name, lines in traces.items()})
+        parts.tell({"failed": {"groups nodes": end_of(str(error))}})
+    parts.tell({"groups": {name: job_figures(JsonLines(out / GROUP / name / "trace.jsonl").new()) for name in JOBS}})
 
 
 def apart(folder: Path) -> None:
@@ -99,7 +65,7 @@ def apart(folder: Path) -> None:
 def write_workload(folder: Path) -> Path:
     """Write the workload of the jobs, which are solved; returns its path."""
     shutil.copy2(folder / JOBS[0] / "cluster.yaml", folder)
-    state_bytes = math.ceil(SHAPE.state_bytes)
+    state_bytes = math.ceil(STATE_BYTES * TINY.parameters)
     phases = {
         phase: {"pool": pool, "nodes": 1, "resident_bytes": state_bytes, "warm_s": WARM_S}
         for phase, pool in (("rollout", "main"), ("train", "train"))
@@ -112,10 +78,8 @@ def write_workload(folder: Path) -> Path:
     return folder / "workload.yaml"
 
 
-def job_figures(lines: Lines) -> dict[str, Any]:
-    """Of a job's trace: steps, turns, seconds waited for others, medians of the seconds that its switches took, and how
-    its weights went."""
-    events = [event for _, event in lines]
+def job_figures(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of a job's trace: steps, turns, seconds waited for others, medians of the seconds that its switches took."""
     steps = [event for event in events if event["event"] == "step"]
     permits = [event for event in events if event["event"] == "permit"]
     return {
@@ -125,7 +89,6 @@ def job_figures(lines: Lines) -> dict[str, Any]:
         "switch_in_s": _by_phase(permits, "switch_in_s"),
         "switch_out_s": _by_phase(permits, "switch_out_s"),
         "step_s": statistics.median(step["total_s"] for step in steps) if steps else None,
-        "weights": weights_figures(lines),
     }
 
 

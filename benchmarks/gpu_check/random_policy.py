@@ -1,40 +1,62 @@
-"""A job of the GPU check: a model of random weights in some shape, prompts of random words, job.yaml, cluster.yaml.
+"""Jobs of the GPU check: a model of random weights in some shape whose responses have a tail, prompts, documents.
 
-    python -m benchmarks.gpu_check.random_policy FOLDER --shape 0.5b --device cuda
+Random weights end a response once in as many tokens as they have words. Here a head of the last layer looks for the
+first word of the prompt, which is one of two marks: its query is constant, keys of marks lie along one dimension that
+turns little with the position, and all other words score about 0. Of n words the mark then has the share N / (N + n) of
+the head's attention, which falls as the response grows, and N is larger for the mark of long responses. The head adds
+that share along a direction that the output row of the end of sequence points away from. So the chance of an end rises
+with n (`Law`): few usual responses are thrice as long as their median, one prompt in TAIL_EVERY has long ones, and what
+else a token is stays random.
 
-Random weights end a response once in as many tokens as they have words, so that all would reach the cap, and there
-would be nothing to plan. So the last layer's attention has a bias along one direction, and the output row of the end of
-sequence points there, as far as makes a response end after MEAN_TOKENS tokens on average: lengths are then about
-geometric. The reward differs between the samples of a prompt, so that weights change and have to travel.
-
-The model's type is Llama, with the sizes of the shape and biases on its projections as Qwen2.5 has them: for type qwen2
-transformers would split words by Qwen2's own rules (executor/example/warmup.py).
+The reward differs between the samples of a prompt, so that weights change and have to travel. The model's type is
+Llama, with biases on its projections: for type qwen2 transformers would split words by Qwen2's own rules
+(executor/example/warmup.py).
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import click
+from typing import Any, NamedTuple
 
 from rlplan.executor.example.write import detect_cluster
-from rlplan.plans.facts.public_models import Architecture
+from rlplan.plans.facts.public_models import ARCHITECTURES, Architecture
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.editor_schemas import write_document
-from rlplan.plans.yaml.errors import InputError
 
-from .shapes import SHAPES
+SPECIAL = ("<pad>", "<eos>", "<unk>", "<usual>", "<long>")
+PAD, EOS, UNKNOWN, USUAL, LONG = range(5)
+PROMPTS, TAIL_EVERY = 320, 10
+PROMPT_TOKENS = 16
+"""Of a prompt at most; at least half as many."""
+MEAN_PROMPT = 3 * PROMPT_TOKENS // 4
+FALL, REACH = 12.0, 2.0
+"""By how much attention to the mark alone would lower the logit of an end; N over the median, of usual responses."""
+CALIBRATION_TOKENS = 4096
+LARGE = 1000.0
+"""Norm of a mark's embedding: what layers add to it hardly turns it, and the policy never writes it."""
 
-SPECIAL = ("<pad>", "<eos>", "<unk>")
-PAD, EOS = 0, 1
-PROMPTS, PROMPT_TOKENS = 256, 64
-CAP = {"cuda": 1024, "cpu": 256}
-MEAN_TOKENS = {"cuda": 96, "cpu": 24}
-"""Of a response, by kind of device: the longest of a step is then several times the median, and few reach the cap."""
+
+class Tail(NamedTuple):
+    """Lengths of a job's responses, tokens: the cap, and the medians of usual and of long ones."""
+
+    cap: int
+    usual: int
+    long: int
+
+
+TAILS = {"cuda": Tail(4096, 300, 2400), "cpu": Tail(192, 24, 128)}
+"""By kind of device."""
+GROUP_TAIL = Tail(256, 24, 160)
+
+TINY = Architecture("tiny", 2, 256, 4, 2, 64, 512, 256, tied=True)
+QWEN = "Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-3B", "Qwen2.5-7B"
+SHAPES = {"tiny": TINY} | {a.name.split("-")[1].lower(): a for a in ARCHITECTURES if a.name in QWEN}
 
 REWARD = '''"""The reward of the GPU check: any that differs between the samples of a prompt."""
 
@@ -46,7 +68,7 @@ def score(prompt: str, response: str, answer: object = None) -> float:
 '''
 
 
-def job_document(device: str) -> Job:
+def job_document(device: str, tail: Tail) -> Job:
     """The job.yaml of the check on a kind of device."""
     on_gpu = device == "cuda"
     return Job.model_validate(
@@ -57,33 +79,80 @@ def job_document(device: str) -> Job:
             "data": {"path": "data.jsonl", "seed": 0},
             "reward": {"kind": "function", "function": "even_words:score", "workers": 1, "deadline_s": 2.0},
             "rollout": {
-                "prompts_per_step": 16 if on_gpu else 8,
-                "samples_per_prompt": 8 if on_gpu else 4,
+                "prompts_per_step": 32 if on_gpu else 4,
+                "samples_per_prompt": 8 if on_gpu else 2,
                 "max_prompt_tokens": PROMPT_TOKENS,
-                "max_response_tokens": CAP[device],
+                "max_response_tokens": tail.cap,
                 "temperature": 1.0,
-                "seed_per_sample": True,
             },
             "algorithm": {"name": "grpo", "learning_rate": 1e-6, "mask_truncated": True, "seed": 0},
-            "search": {"tp": [1], "micro_batch_tokens": [8192, 16384] if on_gpu else [1024, 2048]},
+            "search": {"tp": [1], "micro_batch_tokens": [16384] if on_gpu else [2048]},
             "slo": {"step_p95_s": None},
         }
     )
 
 
-def words(vocabulary: int) -> list[str]:
-    """One word for each token id of a model."""
-    return [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), vocabulary))]
-
-
 def prompt_rows(vocabulary: int, seed: int) -> list[dict[str, str]]:
-    """Rows of data.jsonl: prompts of 8 to PROMPT_TOKENS random words."""
+    """Rows of data.jsonl: prompts of up to PROMPT_TOKENS random words, of which the first is the mark of long responses
+    in every TAIL_EVERY-th, and that of usual ones in the others."""
     rng = random.Random(seed)
     rows = []
     for index in range(PROMPTS):
-        drawn = (rng.randrange(len(SPECIAL), vocabulary) for _ in range(rng.randint(8, PROMPT_TOKENS)))
-        rows.append({"id": f"p{index:04d}", "prompt": " ".join(f"w{i}" for i in drawn), "answer": ""})
+        drawn = [
+            f"w{rng.randrange(len(SPECIAL), vocabulary)}" for _ in range(rng.randint(PROMPT_TOKENS // 2, PROMPT_TOKENS))
+        ]
+        drawn[0] = SPECIAL[LONG if index % TAIL_EVERY == 0 else USUAL]
+        rows.append({"id": f"p{index:04d}", "prompt": " ".join(drawn), "answer": ""})
     return rows
+
+
+class Law(NamedTuple):
+    """The logit of an end behind n words is `top` - FALL N / (N + n), with N of usual and of long responses."""
+
+    top: float
+    usual: float
+    long: float
+
+    def logit(self, n: Any, reach: float) -> Any:
+        """At the n-th token of a response, which may be an array, where N is `reach`."""
+        return self.top - FALL * reach / (reach + MEAN_PROMPT + n)
+
+
+def law_of(tail: Tail) -> Law:
+    """The law with these medians: up to a median the chances of an end sum up to log 2."""
+
+    def total(median: int, reach: float) -> float:
+        return sum(math.exp(Law(0.0, 0.0, 0.0).logit(n, reach)) for n in range(1, median + 1))
+
+    usual = REACH * tail.usual
+    chances = total(tail.usual, usual)
+    low, high = 1.0, 1e4 * tail.long
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if total(tail.long, middle) > chances else (low, middle)
+    return Law(math.log(math.log(2.0) / chances), usual, high)
+
+
+def drawn_lengths(tail: Tail, seed: int, prompts: Iterable[int]) -> list[int]:
+    """Lengths of responses to prompts of these numbers, tokens, by the law that the policy is made for."""
+    rng, law = random.Random(seed), law_of(tail)
+    sums = {
+        reach: list(itertools.accumulate(math.exp(law.logit(n, reach)) for n in range(1, tail.cap)))
+        for reach in (law.usual, law.long)
+    }
+    each = (sums[law.usual if prompt % TAIL_EVERY else law.long] for prompt in prompts)
+    return [1 + bisect.bisect_left(chances, rng.expovariate(1.0)) for chances in each]
+
+
+def length_rows(job: Job, tail: Tail, seed: int) -> list[dict[str, Any]]:
+    """Rows of a length trace of the job's prompts, by that law: what a plan can be made from before anything ran."""
+    places = [(prompt, sample) for prompt in range(PROMPTS) for sample in range(job.rollout.samples_per_prompt)]
+    lengths = drawn_lengths(tail, seed, (prompt for prompt, _ in places))
+    return [
+        {"prompt": f"p{prompt:04d}", "epoch": 0, "sample": sample, "tokens": tokens, "truncated": tokens == tail.cap,
+         "reward": 0.5, "prompt_tokens": MEAN_PROMPT}
+        for (prompt, sample), tokens in zip(places, lengths, strict=True)
+    ]  # fmt: skip
 
 
 def make_model(shape: Architecture, device: str, dtype: Any, longest: int) -> Any:
@@ -102,6 +171,7 @@ def make_model(shape: Architecture, device: str, dtype: Any, longest: int) -> An
         max_position_embeddings=longest,
         tie_word_embeddings=shape.tied,
         attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},  # as of Qwen2.5: the slowest pair stands still
         bos_token_id=None,
         eos_token_id=EOS,
         pad_token_id=PAD,
@@ -116,28 +186,61 @@ def make_model(shape: Architecture, device: str, dtype: Any, longest: int) -> An
         torch.set_default_dtype(before)
 
 
-def let_responses_end(model: Any, mean_tokens: float, seed: int = 0) -> float:
-    """Make a response end after `mean_tokens` tokens on average; returns the mean probability of an end that resulted,
-    in a forward pass over random tokens."""
+def let_responses_end(model: Any, tail: Tail, seed: int = 0) -> dict[str, float]:
+    """Make responses as long as `tail` says; returns, for each kind, the chance of an end over the wanted one, in a
+    forward pass over random tokens behind its mark."""
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
-    weight = model.lm_head.weight
-    tokens = torch.randint(len(SPECIAL), weight.shape[0], (4, PROMPT_TOKENS), generator=generator).to(weight.device)
-    direction = torch.randn(weight.shape[1], generator=generator).to(weight.device)
-    direction /= direction.norm()
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    hidden, head_dim = config.hidden_size, config.head_dim
+    weight, attention = model.lm_head.weight, model.model.layers[-1].self_attn
+    ahead_of = min(256, tail.usual)  # further on the chance of an end may be near 1, and tell nothing
+    size = CALIBRATION_TOKENS // ahead_of, 1 + MEAN_PROMPT + ahead_of
+    rows = torch.randint(len(SPECIAL), weight.shape[0], size, generator=generator)
+    axes, _ = torch.linalg.qr(torch.randn(hidden, 3, generator=generator))
+    usual, long, away = (axes[:, i].to(weight.device, torch.float32) for i in range(3))
+    law = law_of(tail)
+    # Of a mark the normalised state is -sqrt(hidden) along its axis, of other words about 1 along either. Those score
+    # exp(noise) in the mean, whose variance is that of the score over hidden.
+    scores = [math.log(reach) + math.log(reach) ** 2 / hidden / 2 for reach in (law.usual, law.long)]
+    strength = math.sqrt(scores[0] * math.sqrt(head_dim))
+    slow = head_dim // 2 - 1
+
+    def states(mark: int | None) -> Any:
+        marked_rows = rows.clone()
+        if mark is not None:
+            marked_rows[:, 0] = mark
+        return model.model(input_ids=marked_rows.to(weight.device)).last_hidden_state[:, 1 + MEAN_PROMPT :].float()
+
     with torch.no_grad():
-        # As large as the state that it is added to: then each state has about the same share of this direction.
-        state = model.model(input_ids=tokens, output_hidden_states=True).hidden_states[-2]
-        bias = model.model.layers[-1].self_attn.o_proj.bias
-        bias.copy_(direction * state.float().norm(dim=-1).mean())
-        state = model.model(input_ids=tokens).last_hidden_state.float()
+        for matrix in {id(m): m for m in (weight, model.model.embed_tokens.weight)}.values():
+            matrix[USUAL], matrix[LONG] = (-LARGE * axis.to(weight.dtype) for axis in (usual, long))
+        rest = model.model(input_ids=rows.to(weight.device), output_hidden_states=True).hidden_states[-2]
+        norm = rest.float().norm(dim=-1).mean()
+        # As large as the state that it is added to: then each state has about the same share of these directions.
+        attention.o_proj.bias.copy_((usual + long) * norm)
+        attention.q_proj.weight[:head_dim] = 0.0
+        attention.q_proj.bias[slow] = strength
+        attention.k_proj.weight[slow] = -(usual + long * scores[1] / scores[0]) * strength / math.sqrt(hidden)
+        attention.v_proj.weight[0] = -(usual + long) / math.sqrt(hidden)
+        attention.o_proj.weight[:, 0] = away * norm
+        n = torch.arange(1, 1 + ahead_of, device=weight.device)
+        plain, marked, further = states(None), states(USUAL), states(LONG)
+        aims = [law.top, float(law.logit(n, law.usual).mean())]
         weight[EOS] = 0.0
-        others = torch.logsumexp(state @ weight.float().T, -1)
-        wanted = others - math.log(mean_tokens)
-        weight[EOS] = (direction * (wanted.mean() / (state @ direction).mean())).to(weight.dtype)
-        logits = state @ weight.float().T
-        return float(torch.softmax(logits, -1)[..., EOS].mean())
+        others = [torch.logsumexp(state @ weight.float().T, -1).mean() for state in (plain, marked)]
+        ahead = (usual + long) / math.sqrt(2)
+        places = torch.stack([torch.stack([(x @ axis).mean() for axis in (ahead, away)]) for x in (plain, marked)])
+        for _ in range(4):  # the mean of exp is more than exp of the mean: correct by the chances that came out
+            wanted = torch.stack([aim + other for aim, other in zip(aims, others, strict=True)])
+            first, second = torch.linalg.solve(places, wanted)
+            weight[EOS] = (first * ahead + second * away).to(weight.dtype)
+            found = [
+                float(torch.softmax(x @ weight.float().T, -1)[..., EOS].mean() / law.logit(n, reach).exp().mean())
+                for x, reach in ((marked, law.usual), (further, law.long))
+            ]
+            aims[1] -= math.log(found[0])
+    return {"usual": found[0], "long": found[1]}
 
 
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
@@ -145,46 +248,29 @@ def save_tokenizer(folder: Path, vocabulary: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words(vocabulary))}, unk_token=SPECIAL[2]))
+    words = [*SPECIAL, *(f"w{i}" for i in range(len(SPECIAL), vocabulary))]
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=SPECIAL[UNKNOWN]))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token=SPECIAL[PAD], eos_token=SPECIAL[EOS], unk_token=SPECIAL[2],
+        tokenizer_object=raw, pad_token=SPECIAL[PAD], eos_token=SPECIAL[EOS], unk_token=SPECIAL[UNKNOWN],
         clean_up_tokenization_spaces=False,
     ).save_pretrained(folder)  # fmt: skip
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--shape", "name", type=click.Choice(list(SHAPES)), required=True)
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-def main(folder: Path, name: str, device: str) -> None:
-    """Write the job into FOLDER, which is made; prints one JSON line about it."""
+def write_job(folder: Path, shape: Architecture, device: str, tail: Tail) -> dict[str, Any]:
+    """Write model, prompts, a length trace, cluster.yaml and, last, job.yaml into a folder, which is made; returns the
+    chances of an end over the wanted ones."""
     import torch
-    from transformers.utils.logging import disable_progress_bar
 
-    cluster = detect_cluster()
-    kind = cluster.pools["main"].accelerators.kind
-    if kind != device:
-        raise InputError(
-            f"torch sees accelerators of kind {kind} here, and --device is {device}; write --device {kind}"
-        )
-    disable_progress_bar()
-    shape, job = SHAPES[name].architecture, job_document(device)
+    job = job_document(device, tail)
     model = make_model(shape, device, getattr(torch, job.model.dtype), 2 * job.rollout.longest_tokens)
-    ends = let_responses_end(model, MEAN_TOKENS[device])
+    ends = let_responses_end(model, tail)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder / "model")
     save_tokenizer(folder / "model", shape.vocab)
-    rows = prompt_rows(shape.vocab, seed=0)
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name, rows in (("data", prompt_rows(shape.vocab, 0)), ("lengths", length_rows(job, tail, 0))):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (folder / "even_words.py").write_text(REWARD, encoding="utf-8")
-    write_document(cluster, folder / "cluster.yaml")
+    write_document(detect_cluster(), folder / "cluster.yaml")
     write_document(job, folder / "job.yaml")
-    parameters = sum(p.numel() for p in model.parameters())
-    click.echo(json.dumps({"parameters": parameters, "dtype": job.model.dtype, "mean_tokens_expected": 1 / ends}))
-
-
-if __name__ == "__main__":
-    from ..entry import run
-
-    run(main)
+    return {"ends_over_wanted": ends, "median_tokens": {"usual": tail.usual, "long": tail.long}}

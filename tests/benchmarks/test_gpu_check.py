@@ -1,123 +1,234 @@
-"""The GPU check: which shapes the minutes last for, what its parts and traces say, and wheels that travel in parts."""
+"""The GPU check: what a cut leaves, what its seconds last for, the policy's lengths, and its cheap parts on a CPU."""
 
 import json
-import math
 import os
 import random
-import stat
+import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rlplan.benchmarks.gpu_check import wheel_parts, wheels
-from rlplan.benchmarks.gpu_check.check_result import assembled, run_figures, trace_lines, untried_ways
-from rlplan.benchmarks.gpu_check.command_parts import Part, end_of, run_part
+from rlplan.benchmarks.gpu_check import decode_part, pack
+from rlplan.benchmarks.gpu_check.__main__ import NAMES, some_of
+from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, end_of, run_part
+from rlplan.benchmarks.gpu_check.figures import Section, Told, merged, run_sections
 from rlplan.benchmarks.gpu_check.group_check import job_figures
-from rlplan.benchmarks.gpu_check.memory_watch import Sample, changes, turn_figures
-from rlplan.benchmarks.gpu_check.random_policy import job_document, prompt_rows, words
-from rlplan.benchmarks.gpu_check.shape_check import batches
-from rlplan.benchmarks.gpu_check.shapes import SHAPES, chosen, reason_against
-from rlplan.benchmarks.gpu_check.stand_in import stand_in, write_stand_in
-from rlplan.benchmarks.gpu_check.weight_slots import figures_of
-from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.library import library_profile
+from rlplan.benchmarks.gpu_check.plans_part import execute_figures, stand_in
+from rlplan.benchmarks.gpu_check.random_policy import (
+    SHAPES,
+    SPECIAL,
+    TAIL_EVERY,
+    TAILS,
+    drawn_lengths,
+    job_document,
+    law_of,
+    length_rows,
+    prompt_rows,
+)
+from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.profile_schema import Profile
 
 from ..docs.cluster_files import until
 
-H100 = 80 * 2**30
+
+def test_lines_told_before_a_cut_merge_to_the_result(tmp_path):
+    printed = []
+    told = Told(tmp_path / "lines.jsonl", printed.append, 0.0)
+    told.tell({"update": {"0.5b": {"mfu": 0.3}}})
+    told.tell({"update": {"1.5b": {"mfu": 0.4}}, "execute": {"sync": {"steps": 1}}})
+    told.tell({"execute": {"sync": {"steps": 2}}})
+    read = {}
+    for line in (tmp_path / "lines.jsonl").read_text().splitlines():
+        assert line in printed
+        read = merged(read, json.loads(line))
+    assert read.pop("at_s") > 0
+    assert read == told.result
+    assert read == {"update": {"0.5b": {"mfu": 0.3}, "1.5b": {"mfu": 0.4}}, "execute": {"sync": {"steps": 2}}}
 
 
-def test_shapes_are_tried_smallest_first():
-    assert [shape.name for shape in chosen("7b, 0.5B,1.5b")] == ["0.5b", "1.5b", "7b"]
-    sizes = [shape.architecture.parameters for shape in SHAPES.values()]
-    assert sizes == sorted(sizes)
-    for wrong in ("3b", "", "0.5b;7b"):
+def test_parts_run_in_order_while_their_seconds_last():
+    left, ran, told = [100.0], [], []
+
+    def part(name, takes_s, fails=False):
+        def work():
+            ran.append(name)
+            left[0] -= takes_s
+            if fails:
+                raise RunFailed("no room on the GPU")
+
+        return work
+
+    sections = [
+        Section("attention", 40.0, part("attention", 30.0)),
+        Section("update", 0.0, part("update", 0.0)),  # not wanted
+        Section("decode", 70.0, part("decode", 30.0, fails=True)),
+        Section("execute", 41.0, part("execute", 30.0)),
+        Section("profile", 40.0, part("profile", 30.0)),
+    ]
+    run_sections(sections, {"attention", "decode", "execute", "profile"}, lambda: left[0], told.append)
+    assert ran == ["attention", "decode", "profile"]
+    failed, skipped = told
+    assert failed == {"failed": {"decode": "RunFailed: no room on the GPU"}}
+    assert skipped == {"skipped": {"execute": "takes at least 41 s, and 40 of --seconds are left"}}
+
+
+def test_a_cut_check_prints_what_is_known_and_ends_its_parts(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--json", "--out", str(out)]
+    check = subprocess.Popen([*command, "--parts", "attention"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    until(lambda: (out / "trainer.log").exists())  # the trainer's process is there
+    (out / "trainer.out").write_text('{"machine": {"cores": 3}}\n')
+    until(lambda: (out / "lines.jsonl").exists())
+    check.send_signal(signal.SIGTERM)
+    printed = check.communicate()[0].splitlines()
+    result = json.loads(printed[-1])
+    assert check.returncode == 1
+    assert result["machine"]["cores"] == 3 and result["cut"].startswith("SIGTERM after ")
+    assert json.loads(printed[0])["machine"] == {"cores": 3}
+
+
+def test_words_of_a_list_are_known_ones():
+    assert some_of("Update, decode", NAMES, "--parts") == ["update", "decode"]
+    for wrong in ("4b", "", "0.5b;1.5b"):
         with pytest.raises(InputError, match="write some of tiny, "):
-            chosen(wrong)
+            some_of(wrong, SHAPES, "--shapes")
 
 
-def test_a_shape_is_not_begun_without_its_minutes_or_its_memory():
-    small, large = SHAPES["0.5b"], SHAPES["7b"]
-    assert reason_against(small, 60 * small.minutes, [H100]) is None
-    assert "minutes" in str(reason_against(small, 60 * small.minutes - 1, [H100]))
-    assert reason_against(large, math.inf, [H100]) is None
-    assert "GiB of one GPU" in str(reason_against(large, math.inf, [H100, 48 * 10**9]))  # 8 bytes of 7.6e9 parameters
-    assert reason_against(SHAPES["tiny"], math.inf, []) is None
+def test_json_lines_are_read_once_and_when_they_are_whole(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    lines = JsonLines(path)
+    assert lines.new() == []
+    path.write_bytes(b'warning: [1]\n{"a": 1}\n{"b": ')
+    assert lines.new() == [{"a": 1}]
+    assert lines.new() == []
+    with path.open("ab") as file:
+        file.write(b'2}\n[3]\n{"c": 3}')
+    assert lines.new() == [{"b": 2}]
 
 
-def test_plans_run_one_by_one_where_trainers_lack_room(tmp_path):
-    plans = [tmp_path / f"{mode}.yaml" for mode in ("sync", "exact", "race")]
-    shape = SHAPES["1.5b"]  # 12 bytes of 1.5e9 parameters wait for each plan
-    assert batches(plans, shape, 60e9) == [plans]
-    assert batches(plans, shape, 50e9) == [[plan] for plan in plans]
+def test_lengths_follow_the_medians_of_usual_and_long_responses():
+    tail, count = TAILS["cuda"], 4000
+    usual = drawn_lengths(tail, 1, [1] * count)
+    long = drawn_lengths(tail, 2, [0] * count)
+    assert statistics.median(usual) == pytest.approx(tail.usual, rel=0.05)
+    assert statistics.median(long) == pytest.approx(tail.long, rel=0.1)
+    assert max(usual) < 3 * tail.usual
+    assert max(long) == tail.cap
+    law = law_of(tail)
+    assert law.logit(tail.usual, law.usual) > law.logit(tail.usual, law.long)
 
 
-def test_a_stand_in_for_a_profile_is_of_its_shape(tmp_path):
-    shape = SHAPES["0.5b"]
-    shipped = library_profile("H100", "Qwen2.5-7B")
-    profile = stand_in(shipped, shape)
-    (entry,) = profile.rollout
-    assert (entry.tp, entry.kv_bytes_per_token) == (1, 2 * 24 * 2 * 2 * 64)
-    assert entry.step_s < shipped.rollout[0].step_s
-    assert profile.model_parameters == shape.architecture.parameters
-    assert profile.provenance == "derived"
-    pool = {"nodes": 1, "cores": 2, "host_memory_bytes": 10**10, "usd_per_node_hour": 0.1,
-            "accelerators": {"kind": "cpu", "name": "a CPU", "per_node": 2, "memory_bytes": 10**9}}  # fmt: skip
+def test_prompts_keep_their_limit_and_begin_with_the_mark_of_their_lengths():
+    rows = prompt_rows(512, seed=3)
+    for index, row in enumerate(rows):
+        mark, *drawn = row["prompt"].split()
+        assert mark == ("<usual>" if index % TAIL_EVERY else "<long>")
+        assert all(len(SPECIAL) <= int(word[1:]) < 512 for word in drawn)
+        assert 2 <= 1 + len(drawn) <= job_document("cuda", TAILS["cuda"]).rollout.max_prompt_tokens
+    lengths = length_rows(job_document("cpu", TAILS["cpu"]), TAILS["cpu"], 0)
+    assert {row["id"] for row in rows} == {row["prompt"] for row in lengths}
+
+
+def test_a_stand_in_for_a_profile_is_of_its_shape_and_machine(tmp_path):
+    gpu = {"kind": "cuda", "name": "NVIDIA-H100-80GB-HBM3", "per_node": 1, "memory_bytes": 80 * 10**9}
+    pool = {"nodes": 1, "cores": 16, "host_memory_bytes": 10**11, "usd_per_node_hour": 0.1, "accelerators": gpu}
     cluster = {"rlplan_cluster": 1, "name": "here", "pools": {"main": pool}}
     (tmp_path / "cluster.yaml").write_text(json.dumps(cluster))
-    with pytest.raises(InputError, match="'a CPU' ships"):
-        write_stand_in(tmp_path, shape)
+    profiles = [load(stand_in(tmp_path, SHAPES[name], [8192, 16384]), Profile) for name in ("0.5b", "1.5b")]
+    small, large = profiles
+    assert small.rollout[0].kv_bytes_per_token == 2 * 24 * 2 * 2 * 64
+    assert [entry.micro_batch_tokens for entry in small.train] == [8192, 16384]
+    # 6 operations a parameter and token, at 0.3 of 989e12 a second
+    assert small.train[0].step_s_per_token == pytest.approx(6 * SHAPES["0.5b"].parameters / (0.3 * 989e12), rel=1e-3)
+    assert large.train[0].step_s_per_token > 2 * small.train[0].step_s_per_token
 
 
-def test_every_token_has_a_word_and_prompts_keep_their_limit():
-    vocabulary = words(512)
-    assert len(set(vocabulary)) == 512
-    for row in prompt_rows(512, seed=3):
-        drawn = row["prompt"].split()
-        assert set(drawn) <= set(vocabulary[3:])
-        assert 8 <= len(drawn) <= job_document("cuda").rollout.max_prompt_tokens
+def test_what_runs_did_is_told_step_by_step():
+    def step(kind, total_s, difference):
+        metrics = {"logprob_mean_abs_diff": difference, "tokens": 100.0}
+        return {"event": "step", "kind": kind, "total_s": total_s, "rollout_s": 1.0, "train_s": 0.5, "sync_s": 0.1,
+                "metrics": metrics, "weights_way": "broadcast", "weights_slots": "ipc"}  # fmt: skip
+
+    first = execute_figures({"sync": [step("short", 6.0, 0.01)], "exact": []})
+    assert first["sync"]["steps"] == 1 and "exact" not in first and first["logprob_mean"] == 0.01
+    both = execute_figures(
+        {
+            "sync": [step("short", 6.0, 0.01), step("short", 8.0, 0.02)],
+            "exact": [step("short", 2.0, 0.03), step("long", 5.0, 0.0)],
+        }
+    )
+    assert both["exact"]["kinds"] == {"long": 1, "short": 1}
+    assert both["exact"]["step_ratio"] == 2.0
+    assert both["logprob_mean"] == 0.03
+    assert both["sync"]["weights"] == ["broadcast ipc"]
 
 
-def test_freed_bytes_of_a_turn_are_those_between_the_samples_around_it():
-    free = [100, 100, 100, 40, 900, 900]
-    lengths = [10, 10, 10, 10, 30, 30]
-    samples = [Sample(float(i), f, {"sync": n}) for i, (f, n) in enumerate(zip(free, lengths, strict=True))]
-    # The line of the turn ends at byte 30, is first seen at 4 s, and the turn took 1.5 s: 2 s is before it.
-    assert changes(samples, "sync", [(30, 1.5)]) == [800]
-    assert changes(samples, "sync", [(31, 1.5), (30, 9.0)]) == [None, None]  # never seen; began before the samples
-    event = {"event": "turn", "turn": "engine_sleeps", "seconds": 1.5, "device_bytes": 850.0}
-    figures = turn_figures({"sync": [(10, {"event": "run"}), (30, event)]}, samples)
-    assert figures == {"engine_sleeps": {"times": 1, "seconds": 1.5, "planned_bytes": 850.0, "freed_bytes": 800}}
+def test_decode_tells_ratio_and_slope_of_its_two_sides():
+    import asyncio
+
+    def side(start_s, step_s):
+        async def seconds(batch):
+            # The first turn is slower: the faster one counts.
+            return start_s + batch.tokens * step_s * batch.sequences + (0.5 if batch.seed == 0 else 0.0)
+
+        return seconds
+
+    sides = {"ours": side(1.0, 0.01), "vllm": side(0.2, 0.01)}
+    found = asyncio.run(decode_part.measured(sides, 4, 10, 30))
+    assert found["step_s"] == pytest.approx(0.04)
+    assert found["of_vllm"] == pytest.approx(1.4 / 2.2, abs=1e-4)
+    assert found["tokens_per_s"] == pytest.approx(4 * 30 / 2.2)
+    assert "of_vllm" not in asyncio.run(decode_part.measured({"vllm": sides["vllm"]}, 4, 10, 30))
+    assert decode_part.slopes({32: 0.004, 1: 0.0009, 256: 0.0264}) == {
+        "1-32": pytest.approx(1e-4),
+        "32-256": pytest.approx(1e-4),
+    }
 
 
-def test_figures_of_a_run_are_its_report_and_how_its_weights_went(tmp_path):
-    events = [
-        {"event": "step", "sync_s": 1.0, "weights_way": "broadcast", "weights_bytes": 7, "weights_slots": "ipc"},
-        {"event": "weights", "way": "file", "reason": "a rank is gone"},
-        {"event": "step", "sync_s": 3.0, "weights_way": "file", "weights_bytes": 7},
-    ]
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event": "st')
-    lines = trace_lines(trace)
-    assert [event for _, event in lines] == events
-    figures = run_figures({"runs": {"sync": {"step_s": 2.0, "series": []}}}, {"sync": lines})
-    weights = {"ways": {"broadcast": 1, "file": 1}, "slots": {"ipc": 1}, "bytes": 7, "sync_s": 2.0}
-    assert figures == {"sync": {"step_s": 2.0, "weights": weights | {"reasons": ["a rank is gone"]}}}
+def test_flops_of_an_update_are_those_counted_by_hand():
+    pytest.importorskip("torch")
+    from rlplan.benchmarks.gpu_check.trainer_part import update_flops
+
+    shape = SHAPES["0.5b"]
+    # Two sequences, of 2 and 3 tokens: 3 + 6 pairs of 4 operations forward and 8 backward a head dimension.
+    assert update_flops(shape, [2, 3]) == 6 * shape.parameters * 5 + 12 * 24 * 14 * 64 * 9
 
 
-def test_a_failed_part_or_a_bad_run_makes_the_result_bad():
-    good = {"parts": {"write": {"ok": True}}, "runs": {"sync": {"on_policy_violations": 0}}}
-    assert assembled({}, {"tiny": good}, {})["ok"]
-    assert not assembled({}, {}, {"7b": "too large"})["ok"]
-    failed = {"parts": {"write": {"ok": True}, "profile": {"ok": False}}}
-    result = assembled({}, {"tiny": good, "7b": failed}, {})
-    assert (result["failed"], result["ok"]) == (["7b profile"], False)
-    broken = {**good, "runs": {"race": {"on_policy_violations": 2}}}
-    assert assembled({}, {"tiny": broken}, {})["broken"] == ["tiny race: on_policy_violations"]
-    grouped = assembled({}, {"tiny": good}, {}, group={"parts": {"execute": {"ok": False}}})
-    assert (grouped["failed"], grouped["ok"]) == (["groups execute"], False)
+def test_attention_and_updates_are_measured_on_a_cpu(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from rlplan.benchmarks.gpu_check import trainer_part
+    from rlplan.benchmarks.gpu_check.random_policy import TINY, Tail, make_model
+
+    monkeypatch.setitem(trainer_part.ROW_TOKENS, "cpu", 300)
+    monkeypatch.setitem(trainer_part.PRODUCT, "cpu", 64)
+    figures = trainer_part.attention_figures(tmp_path / "layer", TINY, "cpu")
+    assert figures["new_over_seen"] > 0 and len(figures["new_s"]) == len(figures["seen_s"]) == 3
+    make_model(TINY, "cpu", torch.float32, 128).save_pretrained(tmp_path / "model")
+    update = trainer_part.update_figures(tmp_path / "model", TINY, "cpu", Tail(40, 5, 20))
+    assert update["mfu"] > 0 and update["tokens"] > 4 * 8
+    assert len(update["seconds"]) == trainer_part.UPDATES
+
+
+def test_the_policy_ends_responses_about_as_its_law_says():
+    torch = pytest.importorskip("torch")
+    from rlplan.benchmarks.gpu_check.random_policy import EOS, LONG, TINY, USUAL, let_responses_end, make_model
+
+    tail = TAILS["cpu"]
+    model = make_model(TINY, "cpu", torch.float32, 512)
+    let_responses_end(model, tail)
+    tokens = torch.randint(len(SPECIAL), TINY.vocab, (64, 2 * tail.usual), generator=torch.Generator().manual_seed(1))
+    chances = {}
+    for mark in (USUAL, LONG):
+        tokens[:, 0] = mark
+        with torch.no_grad():
+            chances[mark] = torch.softmax(model(input_ids=tokens).logits, -1)[..., EOS].mean(0)
+    early, late = chances[USUAL][8:16].mean(), chances[USUAL][-8:].mean()
+    assert late > 4 * early  # few end long before the median, few go on long after it
+    assert chances[LONG][8:].mean() < chances[USUAL][8:].mean() / 4
 
 
 def test_a_job_of_the_group_tells_its_turns_and_switches():
@@ -125,37 +236,11 @@ def test_a_job_of_the_group_tells_its_turns_and_switches():
         {"event": "permit", "phase": phase, "waited_s": 1.0, "switch_in_s": seconds, "switch_out_s": 2 * seconds}
         for phase, seconds in (("rollout", 0.1), ("train", 0.3), ("rollout", 0.2))
     ]
-    step = {"event": "step", "total_s": 4.0, "sync_s": 0.5, "weights_way": "broadcast", "weights_slots": "ipc"}
-    figures = job_figures([(0, event) for event in (*permits, step)])
+    figures = job_figures([*permits, {"event": "step", "total_s": 4.0}])
     assert (figures["steps"], figures["turns"], figures["waited_s"], figures["step_s"]) == (1, 3, 3.0, 4.0)
     assert figures["switch_in_s"] == {"rollout": pytest.approx(0.15), "train": 0.3}
     assert figures["switch_out_s"] == {"rollout": pytest.approx(0.3), "train": 0.6}
-    assert figures["weights"]["slots"] == {"ipc": 1}
     assert job_figures([])["step_s"] is None
-
-
-def test_what_one_device_cannot_show_is_named_with_the_reason():
-    refused = "NCCL refuses two ranks on one GPU, and 1 is there"
-    one = {"host": {"mismatches": 0}, "ipc": {"mismatches": 0}, "nccl": {"untried": refused}}
-    assert untried_ways("cuda", ["broadcast"], one, ["ipc"]) == {
-        "nccl": refused,
-        "weights by file": "no run of the check used it",
-    }
-    two = one | {"nccl": {"mismatches": 0}}
-    assert "plain processes" in untried_ways("cuda", [], two, ["ipc"])["nccl with engines"]
-    assert set(untried_ways("cpu", ["broadcast"], {}, ["host"])) == {"sleep", "nccl", "ipc", "weights by file"}
-
-
-def test_weights_by_other_slots_than_asked_for_make_the_result_bad():
-    good = {"parts": {}, "runs": {"sync": {"weights": {"slots": {"ipc": 4}}}}}
-    assert assembled({}, {"tiny": good}, {}, {"ipc": {"mismatches": 0}}, "ipc")["ok"]
-    assert assembled({}, {"tiny": good}, {}, {"ipc": {"error": "no handle"}})["failed"] == ["weights by ipc"]
-    assert assembled({}, {"tiny": good}, {}, {"ipc": {"mismatches": 2}})["failed"] == ["weights by ipc"]
-    other = assembled({}, {"tiny": good}, {}, {}, "nccl")
-    assert (other["broken"], other["ok"]) == (["tiny sync: weights by ipc, not nccl"], False)
-    said = Part(False, 1.0, "exit code 1", 'warning\n{"slots": {"ipc": {"error": "no handle"}}}\n')
-    assert figures_of(said, "ipc") == {"error": "no handle"}
-    assert figures_of(Part(False, 1.0, "exit code 1: no torch"), "ipc") == {"error": "exit code 1: no torch"}
 
 
 def test_the_stack_that_ray_writes_at_its_end_hides_nothing():
@@ -194,64 +279,31 @@ def command_line(pid):
         return b""
 
 
-def test_wheels_in_parts_are_verified_joined_and_given_to_pip(tmp_path):
-    folder = tmp_path / "carried"
-    (folder / "wheels").mkdir(parents=True)
-    large, small = random.Random(1).randbytes(2500), b"small"
-    (folder / "wheels" / "large-1-py3-none-any.whl").write_bytes(large)
-    (folder / "wheels" / "small-1-py3-none-any.whl").write_bytes(small)
-    manifest = wheel_parts.prepare(folder, 1000, {"python": "3.12"})
-    assert manifest["largest"] == 999
-    assert manifest["split"] == ["large-1-py3-none-any.whl"]
-    sizes = sorted(path.stat().st_size for path in (folder / "wheels").iterdir())
-    assert sizes == [5, 502, 999, 999]
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$@"\n')
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-
-    def install():
-        return subprocess.run(["sh", folder / "install.sh", python], capture_output=True, text=True, check=False)
-
-    for _ in range(2):  # a second time finds the joined file
-        done = install()
-        assert done.returncode == 0, done.stderr
-        joined = "wheels/large-1-py3-none-any.whl wheels/small-1-py3-none-any.whl"
-        assert done.stdout == f"-m pip install --no-index --no-deps {joined}\n"
-        assert (folder / "wheels" / "large-1-py3-none-any.whl").read_bytes() == large
-    part = folder / "wheels" / "large-1-py3-none-any.whl.part-001"
-    part.write_bytes(part.read_bytes()[:-1] + bytes([part.read_bytes()[-1] ^ 1]))
-    assert install().returncode != 0
+def test_figures_of_a_part_are_told_though_it_fails_afterwards(tmp_path):
+    told = []
+    parts = Parts("cpu", tmp_path, float("inf"), told.append)
+    code = "import sys; print('{\"update\": 1}', flush=True); sys.exit('out of memory')"
+    assert not parts.run("trainer", sys.executable, "-c", code, fragments=True)
+    assert told[0] == {"update": 1}
+    assert told[1]["failed"] == {"trainer": "exit code 1\nout of memory"}
 
 
-def test_what_the_machine_has_is_left_out_with_all_that_it_needs():
-    def package(name, version, *needs):
-        return {"metadata": {"name": name, "version": version, "requires_dist": list(needs)}}
-
-    report = {
-        "environment": {"python_version": "3.12", "sys_platform": "linux"},
-        "install": [
-            package("vllm", "0.24.0", "torch==2.11.0", "einops", "numpy"),
-            package("torch", "2.11.0", "cuda-toolkit[cudart]", 'colour; sys_platform == "win32"'),
-            package("cuda-toolkit", "13.0", 'Nvidia_CUDA.Runtime; extra == "cudart"', 'nvidia-nvcc; extra == "nvcc"'),
-            package("nvidia-cuda-runtime", "13.0"),
-            package("nvidia-nvcc", "13.0"),
-            package("transformers", "5.19.0", "numpy"),
-            package("numpy", "2.3.5"),
-            package("einops", "0.8.2"),
-        ],
-    }
-    carried, left_out = wheels.lacking(report, None)
-    assert carried == {"einops": "0.8.2", "nvidia-nvcc": "13.0", "vllm": "0.24.0"}
-    assert left_out == ["cuda-toolkit", "numpy", "nvidia-cuda-runtime", "torch", "transformers"]
-    has = wheels.frozen("torch==2.11.0+cu130\nNumPy==2.0.0\n-e ./mine\npip @ file:///x\neinops==0.8.2  # kept\n")
-    assert has == {"torch": "2.11.0", "numpy": "2.0.0", "einops": "0.8.2"}
-    carried, left_out = wheels.lacking(report, has)
-    assert left_out == ["einops", "torch"]
-    assert carried["numpy"] == "2.3.5"
-
-
-def test_what_is_carried_for_rlplan_is_what_its_gpu_extra_asks_for():
-    needs = wheels.wanted()
-    assert needs[0] == "vllm==0.24.0"
-    assert sum(need.startswith("vllm") for need in needs) == 1
-    assert {"ray", "pulp", "safetensors"} <= {need.split(">")[0] for need in needs}
+def test_archives_hold_all_but_kernels_which_travel_in_parts(tmp_path):
+    site, out = tmp_path / "site", tmp_path / "out"
+    out.mkdir()
+    noise = random.Random(0).randbytes(30_000)  # it cannot be compressed
+    for name in ("vllm/engine.py", *pack.KERNELS):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_bytes(noise if name in pack.KERNELS else b"small")
+    pack.archive(site, out, "3-vllm", ("vllm", "xgrammar"), 20_000)
+    pack.archive(site, out, "4-kernels", pack.KERNELS, 20_000)
+    assert sorted(path.name for path in out.iterdir())[:2] == ["3-vllm.tar.xz", "4-kernels.tar.xz.00"]
+    assert all(path.stat().st_size <= 20_000 for path in out.iterdir())
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("3-vllm", "4-kernels"):
+        subprocess.run(f"cat {out}/{name}.tar.xz* | tar -xJ -C {there}", shell=True, check=True)
+    for name in ("vllm/engine.py", *pack.KERNELS):
+        assert (there / name).read_bytes() == (site / name).read_bytes()
+    with pytest.raises(RunFailed, match="no-such-command is not here"):
+        pack.command("no-such-command")
