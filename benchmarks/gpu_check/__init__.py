@@ -1,7 +1,7 @@
 """One command for a machine with a GPU and no network: how far rlplan is from what its GPU can do, in 8 minutes.
 
-    python -m benchmarks.gpu_check --json [--seconds 480] [--parts attention,update,decode,execute,profile,groups]
-        [--shapes 0.5b,1.5b] [--steps 4] [--device cuda|cpu] [--out FOLDER]
+    python -m benchmarks.gpu_check --json [--seconds 480] [--part attention|update|decode|execute|profile|groups]…
+        [--shape 0.5b]… [--steps 4] [--device cuda|cpu] [--out FOLDER]
 
 Models of random weights in shapes of Qwen2.5. Parts in order of worth, each in processes of its own, and each begun
 only while as many seconds are left as it takes at least:

@@ -8,31 +8,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import click
 
-from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
 from .command_parts import Parts
-from .figures import Section, Told, run_sections
-from .group_check import check_group
-from .plans_part import MODES, execute, profile, solve, stand_in
+from .figures import Told, run_parts
+from .group_check import plan_group, run_group
+from .plans_part import MODES, execute, profile, solve
 from .random_policy import SHAPES
 
 TRAINER = ("attention", "update")
 NAMES = (*TRAINER, "decode", "execute", "profile", "groups")
 SIZES = {"cuda": "1,32,256,1024", "cpu": "1,4"}
-DEFAULT_SHAPES = {"cuda": "0.5b,1.5b", "cpu": "tiny"}
-LEAST_S = {
-    "cuda": {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0},
-    "cpu": dict.fromkeys(("trainer", "decode", "execute", "profile", "groups"), 20.0),
-}
-"""By kind of device: seconds without which a part is not begun; for a GPU from what starts of engines have taken."""
+DEFAULT_SHAPES = {"cuda": ("0.5b", "1.5b"), "cpu": ("tiny",)}
+LEAST_S = {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0}
+"""Seconds without which a part is not begun, from what starts of engines have taken on GPUs."""
+CPU_LEAST_S = 20.0
 MOST_S = {"trainer": 180.0, "decode": 240.0}
 """Of parts that others should not wait for longer."""
 
@@ -42,37 +39,33 @@ class Cut(BaseException):
 
 
 def cut(number: int, _frame: object) -> None:
-    """Handle a signal by ending what runs."""
+    """Handle a signal by leaving what runs."""
     raise Cut(signal.Signals(number).name)
-
-
-def some_of(text: str, known: Any, option: str) -> list[str]:
-    """The words of a list with commas. Raises InputError for one that is not known, and for none."""
-    words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    if not words or set(words) - set(known):
-        raise InputError(f"{option} {text!r}: write some of {', '.join(known)}, with commas between them")
-    return words
 
 
 @click.command()
 @click.option(
     "--seconds", type=click.FloatRange(min=10), default=480.0, show_default=True, help="No part lasts longer."
 )
-@click.option("--shapes", help="Shapes to update: tiny, 0.5b, 1.5b; the first is decoded and run. Default: by device.")
+@click.option("--shape", "shapes", type=click.Choice(list(SHAPES)), multiple=True, help="Of models; the first is run.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Optimizer steps of each plan.")
-@click.option("--parts", "named", default=",".join(NAMES), show_default=True, help="Which parts, in this order.")
+@click.option("--part", "wanted", type=click.Choice(NAMES), multiple=True, default=NAMES, help="Default: all.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="New folder for jobs, runs and profiles. Default: a temporary one."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def main(
-    seconds: float, shapes: str | None, device: str, steps: int, named: str, out: Path | None, as_json: bool
+    seconds: float,
+    shapes: Sequence[str],
+    device: str,
+    steps: int,
+    wanted: Sequence[str],
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure and train models of random weights on this machine; exit code 1 if a part failed or was cut."""
     began_s = time.monotonic()
-    names = some_of(shapes or DEFAULT_SHAPES[device], SHAPES, "--shapes")
-    wanted = some_of(named, NAMES, "--parts")
     out = out or Path(tempfile.mkdtemp(prefix="rlplan-gpu-check-"))
     if out.exists() and any(out.iterdir()):
         raise InputError("is not empty; name a new folder with --out, nothing was written", str(out))
@@ -84,9 +77,10 @@ def main(
         signal.signal(number, cut)
     plans = ThreadPoolExecutor(1)
     try:
-        check(parts, wanted, names, steps, plans)
+        check(parts, wanted, shapes or DEFAULT_SHAPES[device], steps, plans)
     except Cut as error:
-        told.tell({"cut": f"{error} after {time.monotonic() - began_s:.0f} s"})
+        parts.ends_s = time.monotonic()  # also of what runs in the other thread
+        told.tell({"cut": f"{error} after {parts.ends_s - began_s:.0f} s"})
     finally:
         plans.shutdown(wait=False, cancel_futures=True)
     result = told.result | {"seconds": round(time.monotonic() - began_s, 1), "out": str(out)}
@@ -95,22 +89,31 @@ def main(
         raise SystemExit(1)
 
 
-def check(parts: Parts, wanted: list[str], shapes: list[str], steps: int, plans: ThreadPoolExecutor) -> None:
+def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int, plans: ThreadPoolExecutor) -> None:
     """Run the wanted parts, in order of worth. Plans are made beside the parts that come first."""
     out, device = parts.folder, parts.device
-    job = out / "job"
+    job, groups = out / "job", out / "groups"
     if device == "cuda" and "decode" in wanted:  # the first import reads gigabytes from the disk, and touches no GPU
         subprocess.Popen([sys.executable, "-c", "import vllm"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def make_plans() -> bool:
-        while not (job / "job.yaml").is_file():
-            if parts.left_s < 0 or "trainer" in parts.done:
-                return False
-            time.sleep(0.2)
-        stand_in(job, SHAPES[shapes[0]], load_job(job / "job.yaml").search.micro_batch_tokens or ())
-        return solve(parts, job, MODES)
+    def planned(name: str, folder: Path, plan: Callable[[], bool]) -> Future[bool] | None:
+        """Have plans made as soon as there is a job in a folder, one after the other, beside what runs on the GPU."""
 
-    planned = plans.submit(make_plans) if "execute" in wanted else None
+        def when_written() -> bool:
+            while not (folder / "job.yaml").is_file():
+                if parts.left_s < 0 or "trainer" in parts.outputs:
+                    return False
+                time.sleep(0.2)
+            return plan()
+
+        return plans.submit(when_written) if name in wanted else None
+
+    def must_have(made: Future[bool] | None) -> None:
+        if made is None or not made.result(max(parts.left_s, 0.0)):
+            raise RunFailed("there are no plans to run")
+
+    solved = planned("execute", job, lambda: solve(parts, job, SHAPES[shapes[0]], MODES))
+    together = planned("groups", groups / "one", lambda: plan_group(parts, groups))
 
     def trainer() -> None:
         command = (sys.executable, "-m", "benchmarks.gpu_check.trainer_part", out, "--device", device)
@@ -125,19 +128,23 @@ def check(parts: Parts, wanted: list[str], shapes: list[str], steps: int, plans:
         parts.run("decode", *command, "--sizes", SIZES[device], most_s=MOST_S["decode"], fragments=True)
 
     def run_plans() -> None:
-        if planned is None or not planned.result(max(parts.left_s, 0.0)):
-            raise RunFailed("there are no plans to run")
+        must_have(solved)
         execute(parts, job, steps, out / "run")
 
-    least_s = LEAST_S[device]
-    sections = [
-        Section("trainer", least_s["trainer"], trainer),
-        Section("decode", least_s["decode"], decode),
-        Section("execute", least_s["execute"], run_plans),
-        Section("profile", least_s["profile"], lambda: profile(parts, job)),
-        Section("groups", least_s["groups"], lambda: check_group(parts, out / "groups", steps)),
-    ]
-    run_sections(sections, ["trainer", *wanted], lambda: parts.left_s, parts.tell)
+    def run_both() -> None:
+        must_have(together)
+        run_group(parts, groups, steps)
+
+    works: dict[str, Callable[[], object]] = {
+        "trainer": trainer,
+        "decode": decode,
+        "execute": run_plans,
+        "profile": lambda: profile(parts, job),
+        "groups": run_both,
+    }
+    least_s = LEAST_S if device == "cuda" else dict.fromkeys(works, CPU_LEAST_S)
+    chosen = {name: work for name, work in works.items() if name in ("trainer", *wanted)}
+    run_parts(chosen, least_s, lambda: parts.left_s, parts.tell)
 
 
 if __name__ == "__main__":

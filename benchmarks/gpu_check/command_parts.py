@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,24 +30,13 @@ LOOK_S = 0.1
 
 Fragment = dict[str, Any]
 
+STACK = re.compile(r"\s+@ +\S+ .*|\*\*\* SIGTERM received|PC: @|\[.*\] logging\.cc:\d+:")
+"""Lines in which Ray's own library writes its stack when a process of it is asked to end."""
+
 
 def tell(**fragment: Any) -> None:
     """Print a fragment of the check's result, from within a part."""
     print(json.dumps(fragment), flush=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What became of a part: `error` is the end of its output if it failed, `output` what it printed."""
-
-    ok: bool
-    seconds: float
-    error: str = ""
-    output: str = ""
-
-
-STACK = re.compile(r"\s+@ +\S+ .*|\*\*\* SIGTERM received|PC: @|\[.*\] logging\.cc:\d+:")
-"""Lines in which Ray's own library writes its stack when a process of it is asked to end."""
 
 
 def end_of(text: str, lines: int = END_LINES) -> str:
@@ -79,55 +68,6 @@ class JsonLines:
         return found
 
 
-def run_part(
-    command: Sequence[str],
-    deadline_s: float,
-    log: Path,
-    environment: Mapping[str, str],
-    cwd: Path,
-    look: Callable[[], None] = lambda: None,
-) -> Part:
-    """Run a command, with its standard error in the file `log` and its standard output in one that ends in `.out`.
-
-    `look` is called again and again while it runs, and once at its end. At the deadline it is asked to end (SIGTERM);
-    GRACE_S later whatever is left of it is killed, by the mark in its environment, as it is where `look` raises.
-    """
-    began = time.monotonic()
-    token = uuid.uuid4().hex
-    late = False
-    answers = log.with_suffix(".out")
-    # Into files: a pipe would stay open as long as any process that the command left behind.
-    with log.open("wb") as errors, answers.open("wb") as output:
-        process = subprocess.Popen(
-            [*command],
-            env={**environment, MARK: token},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-        )
-        try:
-            while process.poll() is None:
-                ran_s = time.monotonic() - began
-                if ran_s >= max(deadline_s, 1.0) and not late:
-                    late = True
-                    process.send_signal(signal.SIGTERM)
-                if ran_s >= max(deadline_s, 1.0) + GRACE_S:
-                    break
-                look()
-                time.sleep(LOOK_S)
-        finally:
-            end_marked(token)
-            process.wait()
-    look()
-    seconds, text = time.monotonic() - began, answers.read_text(encoding="utf-8", errors="replace")
-    if process.returncode == 0 and not late:
-        return Part(True, seconds, output=text)
-    why = f"not done within {deadline_s:.0f} s" if late else f"exit code {process.returncode}"
-    end = end_of(log.read_text(encoding="utf-8", errors="replace")) or end_of(text)
-    return Part(False, seconds, f"{why}\n{end}".rstrip(), text)
-
-
 @dataclass(slots=True)
 class Parts:
     """Runs the commands of one check.
@@ -137,14 +77,14 @@ class Parts:
         folder: for their output; it is there.
         ends_s: `time.monotonic()` at which the check's seconds are over.
         tell: takes each fragment of the result.
-        done: what became of each command, by name.
+        outputs: what each command that has ended printed, by name.
     """
 
     device: str
     folder: Path
     ends_s: float
     tell: Callable[[Fragment], None]
-    done: dict[str, Part] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
 
     @property
     def left_s(self) -> float:
@@ -160,24 +100,49 @@ class Parts:
         look: Callable[[], None] = lambda: None,
         **environment: str,
     ) -> bool:
-        """Run a command with these variables in its environment, for `most_s` seconds at most; whether it ended well.
+        """Run a command with these variables in its environment; whether it ended well. A failure is told, under
+        `failed`, with the end of what it said.
 
-        `fragments`: what it prints as JSON lines are fragments of the result. A failure is told as one, under `failed`.
+        `fragments`: what it prints as JSON lines are fragments of the result. `look` is called again and again while
+        it runs. After `most_s` seconds, or at the end of the check, it is asked to end (SIGTERM), and GRACE_S later
+        whatever is left of it is killed, by the mark in its environment.
         """
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
-        log = self.folder / f"{name.replace(' ', '-')}.log"
-        lines = JsonLines(log.with_suffix(".out"))
-
-        def watch() -> None:
-            for fragment in lines.new() if fragments else ():
-                self.tell(fragment)
-            look()
-
-        words = [str(word) for word in command]
-        deadline_s = min(self.left_s, most_s)
-        part = self.done[name] = run_part(words, deadline_s, log, {**os.environ, **hidden, **environment}, ROOT, watch)
-        self.tell({"parts": {name: round(part.seconds, 1)}} | ({} if part.ok else {"failed": {name: part.error}}))
-        return part.ok
+        token, log = uuid.uuid4().hex, self.folder / f"{name.replace(' ', '-')}.log"
+        began, answers = time.monotonic(), log.with_suffix(".out")
+        lines, late_s = JsonLines(answers), 0.0
+        environ = {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}), **environment}
+        # Into files: a pipe would stay open as long as any process that the command left behind.
+        with log.open("wb") as errors, answers.open("wb") as output:
+            process = subprocess.Popen(
+                [str(word) for word in command], env={**environ, MARK: token}, cwd=ROOT, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=errors,
+            )  # fmt: skip
+            try:
+                ended = False
+                while not ended:
+                    ended = process.poll() is not None
+                    for fragment in lines.new() if fragments else ():
+                        self.tell(fragment)
+                    look()
+                    ran_s = time.monotonic() - began
+                    if (ran_s >= most_s or self.left_s <= 0.0) and not (late_s or ended):
+                        late_s = ran_s
+                        process.send_signal(signal.SIGTERM)
+                    if late_s and ran_s >= late_s + GRACE_S:
+                        break
+                    time.sleep(0.0 if ended else LOOK_S)
+            finally:
+                end_marked(token)
+                process.wait()
+        self.outputs[name] = answers.read_text(encoding="utf-8", errors="replace")
+        told: Fragment = {"parts": {name: round(time.monotonic() - began, 1)}}
+        ok = process.returncode == 0 and not late_s
+        if not ok:
+            why = f"not done within {late_s:.0f} s" if late_s else f"exit code {process.returncode}"
+            end = end_of(log.read_text(encoding="utf-8", errors="replace")) or end_of(self.outputs[name])
+            told["failed"] = {name: f"{why}\n{end}".rstrip()}
+        self.tell(told)
+        return ok
 
 
 def end_marked(token: str) -> None:

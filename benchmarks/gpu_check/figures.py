@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .command_parts import Fragment
 
@@ -42,26 +42,22 @@ class Told:
         self._print(line)
 
 
-class Section(NamedTuple):
-    """A part of the check: its name, the seconds without which it is not begun, and what runs it."""
-
-    name: str
-    least_s: float
-    run: Callable[[], object]
-
-
-def run_sections(
-    sections: Sequence[Section], wanted: Collection[str], left_s: Callable[[], float], tell: Callable[[Fragment], None]
+def run_parts(
+    parts: Mapping[str, Callable[[], object]],
+    least_s: Mapping[str, float],
+    left_s: Callable[[], float],
+    tell: Callable[[Fragment], None],
 ) -> None:
-    """Run the wanted sections, in order; what is skipped or fails is told with the reason, and the next one goes on."""
-    for section in sections:
-        if section.name not in wanted:
-            continue
-        if (left := left_s()) < section.least_s:
-            why = f"takes at least {section.least_s:.0f} s, and {max(left, 0.0):.0f} of --seconds are left"
-            tell({"skipped": {section.name: why}})
+    """Run the parts, in order; what is skipped or fails is told with the reason, and the next one goes on.
+
+    `least_s`: by part, the seconds without which it is not begun; `left_s` says how many are left.
+    """
+    for name, work in parts.items():
+        if (left := left_s()) < least_s[name]:
+            why = f"takes at least {least_s[name]:.0f} s, and {max(left, 0.0):.0f} of --seconds are left"
+            tell({"skipped": {name: why}})
             continue
         try:
-            section.run()
+            work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the other parts are worth having
-            tell({"failed": {section.name: f"{type(error).__name__}: {error}"}})
+            tell({"failed": {name: f"{type(error).__name__}: {error}"}})

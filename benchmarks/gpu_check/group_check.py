@@ -20,8 +20,8 @@ from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
 
 from ..ray_nodes import RayNodes
-from .command_parts import RLPLAN, JsonLines, Parts, end_of
-from .plans_part import solve, stand_in
+from .command_parts import RLPLAN, JsonLines, Parts
+from .plans_part import solve
 from .random_policy import TINY
 
 JOBS = "one", "other"
@@ -29,25 +29,24 @@ SLO, WARM_S, COLD_S = 4.0, 0.5, 60.0
 GROUP = "g1"
 
 
-def check_group(parts: Parts, folder: Path, steps: int) -> None:
-    """Plan and run two jobs of a group for so many steps, from the job in `folder`/one; tells each job's figures."""
+def plan_group(parts: Parts, folder: Path) -> bool:
+    """Plan two jobs as a group, from the job in `folder`/one; whether that could be done."""
     first = folder / JOBS[0]
     apart(first)
-    stand_in(first, TINY, load_job(first / "job.yaml").search.micro_batch_tokens or ())
-    if not solve(parts, first, ["sync"], "groups solve"):
-        return
+    if not solve(parts, first, TINY, ["sync"], "groups solve"):
+        return False
     (first / "sync.yaml").rename(first / "plan.yaml")
     for name in JOBS[1:]:
         shutil.copytree(first, folder / name)
-    groups, out = folder / "groups.yaml", folder / "run"
-    if not parts.run("groups solve both", *RLPLAN, "solve", write_workload(folder), "-o", groups):
-        return
-    try:
-        with RayNodes([1, 1], pinned=parts.device == "cpu", gpus=parts.device == "cuda") as nodes:
-            command = (*RLPLAN, "execute", groups, "--steps", steps, "--out", out, "--json")
-            parts.run("groups execute", *command, RAY_ADDRESS=nodes.address)
-    except RuntimeError as error:
-        parts.tell({"failed": {"groups nodes": end_of(str(error))}})
+    return parts.run("groups solve both", *RLPLAN, "solve", write_workload(folder), "-o", folder / "groups.yaml")
+
+
+def run_group(parts: Parts, folder: Path, steps: int) -> None:
+    """Run the jobs of the group for so many steps; tells each job's figures."""
+    out = folder / "run"
+    with RayNodes([1, 1], pinned=parts.device == "cpu", gpus=parts.device == "cuda") as nodes:
+        command = (*RLPLAN, "execute", folder / "groups.yaml", "--steps", steps, "--out", out, "--json")
+        parts.run("groups execute", *command, RAY_ADDRESS=nodes.address)
     parts.tell({"groups": {name: job_figures(JsonLines(out / GROUP / name / "trace.jsonl").new()) for name in JOBS}})
 
 
@@ -82,18 +81,17 @@ def job_figures(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of a job's trace: steps, turns, seconds waited for others, medians of the seconds that its switches took."""
     steps = [event for event in events if event["event"] == "step"]
     permits = [event for event in events if event["event"] == "permit"]
+
+    def median_s(key: str) -> dict[str, float]:
+        phases = sorted({str(event["phase"]) for event in permits})
+        each = {phase: [event[key] for event in permits if event["phase"] == phase] for phase in phases}
+        return {phase: round(statistics.median(seconds), 4) for phase, seconds in each.items()}
+
     return {
         "steps": len(steps),
         "turns": len(permits),
         "waited_s": round(sum(event["waited_s"] for event in permits), 3),
-        "switch_in_s": _by_phase(permits, "switch_in_s"),
-        "switch_out_s": _by_phase(permits, "switch_out_s"),
+        "switch_in_s": median_s("switch_in_s"),
+        "switch_out_s": median_s("switch_out_s"),
         "step_s": statistics.median(step["total_s"] for step in steps) if steps else None,
     }
-
-
-def _by_phase(permits: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {}
-    for event in permits:
-        seconds.setdefault(event["phase"], []).append(event[key])
-    return {phase: round(statistics.median(each), 4) for phase, each in seconds.items()}

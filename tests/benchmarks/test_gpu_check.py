@@ -1,7 +1,6 @@
 """The GPU check: what a cut leaves, what its seconds last for, the policy's lengths, and its cheap parts on a CPU."""
 
 import json
-import os
 import random
 import signal
 import statistics
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlplan.benchmarks.gpu_check import decode_part, pack
-from rlplan.benchmarks.gpu_check.__main__ import NAMES, some_of
-from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, end_of, run_part
-from rlplan.benchmarks.gpu_check.figures import Section, Told, merged, run_sections
+from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, end_of
+from rlplan.benchmarks.gpu_check.figures import Told, merged, run_parts
 from rlplan.benchmarks.gpu_check.group_check import job_figures
 from rlplan.benchmarks.gpu_check.plans_part import execute_figures, stand_in
 from rlplan.benchmarks.gpu_check.random_policy import (
@@ -28,7 +26,7 @@ from rlplan.benchmarks.gpu_check.random_policy import (
     length_rows,
     prompt_rows,
 )
-from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.profile_schema import Profile
 
@@ -62,14 +60,13 @@ def test_parts_run_in_order_while_their_seconds_last():
 
         return work
 
-    sections = [
-        Section("attention", 40.0, part("attention", 30.0)),
-        Section("update", 0.0, part("update", 0.0)),  # not wanted
-        Section("decode", 70.0, part("decode", 30.0, fails=True)),
-        Section("execute", 41.0, part("execute", 30.0)),
-        Section("profile", 40.0, part("profile", 30.0)),
-    ]
-    run_sections(sections, {"attention", "decode", "execute", "profile"}, lambda: left[0], told.append)
+    works = {
+        "attention": part("attention", 30.0),
+        "decode": part("decode", 30.0, fails=True),
+        "execute": part("execute", 30.0),
+        "profile": part("profile", 30.0),
+    }
+    run_parts(works, dict(zip(works, (40.0, 70.0, 41.0, 40.0), strict=True)), lambda: left[0], told.append)
     assert ran == ["attention", "decode", "profile"]
     failed, skipped = told
     assert failed == {"failed": {"decode": "RunFailed: no room on the GPU"}}
@@ -79,7 +76,7 @@ def test_parts_run_in_order_while_their_seconds_last():
 def test_a_cut_check_prints_what_is_known_and_ends_its_parts(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--json", "--out", str(out)]
-    check = subprocess.Popen([*command, "--parts", "attention"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    check = subprocess.Popen([*command, "--part", "attention"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     until(lambda: (out / "trainer.log").exists())  # the trainer's process is there
     (out / "trainer.out").write_text('{"machine": {"cores": 3}}\n')
     until(lambda: (out / "lines.jsonl").exists())
@@ -89,13 +86,6 @@ def test_a_cut_check_prints_what_is_known_and_ends_its_parts(tmp_path):
     assert check.returncode == 1
     assert result["machine"]["cores"] == 3 and result["cut"].startswith("SIGTERM after ")
     assert json.loads(printed[0])["machine"] == {"cores": 3}
-
-
-def test_words_of_a_list_are_known_ones():
-    assert some_of("Update, decode", NAMES, "--parts") == ["update", "decode"]
-    for wrong in ("4b", "", "0.5b;1.5b"):
-        with pytest.raises(InputError, match="write some of tiny, "):
-            some_of(wrong, SHAPES, "--shapes")
 
 
 def test_json_lines_are_read_once_and_when_they_are_whole(tmp_path):
@@ -254,19 +244,23 @@ def test_the_stack_that_ray_writes_at_its_end_hides_nothing():
 
 
 def test_a_part_that_fails_or_is_late_leaves_no_process(tmp_path):
-    def part(code, deadline_s=30.0):
-        return run_part([sys.executable, "-c", code], deadline_s, tmp_path / "log", os.environ, tmp_path)
+    told = []
+    parts = Parts("cpu", tmp_path, float("inf"), told.append)
 
-    assert part("print('{}')").output == "{}\n"
+    def part(code, most_s=30.0):
+        return parts.run("part", sys.executable, "-c", code, most_s=most_s), told[-1].get("failed", {}).get("part")
+
+    assert part("print('{}')") == (True, None)
+    assert parts.outputs == {"part": "{}\n"}
     failed = part("import sys; print('first', file=sys.stderr); sys.exit('no room on the GPU')")
-    assert (failed.ok, failed.error) == (False, "exit code 1\nfirst\nno room on the GPU")
+    assert failed == (False, "exit code 1\nfirst\nno room on the GPU")
     # A process that the part starts in a session of its own is ended with it.
     child = tmp_path / "child"
     begun = f"import os, pathlib, time; pathlib.Path({str(child)!r}).write_text(str(os.getpid())); time.sleep(60)"
     starts = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {begun!r}], start_new_session=True)"
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(child)!r}).exists(): time.sleep(0.01)\ntime.sleep(60)"
-    late = part(f"{starts}\n{waits}", 1.0)
-    assert not late.ok and late.error.startswith("not done within 1 s")
+    ok, why = part(f"{starts}\n{waits}", 1.0)
+    assert not ok and why.startswith("not done within 1 s")
     if child.exists() and (pid := child.read_text()):  # a busy machine may not have come so far
         until(lambda: not command_line(int(pid)))
 
