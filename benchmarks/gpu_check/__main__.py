@@ -34,15 +34,6 @@ MOST_S = {"trainer": 180.0, "decode": 240.0}
 """Of parts that others should not wait for longer."""
 
 
-class Cut(BaseException):
-    """The check was asked to end."""
-
-
-def cut(number: int, _frame: object) -> None:
-    """Handle a signal by leaving what runs."""
-    raise Cut(signal.Signals(number).name)
-
-
 @click.command()
 @click.option(
     "--seconds", type=click.FloatRange(min=10), default=480.0, show_default=True, help="No part lasts longer."
@@ -73,14 +64,13 @@ def main(
     out = out.resolve()
     told = Told(out / "lines.jsonl", click.echo, began_s)
     parts = Parts(device, out, began_s + seconds, told.tell)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, cut)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     plans = ThreadPoolExecutor(1)
     try:
         check(parts, wanted, shapes or DEFAULT_SHAPES[device], steps, plans)
-    except Cut as error:
+    except KeyboardInterrupt:
         parts.ends_s = time.monotonic()  # also of what runs in the other thread
-        told.tell({"cut": f"{error} after {parts.ends_s - began_s:.0f} s"})
+        told.tell({"cut": f"after {parts.ends_s - began_s:.0f} s"})
     finally:
         plans.shutdown(wait=False, cancel_futures=True)
     result = told.result | {"seconds": round(time.monotonic() - began_s, 1), "out": str(out)}
