@@ -203,10 +203,12 @@ def main(model: Path, device: str, sizes: str, alone: bool) -> None:
         serve_alone(config, vocabulary)
         return
     peer = [sys.executable, "-m", "benchmarks.gpu_check.decode_part", str(model), "--device", device, "--sizes", sizes]
-    own = environment(engine_config(model, device, 1, 1)[0]) if device == "cpu" else {"VLLM_LOGGING_LEVEL": "ERROR"}
+    own = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    if device == "cpu":
+        own = environment(engine_config(model, device, 1, 1)[0])
     starts = {
-        "ours": start_engine(config, vocabulary),
         "vllm": start_alone([*peer, "--alone"], {**os.environ, **own}),
+        "ours": start_engine(config, vocabulary),  # second: a start of Ray holds this process up for seconds
     }
     done = False
     try:
