@@ -22,8 +22,6 @@ MARK = "RLPLAN_GPU_CHECK"
 
 ROOT = Path(__file__).resolve().parents[2]
 RLPLAN = (sys.executable, "-m", "rlplan.cli.main")
-END_LINES = 12
-"""Lines of a failed command's output that are reported."""
 GRACE_S = 10.0
 """Seconds that a part has, after its deadline, to end by itself: `rlplan execute` saves its trace."""
 LOOK_S = 0.1
@@ -39,9 +37,8 @@ def tell(**fragment: Any) -> None:
     print(json.dumps(fragment), flush=True)
 
 
-def end_of(text: str, lines: int = END_LINES) -> str:
-    """The last lines of a text that are neither empty nor of Ray's own stack, one of them at most 500 characters
-    long."""
+def end_of(text: str, lines: int = 12) -> str:
+    """The last lines of a text that are neither empty nor of Ray's own stack, each of at most 500 characters."""
     kept = [line.rstrip()[-500:] for line in text.splitlines() if line.strip() and not STACK.match(line)]
     return "\n".join(kept[-lines:])
 

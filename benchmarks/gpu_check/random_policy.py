@@ -218,16 +218,19 @@ def let_responses_end(model: Any, tail: Tail, seed: int = 0) -> dict[str, float]
         others = [torch.logsumexp(state @ weight.float().T, -1).mean() for state in (plain, marked)]
         ahead = (usual + long) / math.sqrt(2)
         places = torch.stack([torch.stack([(x @ axis).mean() for axis in (ahead, away)]) for x in (plain, marked)])
+
+        def over_wanted(state: Any, reach: float) -> float:
+            chances = torch.softmax(state @ weight.float().T, -1)[..., EOS]
+            return float(chances.mean() / law.logit(n, reach).exp().mean())
+
         for _ in range(4):  # the mean of exp is more than exp of the mean: correct by the chances that came out
             wanted = torch.stack([aim + other for aim, other in zip(aims, others, strict=True)])
             first, second = torch.linalg.solve(places, wanted)
             weight[EOS] = (first * ahead + second * away).to(weight.dtype)
-            found = [
-                float(torch.softmax(x @ weight.float().T, -1)[..., EOS].mean() / law.logit(n, reach).exp().mean())
-                for x, reach in ((marked, law.usual), (further, law.long))
-            ]
-            aims[1] -= math.log(found[0])
-    return {"usual": found[0], "long": found[1]}
+            aims[1] -= math.log(over_wanted(marked, law.usual))
+        pull = 1.0 - math.log(over_wanted(further, law.long)) / float(second * (further @ away).mean())
+        attention.v_proj.weight[0] = -(usual + long * pull) / math.sqrt(hidden)
+        return {"usual": over_wanted(states(USUAL), law.usual), "long": over_wanted(states(LONG), law.long)}
 
 
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
