@@ -86,8 +86,10 @@ class Engine:
         self.held_up: float = 0  # and for samples that ended
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
         self.waiting: deque[Sample] = deque()
-        self.decoded = 0
-        self.preemptions = 0
+        self.decoded = self.preemptions = 0
+        self.passes = self.read = (
+            0.0  # decode steps (fewer than `step` where drafts give several tokens), KV tokens read
+        )
         self._heap: list[tuple[int, int, int, int, Sample]] = []
         self._pushed = 0
 
@@ -100,7 +102,11 @@ class Engine:
         if steps > 0:
             self.now = self._time_after(steps)
             self.step += steps
-            grown = steps * len(self.running)
+            grown, passes = steps * len(self.running), steps / self.cost.emitted(len(self.running))
+            self.passes, self.read = (
+                self.passes + passes,
+                self.read + passes * (self.kv + (grown - len(self.running)) / 2),
+            )
             self.kv += grown
             self.most_kv = max(self.most_kv, self.kv - self.shared)
             self.filled += grown
@@ -129,9 +135,9 @@ class Engine:
                 self.held_up = max(0, self.held_up - (time_s - self.now))  # it passes while the engine is idle
                 self.now = time_s
             return
-        ahead = time_s - self.now - self.prefill - self.held_up
         if time_s <= self.now:
             return
+        ahead = time_s - self.now - self.prefill - self.held_up
         cost, count = self.cost, len(self.running)
         quadratic = cost.kv_s(count) * count / 2
         linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
@@ -248,8 +254,7 @@ class Engine:
             self.kv += needed
             self.filled += needed - shared
             self.running[sample.key] = sample
-            sample.state = "running"
-            sample.admitted = self.step
+            sample.state, sample.admitted = "running", self.step
             sample.life += 1
             self._push(sample.tokens, FINISH, sample)
             # A sample that was moved at the very step that reaches its cutoff has yet to tell it.
