@@ -71,6 +71,10 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
             )
     lines.append(f"limit: {limit_text(predicted.limit)}")
+    if (costs := plan.inputs.profile.provenance) != "measured":
+        lines.append(
+            f"costs: {costs} from data sheets and runs of others, not measured on your machines: rlplan profile"
+        )
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):
         lines.append(f"part of the error{assumed.replace(',', ':', 1)}")

@@ -59,8 +59,8 @@ def limit_text(limit: HardwareLimit | None) -> str:
     phases = limit.phases
     return (
         f"{seconds(limit.step_s)} a step at the hardware's peak, {percent(limit.ratio)} of the prediction: decoding "
-        f"reads at {percent(phases.rollout.ratio)} of {digits(limit.peak_bytes_per_s / 1e9)} GB/s, training has an MFU of "
-        f"{percent(phases.train.ratio)} of {digits(limit.peak_flops / 1e12)} TFLOP/s"
+        f"reads at {percent(phases.rollout.ratio)} of {digits(limit.peak_bytes_per_s / 1e9)} GB/s, training has an MFU "
+        f"of {percent(phases.train.ratio)} of {digits(limit.peak_flops / 1e12)} TFLOP/s"
     )
 
 

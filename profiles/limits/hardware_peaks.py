@@ -6,9 +6,9 @@ Model FLOPs utilisation (MFU) is as in PaLM (arXiv 2204.02311, appendix B), with
     N: parameters that a token uses, embeddings counted; T: trained tokens, prompts included
     A: layers x heads x head size; Q: sum over samples of their squared tokens
 
-A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample of
-t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this is
-no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once.
+A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
+of t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this
+is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once.
 """
 
 from __future__ import annotations

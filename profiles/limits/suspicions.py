@@ -14,8 +14,8 @@ from ..profile_schema import Profile
 from .hardware_peaks import Decoding, Peaks, PolicyWork, best_read, decoding_points, dtype_of, peaks_of, work_of
 
 SLOW_UPDATE = 0.15
-"""MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM, table
-3)."""
+"""MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM,
+table 3)."""
 
 SLOW_DECODE = 0.25
 """Share of the bandwidth below which decoding is slow if no measured step reaches it, and none computes at that share
@@ -79,7 +79,8 @@ def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:
-    best = max(enumerate(entries), key=lambda item: work.mfu(item[1], peaks, mean_tokens), default=None)
+    priced = [as_can_be(entries, entry) for entry in entries]
+    best = max(enumerate(priced), key=lambda item: work.mfu(item[1], peaks, mean_tokens), default=None)
     if best is None or not slow_update(work, best[1], peaks, mean_tokens):
         return
     number, entry = best
@@ -89,8 +90,8 @@ def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_
         ("train", number, "step_s_per_token"),
         f"the best update ({update_text(entry.layout)}) has an MFU of "
         f"{percent(work.mfu(entry, peaks, mean_tokens))}, below {percent(SLOW_UPDATE)}: 1000 tokens more take "
-        f"{seconds(1e3 * entry.step_s_per_token)}, the arithmetic {seconds(arithmetic_s)}; the rest is attention kernels "
-        "planned anew for each length, work over logits that is not fused, micro-batches too small, or float32",
+        f"{seconds(1e3 * entry.step_s_per_token)}, the arithmetic {seconds(arithmetic_s)}; the rest is attention "
+        "kernels planned anew for each length, work over logits that is not fused, micro-batches too small, or float32",
         "measure with the newest torch and rlplan, model.dtype bfloat16 and larger search.micro_batch_tokens; do not "
         "plan many GPUs by this figure",
     )
