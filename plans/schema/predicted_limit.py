@@ -82,7 +82,7 @@ class HardwareLimit(Strict):
     attention_width: Annotated[int, Field(ge=0, le=10**12)]
     """Layers x heads x head size (A); 0: not known, and attention is left out."""
 
-    kv_bytes: Count
+    kv_bytes_per_token: Count
     """KV bytes of a token, over a whole engine."""
 
     peak_flops: Positive

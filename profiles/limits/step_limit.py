@@ -81,7 +81,7 @@ def step_limit(
         parameters=work.parameters,
         weight_bytes=work.weight_bytes,
         attention_width=work.attention_width,
-        kv_bytes=kv_bytes,
+        kv_bytes_per_token=kv_bytes,
         peak_flops=peaks.flops,
         peak_bytes_per_s=peaks.bytes_per_s,
         short=limits[0],
