@@ -46,7 +46,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("MFU", [_reached(plan, name, mean, "train") for name, _, mean in kinds]),
     ]
     if not wide:
-        columns = [column for column in columns if column[0] not in ("time", "seqs")]
+        columns = [column for column in columns if column[0] not in ("time", "seqs", "reads", "MFU")]
     # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
     drawn = table(*(title for title, _ in shown))

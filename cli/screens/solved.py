@@ -42,7 +42,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solve_s": plan.volatile.solve_s,
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
-        "costs": plan.inputs.profile.provenance,
+        "provenance": plan.inputs.profile.provenance,
         "limit": None if predicted.limit is None else predicted.limit.model_dump(mode="json"),
         "not_executable": not_executable(plan, model_of_plan(plan, out)),
     }
