@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plans.phrases.numbers import bytes_text, digits, percent, seconds, times
+from ...plans.phrases.numbers import bytes_text, digits, per_second, percent, seconds, times
 from ...plans.phrases.update_text import update_text
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def _peaks(profile: Profile, summary: dict[str, Any]) -> str:
     if summary["peak_flops"] is None:
         return f"no data sheet of {profile.machine.accelerator}: how far from its peak this is, is not known"
     of = "a core, measured" if profile.machine.kind == "cpu" else f"{profile.machine.accelerator}, by its data sheet"
-    flops, bytes_per_s = summary["peak_flops"] / 1e12, summary["peak_bytes_per_s"] / 1e9
-    return f"peak of {of}: {digits(flops)} TFLOP/s, {digits(bytes_per_s)} GB/s"
+    return f"peak of {of}: {per_second(summary['peak_flops'], 'FLOP')}, {per_second(summary['peak_bytes_per_s'], 'B')}"
 
 
 def _drafts(drafts: ProfiledDrafts) -> str:

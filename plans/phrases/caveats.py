@@ -8,7 +8,7 @@ from ..schema.predicted import PredictedError
 from ..schema.predicted_limit import HardwareLimit
 from ..schema.sections.length_evidence import LengthDrift
 from ..schema.sections.origin import Inputs
-from .numbers import digits, percent, seconds
+from .numbers import per_second, percent, seconds
 
 _STANDS_OUT = 1.645
 """A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""
@@ -59,8 +59,8 @@ def limit_text(limit: HardwareLimit | None) -> str:
     phases = limit.phases
     return (
         f"{seconds(limit.step_s)} a step at the hardware's peak, {percent(limit.ratio)} of the prediction: decoding "
-        f"reads at {percent(phases.rollout.ratio)} of {digits(limit.peak_bytes_per_s / 1e9)} GB/s, training has an MFU "
-        f"of {percent(phases.train.ratio)} of {digits(limit.peak_flops / 1e12)} TFLOP/s"
+        f"reads at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, training has an MFU "
+        f"of {percent(phases.train.ratio)} of {per_second(limit.peak_flops, 'FLOP')}"
     )
 
 

@@ -22,7 +22,7 @@ from ..golden import flat, same_as_golden
 from .command_line import data, printed, rlplan
 from .solved_folder import sha
 
-
+PEAKS = {"peak_flops": 1e9, "peak_bytes_per_s": 1e9}
 SHAPE = PolicyShape(active_parameters=1234, attention_width=8, dtype="float32")
 
 
@@ -41,7 +41,7 @@ def measured(solved, monkeypatch):
     costs = [RolloutCosts(layout, fit, 0.0004, 0.00001, 100_000, 16, seconds(9.0)) for layout in (pair, single)]
     lengths = {(0, 0): ("p0", 5, False), (0, 1): ("p0", 9, False), (1, 0): ("p1", 30, False), (1, 1): ("p1", 8, False)}
     found = Measurements(
-        machine=old.machine, rollout=tuple(costs), train=old.train, reward=old.reward,
+        machine=old.machine.model_copy(update=PEAKS), rollout=tuple(costs), train=old.train, reward=old.reward,
         judge=Judge(per_sample_s=0.1, per_token_s=0.0002, beside_factor=1.25, rollout_factor=1.5), drafts=None,
         sync={pair: seconds(0.03), single: seconds(0.04)}, turns={single: EngineTurns(0.5, 0.25)},
         trace=LengthTrace(rows, 64), rounds=(MeasuredRound(pair, 64, lengths, 0.2),),
