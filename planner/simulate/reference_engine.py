@@ -87,9 +87,7 @@ class Engine:
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
         self.waiting: deque[Sample] = deque()
         self.decoded = self.preemptions = 0
-        self.passes = self.read = (
-            0.0  # decode steps (fewer than `step` where drafts give several tokens), KV tokens read
-        )
+        self.passes = self.read = 0.0  # decode steps (fewer than `step` with drafts), KV tokens that they read
         self._heap: list[tuple[int, int, int, int, Sample]] = []
         self._pushed = 0
 
@@ -102,11 +100,10 @@ class Engine:
         if steps > 0:
             self.now = self._time_after(steps)
             self.step += steps
-            grown, passes = steps * len(self.running), steps / self.cost.emitted(len(self.running))
-            self.passes, self.read = (
-                self.passes + passes,
-                self.read + passes * (self.kv + (grown - len(self.running)) / 2),
-            )
+            count = len(self.running)
+            grown, passes = steps * count, steps / self.cost.emitted(count)
+            self.passes += passes
+            self.read += passes * (self.kv + (grown - count) / 2)
             self.kv += grown
             self.most_kv = max(self.most_kv, self.kv - self.shared)
             self.filled += grown
@@ -135,12 +132,11 @@ class Engine:
                 self.held_up = max(0, self.held_up - (time_s - self.now))  # it passes while the engine is idle
                 self.now = time_s
             return
+        ahead = time_s - self.now - self.prefill - self.held_up
         if time_s <= self.now:
             return
-        ahead = time_s - self.now - self.prefill - self.held_up
         cost, count = self.cost, len(self.running)
-        quadratic = cost.kv_s(count) * count / 2
-        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
+        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - (quadratic := cost.kv_s(count) * count / 2)
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:
@@ -185,8 +181,7 @@ class Engine:
     def _leave(self, sample: Sample) -> None:
         """Free the KV of a sample that ran."""
         self.kv -= sample.prompt_tokens + self._generated(sample)
-        shared = self._shared_tokens(sample)
-        if not shared:
+        if not (shared := self._shared_tokens(sample)):
             return
         prefix = self.prefixes[sample.prompt]
         prefix.users -= 1
