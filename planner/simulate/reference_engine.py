@@ -112,10 +112,9 @@ class Engine:
 
     def _steps_to_event(self) -> int:
         """Steps until a sample is due or KV is full; there is a running sample."""
-        heap = self._heap
-        while heap[0][3] != heap[0][4].life or heap[0][4].state != "running":
-            heapq.heappop(heap)
-        due = heap[0][0] - self.step
+        while self._heap[0][3] != self._heap[0][4].life or self._heap[0][4].state != "running":
+            heapq.heappop(self._heap)
+        due = self._heap[0][0] - self.step
         count = len(self.running)
         room = (self.cost.kv_capacity_tokens - self.kv + self.shared) // count
         # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
@@ -136,7 +135,8 @@ class Engine:
         if time_s <= self.now:
             return
         cost, count = self.cost, len(self.running)
-        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - (quadratic := cost.kv_s(count) * count / 2)
+        quadratic = cost.kv_s(count) * count / 2
+        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:
