@@ -90,11 +90,12 @@ def _tail(decided: ShortRound | LongRound) -> str:
 
 
 def _reached(plan: Plan, kind: str, mean: PredictedRound, phase: str) -> str:
-    """The share of the hardware's peak that a phase of a kind of round uses."""
+    """The share of the hardware's peak that a phase of a kind of round uses; none of training beside decoding."""
     limit = plan.predicted.limit
     least = None if limit is None else limit.short if kind == "short" else limit.long
+    least_s = 0.0 if least is None else getattr(least, f"{phase}_s")
     seconds = (mean.rollout_s if phase == "rollout" else mean.train_s).mean
-    return "-" if least is None or not seconds else percent(getattr(least, f"{phase}_s") / seconds)
+    return percent(least_s / seconds) if least_s and seconds else "-"
 
 
 def _update(decided: ShortRound | LongRound) -> str:
