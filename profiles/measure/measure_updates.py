@@ -32,6 +32,9 @@ UPDATES = 3
 RECOMPUTED_UPDATES = 2
 """Measured updates of a layout with recomputation."""
 
+MUCH_SLOWER = 1.5
+"""Between rounds updates take a fifth longer than in a row; if they take this much longer, a line says so."""
+
 Groups = list[list[TrainSample]]
 
 
@@ -104,6 +107,11 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
     began_s = budget.elapsed_s
     base = await _measured(bench, FIRST, fit.layout)
     took_s = budget.elapsed_s - began_s
+    if (of_rounds_s := _fitted_s(fit, bench.steps[1:] or bench.steps)) > MUCH_SLOWER * sum(base.seconds):
+        budget.tell(
+            f"updates that took {of_rounds_s:.3g} s after rounds took {sum(base.seconds):.3g} s on the same samples "
+            "again: kernels are planned anew for each length, or something else ran"
+        )
     entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
     fastest = statistics.median(base.seconds)
     recomputed = _recomputed(fit, fit.layout, base, base)
@@ -128,6 +136,13 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
             fastest = statistics.median(found.seconds)
             recomputed = _recomputed(fit, layout, found, base)
     return (*entries, *recomputed)
+
+
+def _fitted_s(fit: Train, steps: Sequence[Groups]) -> float:
+    """Seconds of these updates by the fit of those that followed rounds."""
+    lengths = [[sample.tokens for samples in step for sample in samples] for step in steps]
+    tokens, squares = sum(map(sum, lengths)), sum(t * t for step in lengths for t in step)
+    return len(steps) * fit.step_s + tokens * fit.step_s_per_token + squares * fit.step_s_per_token_squared
 
 
 def _keys(measured: _Measured, peak: bool) -> dict[str, float | int | None]:
