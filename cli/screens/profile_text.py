@@ -58,7 +58,7 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
     )
     lines += [f"left out: {text}" for text in profile.outliers]
     lines += [summary["left_out"]] if summary["left_out"] else []
-    lines += [f"suspicious, though measured twice: {text}" for text in summary["suspicious"]]
+    lines += [f"suspicious: {text}" for text in summary["suspicious"]]
     return "\n".join(lines)
 
 

@@ -27,10 +27,19 @@ TF32_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of one accelerator: dense operations a second in the policy's dtype, bytes a second of its memory."""
+    """Peaks of one accelerator: dense operations a second in the policy's dtype, bytes a second of its memory.
+
+    `cores`: of a node where accelerators are cores, which trainers share out; 0: they are GPUs.
+    """
 
     flops: float
     bytes_per_s: float
+    cores: int = 0
+
+    def of_trainers(self, ranks: int) -> float:
+        """Operations a second of so many ranks. On CPUs a rank has threads on its part of a node's cores, an engine's
+        rank only one."""
+        return ranks * max(1, self.cores // ranks) * self.flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class PolicyWork:
         `mean_tokens`: of the sample of a trained token, sum of squares over sum of tokens; 0: attention is left out.
         """
         seconds = entry.step_s_per_token + entry.step_s_per_token_squared * mean_tokens
-        return self.update_flops(1.0, mean_tokens) / (seconds * entry.layout.accelerators * peaks.flops)
+        return self.update_flops(1.0, mean_tokens) / (seconds * peaks.of_trainers(entry.layout.accelerators))
 
     def reads(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
         """Share of the bandwidth of an engine's accelerators at which a decode step reads weights and KV once."""
@@ -83,7 +92,7 @@ def peaks_of(machine: Machine, dtype: Dtype) -> Peaks | None:
     """Peaks of an accelerator: those that the profile measured, else those of its GPU's data sheet; None where neither
     is known."""
     if machine.peak_flops is not None and machine.peak_bytes_per_s is not None:
-        return Peaks(machine.peak_flops, machine.peak_bytes_per_s)
+        return Peaks(machine.peak_flops, machine.peak_bytes_per_s, machine.cores if machine.kind == "cpu" else 0)
     gpu = gpu_of(machine.accelerator) if machine.kind == "cuda" else None
     if gpu is None:
         return None

@@ -7,9 +7,9 @@
     T, Q: trained tokens, and the sum of the samples' squared tokens; A: layers x heads x head size
 
 The mean step is the mean over kinds of round, by their shares. Weight transfers and rewards are waiting: their least is
-0. So are prefill, sleep and wake. Where trainers train while others decode, a step is the longer of both, and of
-training counts what is beyond the rollout. Where the tail of a round has engines of its own, all of it is read by the
-larger TP size.
+0. So are prefill, sleep and wake. On CPUs the trainers are all cores of a node, whatever their ranks. Where trainers
+train while others decode, a step is the longer of both, and of training counts what is beyond the rollout. Where the
+tail of a round has engines of its own, all of it is read by the larger TP size.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def round_limit(work: PolicyWork, peaks: Peaks, kv_bytes: int, round_: RoundWork
     kv = round_.read_kv_tokens * kv_bytes / round_.engine_accelerators
     rollout_s = (weights + kv) / peaks.bytes_per_s
     operations = work.update_flops(round_.trained_tokens, round_.trained_squares)
-    train_s = operations / (round_.trainers * peaks.flops)
+    train_s = operations / peaks.of_trainers(round_.trainers)
     return RoundLimit(
         decode_steps=round_.decode_steps,
         read_kv_tokens=round_.read_kv_tokens,

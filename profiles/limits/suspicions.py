@@ -44,11 +44,6 @@ def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
     return faults
 
 
-def slow_update(work: PolicyWork, entry: Train, peaks: Peaks, mean_tokens: float = 0.0) -> bool:
-    """Whether an update of a model that is large enough is slow."""
-    return work.parameters >= LEAST_PARAMETERS and work.mfu(entry, peaks, mean_tokens) < SLOW_UPDATE
-
-
 def recompute_gains(with_recompute: float, without: float) -> bool:
     """Whether an update was faster with recomputation than without, by seconds of the same work."""
     return with_recompute < without * (1 - TOLERANCE)
@@ -81,17 +76,17 @@ def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:
     priced = [as_can_be(entries, entry) for entry in entries]
     best = max(enumerate(priced), key=lambda item: work.mfu(item[1], peaks, mean_tokens), default=None)
-    if best is None or not slow_update(work, best[1], peaks, mean_tokens):
+    if best is None or (mfu := work.mfu(best[1], peaks, mean_tokens)) >= SLOW_UPDATE:
         return
     number, entry = best
-    arithmetic_s = work.update_flops(1e3, 1e3 * mean_tokens) / (entry.layout.accelerators * peaks.flops)
+    arithmetic_s = work.update_flops(1e3, 1e3 * mean_tokens) / peaks.of_trainers(entry.layout.accelerators)
     yield Fault(
         "slow-update",
         ("train", number, "step_s_per_token"),
-        f"the best update ({update_text(entry.layout)}) has an MFU of "
-        f"{percent(work.mfu(entry, peaks, mean_tokens))}, below {percent(SLOW_UPDATE)}: 1000 tokens more take "
-        f"{seconds(1e3 * entry.step_s_per_token)}, the arithmetic {seconds(arithmetic_s)}; the rest is attention "
-        "kernels planned anew for each length, work over logits that is not fused, micro-batches too small, or float32",
+        f"the best update ({update_text(entry.layout)}) has an MFU of {percent(mfu)}, below {percent(SLOW_UPDATE)}: "
+        f"1000 tokens more take {seconds(1e3 * entry.step_s_per_token)}, the arithmetic {seconds(arithmetic_s)}; the "
+        "rest is attention kernels planned anew for each length, work over logits that is not fused, micro-batches too "
+        "small, or float32",
         "measure with the newest torch and rlplan, model.dtype bfloat16 and larger search.micro_batch_tokens; do not "
         "plan many GPUs by this figure",
     )

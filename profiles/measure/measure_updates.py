@@ -107,7 +107,9 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
     began_s = budget.elapsed_s
     base = await _measured(bench, FIRST, fit.layout)
     took_s = budget.elapsed_s - began_s
-    if (of_rounds_s := _fitted_s(fit, bench.steps[1:] or bench.steps)) > MUCH_SLOWER * sum(base.seconds):
+    if bench.on_gpu and (of_rounds_s := _fitted_s(fit, bench.steps[1:] or bench.steps)) > MUCH_SLOWER * sum(
+        base.seconds
+    ):
         budget.tell(
             f"updates that took {of_rounds_s:.3g} s after rounds took {sum(base.seconds):.3g} s on the same samples "
             "again: kernels are planned anew for each length, or something else ran"

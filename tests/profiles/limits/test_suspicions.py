@@ -122,8 +122,13 @@ def test_a_cpu_has_the_peak_that_was_measured_on_it():
     peaks = {"peak_flops": 5e10, "peak_bytes_per_s": 1e10}
     slow = slow.model_copy(update={"machine": cpu.model_copy(update=peaks)})
     assert told(slow) == [("slow-update", "train.0.step_s_per_token")]
-    fast = slow.model_copy(update={"train": (update(per_token=0.2),)})  # 3 GFLOP a token of 50 GFLOP/s: 0.06 s
+    fast = slow.model_copy(update={"train": (update(per_token=0.1),)})  # 3 GFLOP a token of 100 GFLOP/s: 0.03 s
     assert told(fast) == []
+    of_two_cores = peaks_of(slow.machine, "float32")
+    assert [of_two_cores.of_trainers(ranks) for ranks in (1, 2, 3)] == [1e11, 1e11, 1.5e11], (
+        "a rank has a core at least"
+    )
+    assert peaks_of(H100, "bfloat16").of_trainers(3) == 3 * 989e12
 
 
 def test_attention_counts_by_the_length_of_the_samples():
