@@ -181,6 +181,7 @@ def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path)
         provenance="measured",
         machine=measured.machine,
         model_parameters=measured.parameters,
+        shape=measured.shape,
         rollout=tuple(
             Rollout(
                 tp=c.layout.tp,
@@ -227,20 +228,27 @@ def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path)
 
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
-    lengths = measured.trace.summary()
+    from ..profiles.limits.hardware_peaks import best_read, dtype_of, peaks_of, work_of
+    from ..profiles.limits.suspicions import suspicions
+
+    lengths, tokens = measured.trace.summary(), measured.trace.tokens_by_token
+    work, peaks = work_of(profile), peaks_of(profile.machine, dtype_of(profile))
     return {
         "measuring_s": measured.seconds,
         "left_out": measured.left_out,
+        "peak_flops": None if peaks is None else peaks.flops,
+        "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
+        "suspicious": [fault.noted for fault in suspicions(profile, tokens)],
         "decode": [
             {"tp": r.tp, "engines": r.engines, "a_s": r.step_s, "b_s": r.step_s_per_sequence,
              "c_s": r.step_s_per_kv_token, "error": r.error, "sync_s": r.sync.p50, "sleep_s": r.sleep_s,
-             "wake_s": r.wake_s}
+             "wake_s": r.wake_s, "of_bandwidth": None if peaks is None else best_read(work, r, peaks)}
             for r in profile.rollout
         ],
         "train": [
             {"layout": update_text(t.layout), "micro_batch_tokens": t.micro_batch_tokens,
              "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error, "peak_bytes": t.peak_bytes,
-             "moves_s": t.moves_s}
+             "moves_s": t.moves_s, "mfu": None if peaks is None else work.mfu(t, peaks, tokens)}
             for t in profile.train
         ],
         "judge": None if profile.judge is None else profile.judge.model_dump(mode="json", exclude={"evidence"}),

@@ -54,11 +54,12 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from .screens.job_screen import data, render
-    from .shared.findings import memory_findings, memory_rows
+    from .shared.findings import memory_findings, memory_rows, suspicious_costs
     from .shared.job_timeline import compact, timeline_of
 
     notes = stale_notes(plan, path) + _edited(plan)
     notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
+    notes += [f"the profile: {noted}" for noted in suspicious_costs(path)]
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())

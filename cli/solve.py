@@ -109,6 +109,7 @@ def solve_command(
     if previous_path is not None or no_moves:
         raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
 
+    from ..planner.check.plan_rules import suspicions_of
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..planner.solve_options import SolveOptions
@@ -178,7 +179,9 @@ def solve_command(
     with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
-    tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
+    suspicious = [fault.noted for fault in suspicions_of(plan, profile)]
+    text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])
+    tell(json.dumps({**plan_summary(plan, out), "suspicious": suspicious}) if as_json else text, out)
     return 0
 
 

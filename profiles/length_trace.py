@@ -90,6 +90,12 @@ class LengthTrace:
         """The different prompts, sorted."""
         return tuple(dict.fromkeys(r.prompt for r in self.rows))
 
+    @property
+    def tokens_by_token(self) -> float:
+        """Tokens of a sample, prompt included, mean over all tokens: those that a token of it may attend to, twice."""
+        tokens = [row.tokens + row.prompt_tokens for row in self.rows]
+        return sum(t * t for t in tokens) / max(1, sum(tokens))
+
     def by_prompt(self) -> dict[str, tuple[LengthRow, ...]]:
         """The rows of each prompt, all epochs together."""
         groups: dict[str, list[LengthRow]] = {}

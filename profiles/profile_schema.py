@@ -22,6 +22,8 @@ from .drafts.draft_schema import ProfiledDrafts
 from .judge_schema import Judge
 from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+
 
 class Machine(ProfileModel):
     """What was measured on. `plan` and `profile` refuse to be used on another machine unless forced.
@@ -34,6 +36,31 @@ class Machine(ProfileModel):
     accelerators: int = Field(ge=1, le=10**15, description="Accelerators per node")
     cores: int = Field(ge=1, le=10**15, description="Host cores per node")
     host_memory_bytes: int = Field(ge=1, le=10**15, description="Bytes of host memory per node")
+    peak_flops: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description=(
+            "Operations a second of one accelerator (on CPUs a core) in a large product of matrices, measured; null: "
+            "the GPU's data sheet"
+        ),
+    )
+    peak_bytes_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description="Bytes a second of its memory, read and written by a large copy, measured; null: likewise",
+    )
+
+
+class PolicyShape(ProfileModel):
+    """What the distance to the hardware's limit is told by (profiles/limits)."""
+
+    active_parameters: int = Field(ge=1, le=10**15, description="Parameters that a token uses, embeddings counted")
+    attention_width: int = Field(
+        ge=0, le=10**12, description="Layers x heads x head size, of layers that see all tokens; 0: not known"
+    )
+    dtype: Dtype = Field(description="The job's model.dtype")
 
 
 class Lengths(ProfileModel):
@@ -98,6 +125,9 @@ class Profile(ProfileModel):
     note: str = Field(default="", description="What a reader must know before using the profile")
     machine: Machine = Field(description="Machine that the costs were measured on")
     model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
+    shape: PolicyShape | None = Field(
+        default=None, exclude_if=is_none, description="Shape of the policy; null: that of `train_law.model`, or unknown"
+    )
     rollout: tuple[Rollout, ...] = Field(
         min_length=1, description="Costs of generation, one entry for each layout of engines"
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..plans.schema.predicted import Predicted
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
 from .report_drafts import drafts_report
@@ -70,6 +71,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             phase: _phase(means.seconds(f"{phase}_s"), predicted_s, step_s)
             for phase, predicted_s in predicted.phases_s.model_dump().items()
         },
+        "limit": _limit(predicted, {p: means.seconds(f"{p}_s") for p in ("rollout", "train", "total")}),
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
         "coverage": coverage(steps, predicted),
         "reward_first": _reward(steps[:fifth]),
@@ -159,6 +161,26 @@ def _phase(measured_s: float, predicted_s: float, step_s: float) -> dict[str, An
     floor_s = PHASE_FLOOR * step_s
     error = _quotient(abs(predicted_s - measured_s), max(measured_s, floor_s))
     return {"measured": measured_s, "predicted": predicted_s, "error": error, "floored": measured_s < floor_s}
+
+
+def _limit(predicted: Predicted, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
+    """The least seconds of the plan's step on its hardware beside measured ones; None where no peak is known.
+
+    `of_bandwidth`, `mfu`: what decoding and training reached, predicted and measured, on the work that was predicted.
+    """
+    limit = predicted.limit
+    if limit is None:
+        return None
+    phases = limit.phases
+    return {
+        "step_s": limit.step_s,
+        "ratio_predicted": limit.ratio,
+        "ratio": _quotient(limit.step_s, measured_s["total"]),
+        "of_bandwidth_predicted": phases.rollout.ratio,
+        "of_bandwidth": _quotient(phases.rollout.limit_s, measured_s["rollout"]),
+        "mfu_predicted": phases.train.ratio,
+        "mfu": _quotient(phases.train.limit_s, measured_s["train"]),
+    }
 
 
 def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:

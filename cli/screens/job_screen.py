@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...plans.phrases.caveats import limit_text
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.pools_text import nodes_text
 from .alternatives import RE_SOLVED, front_table, why_table
@@ -40,6 +41,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         _gantt(plan, width, wide),
         *_path(plan),
+        Text.assemble(("limit          ", "bold"), limit_text(plan.predicted.limit)),
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
         *_held_by(plan),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plans.phrases.numbers import bytes_text, digits, percent, seconds, times
+from ...plans.phrases.numbers import bytes_text, digits, per_second, percent, seconds, times
 from ...plans.phrases.update_text import update_text
 
 if TYPE_CHECKING:
@@ -17,19 +17,22 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
     """The profile in lines for the terminal; `summary`: as `--json` prints it."""
     lines = [f"measured in {seconds(summary['measuring_s'])} -> {out}, {lengths_path.name}", ""]
     lines.append("decode step = a + b * sequences + c * KV tokens")
-    for r in profile.rollout:
+    for r, row in zip(profile.rollout, summary["decode"], strict=True):
         lines.append(
             f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
             f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}; weights come in "
             f"{seconds(r.sync.p50)}"
             + (f", sleep {seconds(r.sleep_s)}, wake {seconds(r.wake_s)}" if r.sleep_s and r.wake_s else "")
+            + ("" if row["of_bandwidth"] is None else f"; reads at {percent(row['of_bandwidth'])} of the bandwidth")
         )
-    for t in profile.train:
+    for t, row in zip(profile.train, summary["train"], strict=True):
         lines.append(
             f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
             f"1k tokens, left-out error {percent(t.error)}"
             + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
+            + ("" if row["mfu"] is None else f", MFU {percent(row['mfu'])}")
         )
+    lines.append(_peaks(profile, summary))
     if profile.judge is not None:
         j = profile.judge
         lines.append(
@@ -55,7 +58,16 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
     )
     lines += [f"left out: {text}" for text in profile.outliers]
     lines += [summary["left_out"]] if summary["left_out"] else []
+    lines += [f"suspicious: {text}" for text in summary["suspicious"]]
     return "\n".join(lines)
+
+
+def _peaks(profile: Profile, summary: dict[str, Any]) -> str:
+    """What MFU and bandwidth are shares of."""
+    if summary["peak_flops"] is None:
+        return f"no data sheet of {profile.machine.accelerator}: how far from its peak this is, is not known"
+    of = "a core, measured" if profile.machine.kind == "cpu" else f"{profile.machine.accelerator}, by its data sheet"
+    return f"peak of {of}: {per_second(summary['peak_flops'], 'FLOP')}, {per_second(summary['peak_bytes_per_s'], 'B')}"
 
 
 def _drafts(drafts: ProfiledDrafts) -> str:

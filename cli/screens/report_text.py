@@ -42,6 +42,15 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
                 f"  {kind + ' rounds':20}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
                 f"{percent(value['share'])} of steps, predicted {percent(value['share_predicted'])}"
             )
+    if (limit := detail.get("limit")) is not None:
+        reads, mfu = (
+            f"{_figure(limit[key], percent)} (predicted {_figure(limit[f'{key}_predicted'], percent)})"
+            for key in ("of_bandwidth", "mfu")
+        )
+        lines.append(
+            f"  at the hardware's peak the step takes {seconds(limit['step_s'])}: decoding reads at {reads} of the "
+            f"bandwidth, training has an MFU of {mfu}"
+        )
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")

@@ -42,9 +42,11 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("<trainers", [_update(decided) for _, decided, _ in kinds]),
         ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
         ("tail", [_tail(decided) for _, decided, _ in kinds]),
+        ("reads", [_reached(plan, name, mean, "rollout") for name, _, mean in kinds]),
+        ("MFU", [_reached(plan, name, mean, "train") for name, _, mean in kinds]),
     ]
     if not wide:
-        columns = [column for column in columns if column[0] not in ("time", "seqs")]
+        columns = [column for column in columns if column[0] not in ("time", "seqs", "reads", "MFU")]
     # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
     drawn = table(*(title for title, _ in shown))
@@ -87,6 +89,15 @@ def _tail(decided: ShortRound | LongRound) -> str:
     return "-" if tail is None else f"{tail.engines} x tp {tail.tp} at {percent(tail.at_finished)}"
 
 
+def _reached(plan: Plan, kind: str, mean: PredictedRound, phase: str) -> str:
+    """The share of the hardware's peak that a phase of a kind of round uses; none of training beside decoding."""
+    limit = plan.predicted.limit
+    least = None if limit is None else limit.short if kind == "short" else limit.long
+    least_s = 0.0 if least is None else getattr(least, f"{phase}_s")
+    seconds = (mean.rollout_s if phase == "rollout" else mean.train_s).mean
+    return percent(least_s / seconds) if least_s and seconds else "-"
+
+
 def _update(decided: ShortRound | LongRound) -> str:
     return f"{trainers_text(decided.train)}, {decided.train.micro_batch_tokens}"
 
@@ -109,5 +120,8 @@ def seconds_table(plan: Plan, wide: bool) -> Table:
     if len(kinds) > 1:
         means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
         drawn.add_row("all steps", *whole(p.step_s), *map(digits, means), style="bold")
+    if p.limit is not None:
+        least = (p.limit.phases.sync, p.limit.phases.rollout, p.limit.phases.reward_exposed, p.limit.phases.train)
+        drawn.add_row("at peak", digits(p.limit.step_s), "", "", *(digits(phase.limit_s) for phase in least))
     drawn.add_row("plain rounds", *whole(p.baseline.step_s), style="dim")
     return drawn

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...plans.check.plan_check import model_of_plan
 from ...plans.facts.executable import OTHERS_ONLY, not_executable
-from ...plans.phrases.caveats import assumed_errors, assumed_notes
+from ...plans.phrases.caveats import assumed_errors, assumed_notes, limit_text
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
 from ...plans.phrases.solver_status import solver_status
 from ...plans.schema.plan import Plan
@@ -42,6 +42,8 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solve_s": plan.volatile.solve_s,
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
+        "provenance": plan.inputs.profile.provenance,
+        "limit": None if predicted.limit is None else predicted.limit.model_dump(mode="json"),
         "not_executable": not_executable(plan, model_of_plan(plan, out)),
     }
 
@@ -68,6 +70,11 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{count(decided.rollout.engines, 'engine')} of TP "
                 f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
             )
+    lines.append(f"limit: {limit_text(predicted.limit)}")
+    if (costs := plan.inputs.profile.provenance) != "measured":
+        lines.append(
+            f"costs: {costs} from data sheets and runs of others, not measured on your machines: rlplan profile"
+        )
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):
         lines.append(f"part of the error{assumed.replace(',', ':', 1)}")

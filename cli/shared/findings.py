@@ -76,6 +76,16 @@ def memory_findings(plan: Path) -> list[Finding]:
     return Checker(datetime.now(UTC)).findings_of(str(plan), faults)
 
 
+def suspicious_costs(plan: Path) -> list[str]:
+    """What the profile of a job's plan says that cannot be or is far from the hardware's limit, a line each."""
+    from ...planner.check.plan_rules import documents, suspicions_of
+    from ...plans.schema.plan import load_plan
+
+    value = load_plan(plan)
+    _, _, profile = documents(value, str(plan), [])
+    return [] if profile is None else [fault.noted for fault in suspicions_of(value, profile)]
+
+
 def must_fit_memory(findings: Sequence[Finding]) -> None:
     """Raises RunFailed with the first of these findings of memory and the number of the others; nothing without any."""
     from ...plans.yaml.errors import RunFailed

@@ -17,6 +17,7 @@ from ...plans.schema.sections.origin import InputFile, LengthsInput
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.fitness import other_accelerator, unfit
+from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
 from ..costs.job_pools import NodesTaken, pools_of_plan
 from ..costs.memory_bars import WEIGHT_BYTES
@@ -98,6 +99,12 @@ def documents(plan: Plan, path: str, faults: list[Fault]) -> tuple[Job | None, C
     return job, cluster, read("profile", inputs.profile, Profile)
 
 
+def suspicions_of(plan: Plan, profile: Profile) -> list[Fault]:
+    """Faults of the profile of a plan, at their keys in the profile, by the samples that the plan trains."""
+    limit = plan.predicted.limit
+    return suspicions(profile, 0.0 if limit is None else limit.tokens_by_token)
+
+
 def physics(
     plan: Plan, cluster: Cluster | None, job: Job | None, profile: Profile | None, model: ModelShape | None
 ) -> list[Fault]:
@@ -173,6 +180,8 @@ def _profile(
     if stated != profile.provenance:
         message = f"is {stated}, and the profile itself says {profile.provenance}"
         faults.append(Fault("provenance-differs", (*location, "provenance"), message, f"write {profile.provenance}"))
+    for fault in suspicions_of(plan, profile):
+        faults.append(Fault(fault.rule, location, f"{fault.key}: {fault.message}", fault.remedy))
     if job is None:
         return faults
     pools, named = {} if cluster is None else cluster.pools, plan.job.placement

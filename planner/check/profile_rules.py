@@ -14,21 +14,22 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import sha256_file
 from ...profiles.fitness import age_days
-from ...profiles.length_trace import read_lengths
+from ...profiles.length_trace import LengthTrace, read_lengths
+from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
 from .check_options import CheckOptions
 
 
 def profile_faults(profile: Profile, path: str, options: CheckOptions) -> list[Fault]:
-    """Faults of a profile: its age, and a length trace that is missing, changed or unreadable."""
+    """Faults of a profile: its age, a length trace that is missing, changed or unreadable, and costs that cannot be."""
     faults = age_faults(profile, ("volatile", "measured_at"), options)
     if profile.lengths is None:
-        return faults
+        return faults + suspicions(profile)
     trace = Path(path).parent / profile.lengths.path
     if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
         message = f"no such file: '{profile.lengths.path}'"
         remedy = "it stands beside the profile; rlplan profile measures both"
-        return [*faults, Fault("input-missing", ("lengths", "path"), message, remedy)]
+        return [*faults, Fault("input-missing", ("lengths", "path"), message, remedy), *suspicions(profile)]
     try:
         changed = sha256_file(trace) != profile.lengths.sha256
     except InputError as error:
@@ -36,7 +37,8 @@ def profile_faults(profile: Profile, path: str, options: CheckOptions) -> list[F
     if changed:
         message = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
         faults.append(Fault("input-changed", ("lengths", "sha256"), message, "restore the file, or profile again"))
-    return faults + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
+    unread = trace_faults(trace, profile.lengths.path, ("lengths", "path"))
+    return [*faults, *unread, *suspicions(profile, 0.0 if unread else _read(trace).tokens_by_token)]
 
 
 def profile_summary(profile: Profile, options: CheckOptions) -> str:
@@ -49,14 +51,18 @@ def trace_faults(path: Path, named: str, location: Loc) -> list[Fault]:
     if not os.path.isfile(path):  # noqa: PTH113 (pathlib raises for what can be no path)
         return []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # readers skip a torn last line
-            read_lengths(path)
+        _read(path)
     except InputError as error:
         message, _, remedy = error.message.partition("; ")
         line = f"line {error.line}: " if error.line else ""
         return [Fault("input-unreadable", location, f"'{named}' is no length trace: {line}{message}", remedy)]
     return []
+
+
+def _read(path: Path) -> LengthTrace:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # readers skip a torn last line
+        return read_lengths(path)
 
 
 def age_faults(profile: Profile, location: Loc, options: CheckOptions) -> list[Fault]:

@@ -114,6 +114,10 @@ class DecodeCost:
         """Seconds that each KV token adds to a decode step of so many sequences."""
         return self.c
 
+    def emitted(self, sequences: int) -> float:
+        """Tokens of a sample that a decode step of so many sequences gives."""
+        return 1
+
     def admit_s(self, tokens: float, cached: float = 0) -> float:
         """Seconds to admit a request of so many tokens, of which the first `cached` need no prefill."""
         linear, squared = self.prefill_s_per_token, self.prefill_s_per_token_squared

@@ -86,6 +86,10 @@ class DraftedCost(DecodeCost):
         """Seconds per generated token that each KV token adds."""
         return self.c / self.by_batch[sequences][1] if 0 <= sequences < len(self.by_batch) else self.c
 
+    def emitted(self, sequences: int) -> float:
+        """Tokens of a sample that a decode step of so many sequences gives."""
+        return self.by_batch[sequences][1] if 0 <= sequences < len(self.by_batch) else 1
+
     def in_first_epoch(self) -> DraftedCost:
         """The same engines while no prompt has earlier responses."""
         assert self.drafts is not None, "made by `drafted`"

@@ -11,6 +11,7 @@ from typing import Any
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
+from ...profiles.limits.suspicions import as_can_be
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
 from .colocation import state_moves_s
@@ -106,7 +107,7 @@ def train_costs(
     """
     measured = tuple(
         train_cost(entry, apart)
-        for entry in profile.train
+        for entry in measured_updates(profile)
         if entry.micro_batch_tokens in micro_batch_tokens
         and entry.layout.accelerators == accelerators
         and is_allowed(entry.layout, allowed)
@@ -167,5 +168,10 @@ def least_peak(
 
 
 def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
-    """The profile's measured entry for an update's layout; None where only a law may know it."""
-    return next((entry for entry in profile.train if entry.layout == layout), None)
+    """The profile's measured entry for an update's layout, as it is priced; None where only a law may know it."""
+    return next((entry for entry in measured_updates(profile) if entry.layout == layout), None)
+
+
+def measured_updates(profile: Profile) -> list[Train]:
+    """The profile's measured entries as they are priced: none takes less time because it computes more."""
+    return [as_can_be(profile.train, entry) for entry in profile.train]

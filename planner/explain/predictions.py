@@ -7,23 +7,27 @@ from collections.abc import Sequence
 
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import (
-    LengthDrift,
     MemoryBar,
     Predicted,
     PredictedBaseline,
     PredictedCheckpoint,
     PredictedError,
+    PredictedPhases,
     PredictedRound,
     PredictedRounds,
     Quantiles,
     RoundMemory,
 )
+from ...plans.schema.predicted_limit import HardwareLimit
+from ...plans.schema.sections.length_evidence import LengthDrift
 from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
+from ...profiles.limits.hardware_peaks import peaks_of, work_of
+from ...profiles.limits.step_limit import RoundWork, step_limit
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
-from ..choose.candidates.round_kinds import ShortKey
+from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
 from ..costs.colocation import staging_s, trained_parameters
@@ -32,6 +36,7 @@ from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
 from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
+from ..simulate.columns.round_log import mean
 from .assumed_effects import AssumedEffects, assumed_effects
 from .cost_error import step_error
 from .holdout_rounds import first_epoch_s
@@ -39,7 +44,7 @@ from .length_basis import length_basis
 from .length_error import length_error
 from .pareto_front import pareto_front
 from .scheduled_rounds import ScheduledRounds, mean_phases, scheduled_rounds, step_mixture
-from .watched_rounds import enough_rounds, watch_rounds
+from .watched_rounds import WatchedRounds, enough_rounds, watch_rounds
 
 
 def _phase(values: Sequence[float], deviation: float) -> Quantiles:
@@ -82,12 +87,17 @@ def predict(
         nodes,
         [(engines_of(profile, kind.layout), kind.train.layout) for kind in kinds],
     )
-    rounds = [_round(again, kind, profile, _trainer_bar(held, number)) for number, kind in enumerate(kinds)]
+    watched = [_watched(again, kind) for kind in kinds]
+    rounds = [
+        _round(again, kind, seen, profile, _trainer_bar(held, number))
+        for number, (kind, seen) in enumerate(zip(kinds, watched, strict=True))
+    ]
+    step, phases = spread_of(step_mixture(again, kinds)), mean_phases(kinds)
     (base,) = scheduled_rounds(again, baseline)
     seconds, base_s = cycle.seconds_per_sample(size), baseline.seconds_per_sample(size)
     assumed = assumed_effects(holdout, job, trace, reward_table, seed, base_s / seconds)
     predicted = Predicted(
-        step_s=spread_of(step_mixture(again, kinds)),
+        step_s=step,
         first_epoch_s=first_epoch_s(holdout),
         seconds_per_sample=seconds,
         baseline=PredictedBaseline(
@@ -96,7 +106,7 @@ def predict(
             nodes=baseline.nodes(limits),
             keeps_slo=keeps_slo(baseline, limits) if limits.slo else None,
         ),
-        phases_s=mean_phases(kinds),
+        phases_s=phases,
         rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
         length_ratio=again.measured_ratio(cycle)[0],
         error=PredictedError(
@@ -112,6 +122,7 @@ def predict(
         usd_per_hour=limits.usd_per_s(nodes) * 3600,
         host_memory=_bar(fullest_host(held)),
         checkpoint=_checkpoint(profile, kinds),
+        limit=_limit(again, job, profile, kinds, watched, phases, step.mean),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
         drift=drift,
@@ -158,10 +169,54 @@ def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
     return _bar(training) if training is not None and training.complete else None
 
 
-def _round(search: Search, rounds: ScheduledRounds, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:
+def _watched(search: Search, rounds: ScheduledRounds) -> WatchedRounds:
     log, key = rounds.log, rounds.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.deferral, len(log) * search.setting.simulated_target)
-    watched = watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+
+
+def _limit(
+    search: Search,
+    job: Job,
+    profile: Profile,
+    kinds: Sequence[ScheduledRounds],
+    watched: Sequence[WatchedRounds],
+    phases: PredictedPhases,
+    step_s: float,
+) -> HardwareLimit | None:
+    """The least seconds of the step on its hardware; None where that has no known peak."""
+    peaks = peaks_of(profile.machine, job.model.dtype)
+    if peaks is None:
+        return None
+    rounds = []
+    for kind, seen in zip(kinds, watched, strict=True):
+        change = search.setting.change_of(kind.key) if isinstance(kind.key, LongKey) else None
+        tail_tp = change.after.key.tp if change is not None else kind.layout.tp
+        rounds.append(
+            RoundWork(
+                share=kind.share,
+                tp=max(kind.layout.tp, tail_tp),
+                engine_accelerators=kind.layout.engines * kind.layout.tp,
+                trainers=kind.train.layout.accelerators,
+                decode_steps=seen.decode_steps,
+                read_kv_tokens=seen.read_kv_tokens,
+                trained_tokens=mean(kind.log.tokens),
+                trained_squares=mean(kind.log.squares),
+                streams=bool(kind.log.windows),
+            )
+        )
+    kv_bytes = engines_of(profile, kinds[0].layout).entry.kv_bytes_per_token
+    return step_limit(work_of(profile, job.model.dtype, job.model.path), peaks, kv_bytes, rounds, phases, step_s)
+
+
+def _round(
+    search: Search,
+    rounds: ScheduledRounds,
+    watched: WatchedRounds,
+    profile: Profile,
+    trainer: MemoryBar | None,
+) -> PredictedRound:
+    log = rounds.log
     noise = search.setting.noise(rounds.layout, rounds.train)
     rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)
     return PredictedRound(

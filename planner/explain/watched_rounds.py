@@ -36,6 +36,8 @@ class WatchedRounds:
             score.
         kv_tokens: the most KV tokens that any engine held in any of the rounds.
         preemptions: in a round.
+        decode_steps: of the engine that makes the most, and, where the tail has engines of its own, of that of these.
+        read_kv_tokens: that the decode steps of all engines read.
     """
 
     running: tuple[float, ...]
@@ -43,6 +45,8 @@ class WatchedRounds:
     reward_slack: float
     kv_tokens: int
     preemptions: float
+    decode_steps: float
+    read_kv_tokens: float
 
 
 class RoundWatch:
@@ -55,6 +59,7 @@ class RoundWatch:
         self._last_cutoff_s = 0.0
         self.kv_tokens = 0
         self.preemptions = 0
+        self._worked: list[tuple[int, int]] = []
 
     def observe(self, t_s: float, event: str, a: int, b: int, c: int) -> None:
         """Take one event of the simulator (reference_round.Observe)."""
@@ -69,6 +74,18 @@ class RoundWatch:
         elif event == "held":
             self.preemptions += b
             self.kv_tokens = max(self.kv_tokens, c)
+        elif event == "worked":
+            self._worked.append((b, c))
+
+    def decode_steps(self, first: int) -> int:
+        """The most decode steps of any of the `first` engines, and of any of those of a tail, one after the other."""
+        steps = [each for each, _ in self._worked]
+        return max(steps[:first], default=0) + max(steps[first:], default=0)
+
+    @property
+    def read_kv_tokens(self) -> int:
+        """KV tokens that the decode steps of all engines read."""
+        return sum(read for _, read in self._worked)
 
     def levels(self) -> list[tuple[float, int]]:
         """Running sequences of all engines together, as round_shape.Levels."""
@@ -104,6 +121,7 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
     A round that drew prompts in place of those that dynamic sampling filtered has no scoring slack: scores decide what
     is filtered, and the prompts drawn in its place wait for them.
     """
+    whole_engines = key.layout.engines
     setting, key = _whole_or_cell(setting, key)
     watches: list[RoundWatch] = []
 
@@ -133,6 +151,8 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
         reward_slack=sum(slack) / sum(ends),
         kv_tokens=max(watch.kv_tokens for watch in kept),
         preemptions=mean([float(watch.preemptions) for watch in kept]),
+        decode_steps=mean([float(watch.decode_steps(key.layout.engines)) for watch in kept]),
+        read_kv_tokens=mean([float(w.read_kv_tokens) for w in kept]) * whole_engines / key.layout.engines,
     )
 
 

@@ -86,8 +86,8 @@ class Engine:
         self.held_up: float = 0  # and for samples that ended
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
         self.waiting: deque[Sample] = deque()
-        self.decoded = 0
-        self.preemptions = 0
+        self.decoded = self.preemptions = 0
+        self.passes = self.read = 0.0  # decode steps (fewer than `step` with drafts), KV tokens that they read
         self._heap: list[tuple[int, int, int, int, Sample]] = []
         self._pushed = 0
 
@@ -100,7 +100,10 @@ class Engine:
         if steps > 0:
             self.now = self._time_after(steps)
             self.step += steps
-            grown = steps * len(self.running)
+            count = len(self.running)
+            grown, passes = steps * count, steps / self.cost.emitted(count)
+            self.passes += passes
+            self.read += passes * (self.kv + (grown - count) / 2)
             self.kv += grown
             self.most_kv = max(self.most_kv, self.kv - self.shared)
             self.filled += grown
@@ -109,10 +112,9 @@ class Engine:
 
     def _steps_to_event(self) -> int:
         """Steps until a sample is due or KV is full; there is a running sample."""
-        heap = self._heap
-        while heap[0][3] != heap[0][4].life or heap[0][4].state != "running":
-            heapq.heappop(heap)
-        due = heap[0][0] - self.step
+        while self._heap[0][3] != self._heap[0][4].life or self._heap[0][4].state != "running":
+            heapq.heappop(self._heap)
+        due = self._heap[0][0] - self.step
         count = len(self.running)
         room = (self.cost.kv_capacity_tokens - self.kv + self.shared) // count
         # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
@@ -179,8 +181,7 @@ class Engine:
     def _leave(self, sample: Sample) -> None:
         """Free the KV of a sample that ran."""
         self.kv -= sample.prompt_tokens + self._generated(sample)
-        shared = self._shared_tokens(sample)
-        if not shared:
+        if not (shared := self._shared_tokens(sample)):
             return
         prefix = self.prefixes[sample.prompt]
         prefix.users -= 1
@@ -248,8 +249,7 @@ class Engine:
             self.kv += needed
             self.filled += needed - shared
             self.running[sample.key] = sample
-            sample.state = "running"
-            sample.admitted = self.step
+            sample.state, sample.admitted = "running", self.step
             sample.life += 1
             self._push(sample.tokens, FINISH, sample)
             # A sample that was moved at the very step that reaches its cutoff has yet to tell it.

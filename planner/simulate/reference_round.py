@@ -75,7 +75,8 @@ Observe = Callable[[float, str, int, int, int], None]
 - "engine": engine, running sequences, KV tokens held, whenever they changed other than by decoding;
 - "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
   draw, sample, engine;
-- "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
+- "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held;
+- "worked", likewise: engine, its decode steps, KV tokens that these read.
 """
 
 
@@ -277,6 +278,7 @@ def simulate_round(
     if observe:
         for place, engine in enumerate(engines):
             observe(now, "held", place, engine.preemptions, engine.most_kv)
+            observe(now, "worked", place, round(engine.passes), round(engine.read))
     return RoundTimes(
         end_s=now,
         decode_end_s=min(decode_end, now),

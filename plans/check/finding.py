@@ -40,6 +40,11 @@ class Fault:
         """What is wrong and what to do, without the location."""
         return f"{self.message}; {self.remedy}" if self.remedy else self.message
 
+    @property
+    def noted(self) -> str:
+        """The fault on one line: rule, location, what is wrong and what to do."""
+        return f"[{self.rule}] {self.key}: {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

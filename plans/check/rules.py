@@ -67,6 +67,9 @@ profile-of-earlier-job   a profile measured before the job's model, data, reward
 solved-at-unlikely       a plan whose time of solving is not a time, or is in the future
 profile-old              a profile measured longer ago than is allowed
 profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
+slow-update              a profile none of whose measured updates reaches an MFU of 15%
+slow-decode              a profile none of whose measured decode steps reads at 25% of the bandwidth
+impossible-order         a profile in which more work took less time, or engines of a larger TP decode slower
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
@@ -155,7 +158,7 @@ policy-job-files         a job whose data or model is missing, where the policy 
 """,
 }
 
-_WARNINGS = {"thin-trace"}
+_WARNINGS = {"thin-trace", "slow-update", "slow-decode", "impossible-order"}
 
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ..facts.digest import job_decisions
 from ..facts.round_bars import round_bars
-from ..phrases.caveats import assumed_errors, drift_text
+from ..phrases.caveats import assumed_errors, drift_text, limit_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
 from ..phrases.solver_status import solver_status
 from ..schema.plan import Plan
+from ..schema.predicted_limit import HardwareLimit
 from ..schema.sections.origin import InputFile, Inputs
 from . import decision_tables
 from .charts import charts_plan
@@ -56,6 +57,11 @@ def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
     return [] if rewards is None else [("rewards", InputFile(path=rewards.library, sha256=rewards.sha256))]
 
 
+def _limit(limit: HardwareLimit | None) -> list[Card]:
+    """Return the card on the distance to the hardware's peak; none where that is not known."""
+    return [] if limit is None else [Card("Of the hardware's peak", percent(limit.ratio), limit_text(limit))]
+
+
 def headline(plan: Plan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
@@ -79,6 +85,7 @@ def headline(plan: Plan) -> list[Card]:
             f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
             "good" if predicted.speedup > 1.005 else "bad" if predicted.speedup < 0.995 else "",
         ),
+        *_limit(predicted.limit),
         Card(
             "USD per hour",
             usd(predicted.usd_per_hour),

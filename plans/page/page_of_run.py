@@ -91,6 +91,15 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
     )
+    if (limit := detail.get("limit")) is not None:
+        cards.append(
+            Card(
+                "Of the hardware's peak",
+                percent(limit["ratio"]),
+                f"{prefix}predicted {percent(limit['ratio_predicted'])}; decoding reads at "
+                f"{percent(limit['of_bandwidth'])} of the bandwidth, training has an MFU of {percent(limit['mfu'])}",
+            )
+        )
     if is_finite(detail.get("speedup")) and detail["mode"] != "sync":
         cards.append(
             Card("Speed-up", times(detail["speedup"]), f"{prefix}per trained sample; predicted "

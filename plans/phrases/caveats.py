@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ..schema.predicted import LengthDrift, PredictedError
+from ..schema.predicted import PredictedError
+from ..schema.predicted_limit import HardwareLimit
+from ..schema.sections.length_evidence import LengthDrift
 from ..schema.sections.origin import Inputs
-from .numbers import percent
+from .numbers import per_second, percent, seconds
 
 _STANDS_OUT = 1.645
 """A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""
@@ -48,6 +50,19 @@ def _assumptions(inputs: Inputs) -> list[tuple[str, str, str]]:
         remedy = "measure them (rlplan profile) or import them (rlplan rewards import)"
         assumptions.append(("rewards-assumed", shipped, remedy))
     return assumptions
+
+
+def limit_text(limit: HardwareLimit | None) -> str:
+    """Return how far the step is from what the hardware can do, in one line."""
+    if limit is None:
+        return "not known: neither a data sheet nor the profile says the peak of these accelerators (rlplan profile)"
+    phases = limit.phases
+    mfu = f"training has an MFU of {percent(phases.train.ratio)} of {per_second(limit.peak_flops, 'FLOP')}"
+    return (
+        f"{seconds(limit.step_s)} a step at the hardware's peak, {percent(limit.ratio)} of the prediction: decoding "
+        f"reads at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, "
+        + (mfu if phases.train.limit_s else "training has room beside it")
+    )
 
 
 def drift_text(drift: LengthDrift | None) -> str:

@@ -75,6 +75,12 @@ def bytes_text(size: float) -> str:
     return f"{size / unit:.4g} {name}"
 
 
+def per_second(rate: float, unit: str) -> str:
+    """Return operations or bytes a second to three digits: `989 TFLOP/s`, `37.6 GB/s`."""
+    prefix, factor = ("T", 1e12) if rate >= 1e12 else ("G", 1e9)
+    return f"{digits(rate / factor)} {prefix}{unit}/s"
+
+
 def bytes_of(needed: float, capacity: float) -> str:
     """Return bytes of a capacity, both in the unit of the capacity: `28.7 of 70.5 GB`."""
     name, unit = next((pair for pair in _BYTES[2:5] if capacity >= pair[1]), _BYTES[5])

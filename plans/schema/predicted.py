@@ -9,8 +9,9 @@ from typing import Annotated
 from pydantic import Field
 
 from .base import Count, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .predicted_limit import HardwareLimit
 from .sections.front_point import FrontPoint
-from .sections.length_evidence import LengthBasis
+from .sections.length_evidence import LengthBasis, LengthDrift
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -82,28 +83,6 @@ class PredictedError(Strict):
     def total(self) -> float:
         """The total error; its parts are independent."""
         return math.hypot(self.of_costs, self.of_lengths, self.sampling)
-
-
-class LengthDrift(Strict):
-    """How lengths moved from epoch to epoch of the length trace: change of their logarithm per epoch."""
-
-    body: float
-    """Change of a prompt's mean log length, per epoch."""
-
-    body_error: NonNegative
-    """Standard error of `body`."""
-
-    tail: float
-    """Change of the 95th percentile of log lengths over all responses, per epoch."""
-
-    tail_error: NonNegative
-    """Standard error of `tail`."""
-
-    first: Annotated[int, Field(ge=0)]
-    """First epoch of the trace."""
-
-    last: Annotated[int, Field(ge=0)]
-    """Last epoch of the trace."""
 
 
 class StepNoise(Strict):
@@ -273,6 +252,9 @@ class Predicted(Strict):
 
     checkpoint: Annotated[PredictedCheckpoint | None, Field(exclude_if=is_none)] = None
     """What a checkpoint takes; null: an older plan."""
+
+    limit: Annotated[HardwareLimit | None, Field(exclude_if=is_none)] = None
+    """How far the step is from what the hardware can do; null: the peak of the accelerators is not known."""
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""

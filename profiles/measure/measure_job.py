@@ -32,8 +32,9 @@ from ..drafts.draft_schema import ProfiledDrafts
 from ..judge_schema import Judge
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..length_trace import LengthTrace
+from ..limits.hardware_peaks import shape_of_policy
 from ..phase_schema import Reward, Spread, Train
-from ..profile_schema import Machine
+from ..profile_schema import Machine, PolicyShape
 from .decoding.engine_bench import EngineBench
 from .decoding.measure_drafts import drafts_or_why_not
 from .decoding.measure_rollout import RolloutCosts, spread
@@ -70,6 +71,7 @@ class Measurements:
     rounds: tuple[MeasuredRound, ...]
     prompt_tokens: dict[str, int]
     parameters: int
+    shape: PolicyShape
     kv_bytes_per_token: int
     seconds: float
     left_out: str | None
@@ -185,6 +187,7 @@ async def _measure(
         rounds=tuple(sampled.rounds),
         prompt_tokens=sampled.prompt_tokens,
         parameters=subject.parameters,
+        shape=shape_of_policy(architecture, subject.parameters, job.model.dtype),
         kv_bytes_per_token=kv_bytes_per_token(paths.model, job.model.dtype),
         seconds=time.perf_counter() - began,
         left_out=budget.outcome,

@@ -20,6 +20,7 @@ from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import RunFailed
+from ..limits.suspicions import recompute_gains
 from ..phase_schema import Train
 from .measure_site import FIRST, Site, update_name
 from .time_budget import TimeBudget
@@ -30,6 +31,9 @@ UPDATES = 3
 
 RECOMPUTED_UPDATES = 2
 """Measured updates of a layout with recomputation."""
+
+MUCH_SLOWER = 1.5
+"""Between rounds updates take a fifth longer than in a row; if they take this much longer, a line says so."""
 
 Groups = list[list[TrainSample]]
 
@@ -103,6 +107,13 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
     began_s = budget.elapsed_s
     base = await _measured(bench, FIRST, fit.layout)
     took_s = budget.elapsed_s - began_s
+    if bench.on_gpu and (of_rounds_s := _fitted_s(fit, bench.steps[1:] or bench.steps)) > MUCH_SLOWER * sum(
+        base.seconds
+    ):
+        budget.tell(
+            f"updates that took {of_rounds_s:.3g} s after rounds took {sum(base.seconds):.3g} s on the same samples "
+            "again: kernels are planned anew for each length, or something else ran"
+        )
     entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
     fastest = statistics.median(base.seconds)
     recomputed = _recomputed(fit, fit.layout, base, base)
@@ -127,6 +138,13 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
             fastest = statistics.median(found.seconds)
             recomputed = _recomputed(fit, layout, found, base)
     return (*entries, *recomputed)
+
+
+def _fitted_s(fit: Train, steps: Sequence[Groups]) -> float:
+    """Seconds of these updates by the fit of those that followed rounds."""
+    lengths = [[sample.tokens for samples in step for sample in samples] for step in steps]
+    tokens, squares = sum(map(sum, lengths)), sum(t * t for step in lengths for t in step)
+    return len(steps) * fit.step_s + tokens * fit.step_s_per_token + squares * fit.step_s_per_token_squared
 
 
 def _keys(measured: _Measured, peak: bool) -> dict[str, float | int | None]:
@@ -178,6 +196,10 @@ async def _measured(bench: Bench, name: str, layout: UpdateLayout) -> _Measured:
         recompute = plain._replace(recompute=True)
         recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
     recomputing = await trainer.peak_bytes()
+    if recomputing_s and recompute_gains(sum(recomputing_s), sum(seconds[:RECOMPUTED_UPDATES])):
+        bench.budget.tell("again, since updates with recomputation took less time than without")
+        seconds = [await _timed(bench, trainer, step, plain) for step in measured]
+        recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
     return _Measured(
         seconds, recomputing_s, peak, recomputing, await moves_s(bench.site, log) if bench.on_gpu else None
     )

@@ -16,11 +16,14 @@ from rlplan.profiles.measure.measure_job import Measurements
 from rlplan.profiles.measure.measure_rounds import MeasuredRound
 from rlplan.profiles.measure.turn_seconds import EngineTurns
 from rlplan.profiles.phase_schema import DecodePoint, Spread
-from rlplan.profiles.profile_schema import Profile
+from rlplan.profiles.profile_schema import PolicyShape, Profile
 
 from ..golden import flat, same_as_golden
 from .command_line import data, printed, rlplan
 from .solved_folder import sha
+
+PEAKS = {"peak_flops": 1e9, "peak_bytes_per_s": 1e9}
+SHAPE = PolicyShape(active_parameters=1234, attention_width=8, dtype="float32")
 
 
 def seconds(p50):
@@ -38,11 +41,11 @@ def measured(solved, monkeypatch):
     costs = [RolloutCosts(layout, fit, 0.0004, 0.00001, 100_000, 16, seconds(9.0)) for layout in (pair, single)]
     lengths = {(0, 0): ("p0", 5, False), (0, 1): ("p0", 9, False), (1, 0): ("p1", 30, False), (1, 1): ("p1", 8, False)}
     found = Measurements(
-        machine=old.machine, rollout=tuple(costs), train=old.train, reward=old.reward,
+        machine=old.machine.model_copy(update=PEAKS), rollout=tuple(costs), train=old.train, reward=old.reward,
         judge=Judge(per_sample_s=0.1, per_token_s=0.0002, beside_factor=1.25, rollout_factor=1.5), drafts=None,
         sync={pair: seconds(0.03), single: seconds(0.04)}, turns={single: EngineTurns(0.5, 0.25)},
         trace=LengthTrace(rows, 64), rounds=(MeasuredRound(pair, 64, lengths, 0.2),),
-        prompt_tokens={"p0": 5, "p1": 6}, parameters=1234, kv_bytes_per_token=512, seconds=71.0,
+        prompt_tokens={"p0": 5, "p1": 6}, parameters=1234, shape=SHAPE, kv_bytes_per_token=512, seconds=71.0,
         left_out="left out for lack of time: tp 4",
     )  # fmt: skip
     asked = []
@@ -71,6 +74,7 @@ def test_a_profile_holds_what_was_measured(measured):
     assert (first.step_s, first.step_s_per_sequence, first.step_s_per_kv_token) == (0.002, 0.00003, 4e-9)
     assert (first.prefill_s, first.prefill_s_per_token, first.kv_block_tokens) == (0.0004, 0.00001, 16)
     assert (first.kv_capacity_tokens, first.kv_bytes_per_token, first.start.p50) == (100_000, 512, 9.0)
+    assert new.shape == SHAPE
     assert (new.train, new.reward) == (old.train, old.reward) and new.judge.beside_factor == 1.25
     trace = folder / "new.lengths.jsonl"
     trace = trace if trace.is_file() else folder / new.lengths.path

@@ -101,6 +101,8 @@ VARIANTS = {
         "waste": {"tokens": {EVIL: 3}, "share": 0.1, "aborted_samples": 0}},
     "no step": {"steps": 0, "state_text": EVIL, "incidents": [{**INCIDENT, "text": EVIL}]},
     "a run that is quiet": {"quiet_s": 300.0},
+    "a known peak": {"limit": {
+        "step_s": 0.5, "of_bandwidth": 0.25, "of_bandwidth_predicted": 0.3, "mfu": None, "mfu_predicted": 0.4}},
 }  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def test_responses_that_reach_the_cap_are_told(solved, monkeypatch):
 # -- for whom a plan is ------------------------------------------------------------------------------------------------
 
 SELECTIVE = (
-    "{dp: 1, micro_batch_tokens: 128, step_s: 0.0, step_s_per_token: 1.0e-09, step_s_per_token_squared: 0.0, "
+    "{dp: 2, micro_batch_tokens: 128, step_s: 0.0, step_s_per_token: 1.0e-09, step_s_per_token_squared: 0.0, "
     "error: 0.01, recompute: selective}"
 )
 

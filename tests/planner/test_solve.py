@@ -23,6 +23,7 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.library import library_profile
+from rlplan.profiles.phase_schema import Train
 
 from .conftest import heavy_trace, laptop, small_job, small_profile, some_inputs
 from .gpu_run import gpu_cluster
@@ -221,3 +222,50 @@ def test_a_length_ratio_is_at_least_one_token():
     assert length_ratio(-1000.0, 100.0) == 0.01 and length_ratio(-50.0, 100.0) == 0.5
     sizes, search = {"prompts_per_step": 1, "samples_per_prompt": 2}, {"tp": [1], "micro_batch_tokens": [2048]}
     assert all(point.length_ratio > 0 for point in solution(small_job(sizes, search=search)).plan.predicted.front)
+
+
+# -- the distance to the hardware's limit ------------------------------------------------------------------------------
+
+
+def measured_updates(*times):
+    """Of a profile: for each recompute the seconds of an update and of a token."""
+    return tuple(
+        Train(dp=1, micro_batch_tokens=4096, step_s=step_s, step_s_per_token=per_token, step_s_per_token_squared=0.0,
+              error=0.05, recompute=recompute)
+        for recompute, step_s, per_token in times
+    )  # fmt: skip
+
+
+def test_no_plan_recomputes_because_that_was_measured_faster():
+    impossible = small_profile(train=measured_updates(("none", 0.5, 8e-4), ("full", 0.3, 4e-4)))
+    plan = solve_afresh(profile=impossible, mode="sync").plan
+    assert plan.job.rounds.short.train.recompute == "none"
+    slower = small_profile(train=measured_updates(("none", 0.5, 8e-4), ("full", 0.5, 1e-3)))
+    assert plan.predicted == solve_afresh(profile=slower, mode="sync").plan.predicted, "it is priced as without"
+
+
+def test_a_plan_states_its_limit_where_a_peak_is_known():
+    assert solution(mode="sync").plan.predicted.limit is None
+    profile = small_profile()
+    peaks = {"peak_flops": 5e10, "peak_bytes_per_s": 1e10}
+    profile = profile.model_copy(update={"machine": profile.machine.model_copy(update=peaks)})
+    plan = solution(profile=profile, mode="exact").plan
+    predicted, limit, planned = plan.predicted, plan.predicted.limit, plan.job.rounds
+    assert (limit.peak_flops, limit.peak_bytes_per_s, limit.parameters) == (5e10, 1e10, 2_000_000)
+    assert (limit.weight_bytes, limit.kv_bytes_per_token, limit.attention_width) == (2, 4096, 0)
+    rollout_s = train_s = 0.0
+    for kind in ("short", "long"):
+        least, engines, share = (
+            getattr(limit, kind),
+            getattr(planned, kind).rollout,
+            getattr(predicted.rounds, kind).share,
+        )
+        read = least.decode_steps * 4e6 / engines.tp + least.read_kv_tokens * 4096 / (engines.engines * engines.tp)
+        rollout_s, train_s = rollout_s + share * least.rollout_s, train_s + share * least.train_s
+        assert least.rollout_s == pytest.approx(read / 1e10)
+        assert least.train_s == pytest.approx(6 * 2e6 * least.trained_tokens / (2 * 5e10)), "two cores for one rank"
+        assert least.decode_steps >= predicted.lengths_tokens[10], "more than the median response of one sample"
+        assert least.trained_squares >= least.trained_tokens**2 / 33, "of 32 samples"
+    assert (limit.phases.rollout.limit_s, limit.phases.train.limit_s) == pytest.approx((rollout_s, train_s))
+    assert limit.step_s == pytest.approx(rollout_s + train_s)
+    assert limit.phases.train.ratio == pytest.approx(train_s / predicted.phases_s.train)

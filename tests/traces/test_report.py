@@ -53,6 +53,19 @@ def test_a_speed_up_is_predicted_against_the_run_it_is_compared_with():
     assert run_report(ours, drafting)["speedup_predicted"] == pytest.approx(1.25)
 
 
+def test_a_run_reaches_a_share_of_what_its_plan_could():
+    """The limits of one example beside the seconds of a step: what decoding and training need over what they took."""
+    limit = load_plan(Path(__file__).parents[2] / "plans" / "examples" / "math-32b.yaml").predicted.limit
+    limited = EXAMPLE.model_copy(update={"predicted": EXAMPLE.predicted.model_copy(update={"limit": limit})})
+    found = run_report(RunTrace("r", limited, [step(1)]), None)
+    of, seconds = found["limit"], found["phases_s"]
+    assert of["of_bandwidth"] == pytest.approx(limit.phases.rollout.limit_s / seconds["rollout"]["measured"])
+    assert of["mfu"] == pytest.approx(limit.phases.train.limit_s / seconds["train"]["measured"])
+    assert of["ratio"] == pytest.approx(limit.step_s / found["step_s"])
+    assert (of["mfu_predicted"], of["of_bandwidth_predicted"]) == pytest.approx((0.216108, 0.291947))
+    assert run_report(run(), None)["limit"] is None
+
+
 def test_the_plain_run_that_does_not_stream_is_the_baseline(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, TEXT, "sync", steps=1)

@@ -28,6 +28,7 @@ from ...costs.update_costs import (
     is_allowed,
     law_dtype_fault,
     least_peak,
+    measured_updates,
     train_cost,
     train_costs,
 )
@@ -66,7 +67,7 @@ def feasible_train(
     runs = _runs(model, for_any)
     fits = [
         train_cost(entry, pools.apart)
-        for entry in profile.train
+        for entry in measured_updates(profile)
         if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
     ]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..base import Count, Positive, Strict
+from ..base import Count, NonNegative, Positive, Strict
 
 FEWEST_PROMPTS = 20
 """With fewer prompts a bootstrap over them cannot estimate the longest 1 % of the samples."""
@@ -85,3 +85,25 @@ def few_lengths(prompts: int, samples: int) -> str | None:
         f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
         "one sample of each, how long the longest of a step are, and how alike the samples of a prompt are, is a guess"
     )
+
+
+class LengthDrift(Strict):
+    """How lengths moved from epoch to epoch of the length trace: change of their logarithm per epoch."""
+
+    body: float
+    """Change of a prompt's mean log length, per epoch."""
+
+    body_error: NonNegative
+    """Standard error of `body`."""
+
+    tail: float
+    """Change of the 95th percentile of log lengths over all responses, per epoch."""
+
+    tail_error: NonNegative
+    """Standard error of `tail`."""
+
+    first: Annotated[int, Field(ge=0)]
+    """First epoch of the trace."""
+
+    last: Annotated[int, Field(ge=0)]
+    """Last epoch of the trace."""

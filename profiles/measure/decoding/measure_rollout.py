@@ -13,6 +13,7 @@ an engine, so that real rounds would need other engines, each with a start of it
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from typing import NamedTuple
 from ....executor.engines.engine_handle import EngineHandle
 from ....plans.schema.sections.layouts import EngineLayout
 from ...laws.measured_fit import DecodeFit, fit_decode
+from ...limits.hardware_peaks import Decoding
+from ...limits.suspicions import wrong_order
 from ...phase_schema import DecodePoint, Spread
 from ..time_budget import TimeBudget
 from .engine_bench import EngineBench
@@ -105,7 +108,37 @@ async def measure_decode(
         took_s = max(took_s, budget.elapsed_s - began_s)
         if found is not None:
             points.append(found)
+    points = await _again(bench, engines, grid, points, budget, prefix)
     return fit_decode(sorted(points, key=lambda each: (each.kv_tokens / each.sequences, each.sequences)))
+
+
+async def _again(
+    bench: EngineBench,
+    engines: Sequence[EngineHandle],
+    grid: Sequence[GridPoint],
+    points: list[DecodePoint],
+    budget: TimeBudget,
+    prefix: str,
+) -> list[DecodePoint]:
+    """The points; two of which the one with more work took less time (impossible-order) are measured anew."""
+    steps = [Decoding(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in points]
+    wrong = {
+        n
+        for pair in itertools.permutations(range(len(steps)), 2)
+        if wrong_order(*(steps[n] for n in pair))
+        for n in pair
+    }
+    for number in sorted(wrong):
+        old = points[number]
+        point = next(each for each in grid if (each.sequences, _kv_tokens(each)) == (old.sequences, old.kv_tokens))
+        budget.tell(f"{prefix}: again, since more work took less time: {point.sequences} sequences")
+        points[number] = await _measure_point(bench, engines, point) or old
+    return points
+
+
+def _kv_tokens(point: GridPoint) -> float:
+    """KV tokens that the sequences of a point hold together, mean over its steps."""
+    return point.sequences * (point.context_tokens + (SHORT_TOKENS + LONG_TOKENS) / 2)
 
 
 async def _measure_point(bench: EngineBench, engines: Sequence[EngineHandle], point: GridPoint) -> DecodePoint | None:
@@ -132,7 +165,7 @@ async def _measure_point(bench: EngineBench, engines: Sequence[EngineHandle], po
         return None
     return DecodePoint(
         sequences=point.sequences,
-        kv_tokens=point.sequences * (point.context_tokens + (SHORT_TOKENS + LONG_TOKENS) / 2),
+        kv_tokens=_kv_tokens(point),
         step_s=centre,
         spread=statistics.median(abs(s - centre) for s in steps) / centre,
     )

@@ -59,7 +59,7 @@ def proven(found: Solved) -> None:
     assert min(c.cost(limits) for c in full if c.short.deferral.mode == "exact") >= found.solution.bound * (1 - 1e-6)
 
 
-OURS, FASTER = update(4e-4), update(4e-5, recompute="selective")
+OURS, FASTER = update(4e-4), update(4e-5, dp=2, recompute="selective")
 
 
 def test_an_update_that_only_others_run_is_planned_on_request_only():
@@ -253,12 +253,12 @@ def check(layout: EngineLayout, error: float) -> RoundCheck:
 
 def erring(one_engine_s: float, error: float, recompute_s: float = 4e-4) -> Solved:
     """A job on two engines of tp 1, or on one of tp 2 whose decode steps take `one_engine_s` (they take 7 ms), with an
-    update that computes some activations again, as no executor of ours does, in `recompute_s` a token beside one that
-    computes none again in 4e-4. Solved for any framework."""
+    update on two ranks that computes some activations again, as no executor of ours does, in `recompute_s` a token
+    beside one that computes none again in 4e-4. Solved for any framework."""
     profile = small_profile(
         rollout=(rollout(1, 2, 7e-3, 3e-5), rollout(2, 1, one_engine_s, 3e-5)),
         checks=tuple(check(layout, error) for layout in (EngineLayout(1, 2), EngineLayout(2, 1))),
-        train=(update(4e-4, error=error), update(recompute_s, recompute="selective", error=error)),
+        train=(update(4e-4, error=error), update(recompute_s, dp=2, recompute="selective", error=error)),
     )
     return solution(eight_by_four(tokens=(4096,)), profile=profile, mode="exact", for_any=True)
 

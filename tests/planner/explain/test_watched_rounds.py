@@ -72,6 +72,21 @@ def test_the_most_kv_is_that_just_before_a_sample_ends():
     assert 200 < watch.kv_tokens <= 240
 
 
+def test_decode_steps_read_the_kv_of_all_that_run():
+    # Prompts of 5 tokens and responses of 10, 20, 40 and 100: 100 steps, which read t prompts and t (t - 1) / 2 tokens.
+    watch, simulated = watched()
+    assert watch.decode_steps(1) == 100
+    assert watch.read_kv_tokens == sum(5 * t + t * (t - 1) // 2 for t in (10, 20, 40, 100))
+    assert simulated.times.decoded_tokens == 170
+
+
+def test_engines_of_a_tail_decode_after_the_others():
+    watch = RoundWatch()
+    for engine, steps in enumerate((70, 90, 40)):
+        watch.observe(1.0, "worked", engine, steps, 1000)
+    assert (watch.decode_steps(2), watch.decode_steps(3), watch.read_kv_tokens) == (130, 90, 3000)
+
+
 def test_scoring_has_slack_unless_the_round_ends_with_it():
     watch, simulated = watched(reward=RewardCost(1, 2.0, 3.0))
     assert simulated.times.end_s == 105.0

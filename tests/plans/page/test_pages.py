@@ -82,6 +82,13 @@ def test_the_page_of_runs(tmp_path):
     (tmp_path / "lost" / "trace.jsonl").touch()
     found = report(tmp_path)
     found["unreadable"] = {name: Path(text).name for name, text in found["unreadable"].items()}
+    found["runs"]["plan"]["limit"] = {
+        "step_s": 0.3,
+        "ratio": 0.25,
+        "ratio_predicted": 0.3,
+        "of_bandwidth": 0.4,
+        "mfu": 0.2,
+    }
     page = run_page(found, title="runs", written_at="2026-01-01 12:00:00 UTC")
     assert page == run_page(json.loads(json.dumps(found)), title="runs", written_at="2026-01-01 12:00:00 UTC")
     same_as_golden(shown(page), GOLDEN / "runs.txt")

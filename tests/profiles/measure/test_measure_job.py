@@ -91,6 +91,7 @@ def test_what_was_measured_becomes_the_measurements(monkeypatch, tmp_path):
     )  # fmt: skip
     assert found.sync[LAYOUT].p50 == 0.25 and found.turns == {}, "engines on CPUs do not sleep"
     assert (found.parameters, found.kv_bytes_per_token, found.left_out) == (7 * 10**9, 64, None)
+    assert (found.shape.dtype, found.shape.attention_width) == ("float32", 24 * 14 * 64)
     assert found.trace.cap_tokens == 100 and found.prompt_tokens == {"a": 3} and found.seconds > 0
     parameters, layouts, updates, most = called["site"]
     assert layouts == [(1, 1), (1, 2), (2, 1)] and [u.dp for u in updates] == [1, 2] and parameters == 7 * 10**9
@@ -147,5 +148,7 @@ def test_the_machine_is_this_host_as_a_node_of_the_pool():
     cores, gpus = this_machine(pool(2, kind="cpu")), this_machine(pool(8))
     assert (cores.accelerator, cores.kind, cores.accelerators) == (cpu_name(), "cpu", 2)
     assert (gpus.accelerator, gpus.kind, gpus.accelerators) == ("gpu", "cuda", 8)
+    assert cores.peak_flops > 1e8 and cores.peak_bytes_per_s > 1e8
+    assert gpus.peak_flops is None, "its data sheet says it"
     assert gpus.cores == len(os.sched_getaffinity(0)) and gpus.host_memory_bytes > 10**8
     assert {"python", "numpy", "torch"} <= set(versions()) and None not in versions().values()

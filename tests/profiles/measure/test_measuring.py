@@ -124,6 +124,27 @@ def test_steps_that_disagree_are_measured_again_and_stalls_are_not(monkeypatch):
     assert steps_of(*[2.0, 1.0] * 3) is None
 
 
+def test_more_work_in_less_time_is_measured_again():
+    time, clock, lines = budget()
+
+    class Warming(Bench):
+        """The first decodes of one sequence take ten times as long: something else ran."""
+
+        slow = 6
+
+        async def seconds(self, engines, batches, tokens):
+            took_s = await super().seconds(engines, batches, tokens)
+            if len(batches[0]) == 1 and tokens > 1 and self.slow:
+                self.slow -= 1
+                return 10 * took_s
+            return took_s
+
+    costs = measured(Warming(clock), time, samples=4)
+    assert costs.decode.points[0].sequences == 1 and costs.decode.points[0].step_s == pytest.approx(0.011, rel=0.01)
+    assert any("again, since more work took less time: 1 sequences" in line for line in lines)
+    assert costs.decode.a == pytest.approx(0.01, rel=0.01)
+
+
 @pytest.mark.parametrize(("times", "p50", "p95"), [([3.0, 1.0, 2.0], 2.0, 3.0), ([5.0] * 19 + [9.0], 5.0, 5.0)])
 def test_a_spread_is_median_and_nearest_rank(times, p50, p95):
     found = spread(times)
@@ -486,6 +507,28 @@ def test_the_fastest_layout_alone_is_measured_with_recomputation(clock, unrefuse
         (1, "full", 1.5),
     ]
     assert {e.moves_s for e in entries} == {None} and turns.taken == [("end", "slower")]
+
+
+def test_a_recompute_that_gains_is_measured_again(clock, unrefused):
+    class Warming(Trainer):
+        """Kernels are planned in the first updates; afterwards recomputation takes longer, as it must."""
+
+        async def step(self, groups, settings):
+            self.clock.now += 4.0 if self.steps < 4 else self.seconds[settings.recompute]
+            self.steps += 1
+
+    trainers = {FIRST: Warming(clock, 1.0, 1.5)}
+    entries, _, lines, _ = updates_of(clock, trainers)
+    assert [(e.recompute, e.step_s) for e in entries] == [("none", 1.0), ("none", 1.0), ("full", 1.5)]
+    assert any("again, since updates with recomputation took less time" in line for line in lines)
+    steady = {FIRST: Trainer(clock, 1.0, 1.5)}
+    assert not any("again" in line for line in updates_of(clock, steady)[2])
+
+
+def test_updates_that_gain_on_known_lengths_are_told(clock, unrefused):
+    """By the fit, three updates take 3 s and a little after their rounds."""
+    lines = updates_of(clock, {FIRST: Trainer(clock, 0.5, 0.7)})[2]
+    assert any("took 1.5 s on the same samples again" in line for line in lines)
 
 
 def test_a_layout_that_fails_or_has_no_time_is_left_out(clock, unrefused):

@@ -1,0 +1,147 @@
+"""Peaks of an accelerator, and what the policy's arithmetic and its bytes need of them.
+
+Model FLOPs utilisation (MFU) is as in PaLM (arXiv 2204.02311, appendix B), with attention's masked half left out:
+
+    operations of an update = 6 N T + 6 A Q
+    N: parameters that a token uses, embeddings counted; T: trained tokens, prompts included
+    A: layers x heads x head size; Q: sum over samples of their squared tokens
+
+A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
+of t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this
+is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...plans.facts.public_models import Architecture, public_model
+from ..architecture import architecture_of
+from ..hardware import gpu_of
+from ..phase_schema import Rollout, Train
+from ..profile_schema import Dtype, Machine, PolicyShape, Profile
+
+TF32_SHARE = 0.5
+"""Of a GPU's dense bf16 peak in float32: with TF32, NVIDIA's data sheets of A100, H100, H200, H20, B200 and L40S."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peaks of one accelerator: dense operations a second in the policy's dtype, bytes a second of its memory.
+
+    `cores`: of a node where accelerators are cores, which trainers share out; 0: they are GPUs.
+    """
+
+    flops: float
+    bytes_per_s: float
+    cores: int = 0
+
+    def of_trainers(self, ranks: int) -> float:
+        """Operations a second of so many ranks. On CPUs a rank has threads on its part of a node's cores, an engine's
+        rank only one."""
+        return ranks * max(1, self.cores // ranks) * self.flops
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWork:
+    """What the policy's arithmetic and reading amount to.
+
+    Attributes:
+        parameters: that a token uses (N); of a mixture of experts those of the experts that it visits.
+        attention_width: layers x heads x head size (A); 0: not known, and attention is left out.
+        weight_bytes: of a parameter.
+    """
+
+    parameters: int
+    attention_width: int
+    weight_bytes: int
+
+    def update_flops(self, tokens: float, squares: float) -> float:
+        """Operations of an update on samples with these sums of tokens and of squared tokens."""
+        return 6.0 * self.parameters * tokens + 6.0 * self.attention_width * squares
+
+    def mfu(self, entry: Train, peaks: Peaks, mean_tokens: float = 0.0) -> float:
+        """MFU of a measured update, beside the seconds that do not depend on its tokens.
+
+        `mean_tokens`: of the sample of a trained token, sum of squares over sum of tokens; 0: attention is left out.
+        """
+        seconds = entry.step_s_per_token + entry.step_s_per_token_squared * mean_tokens
+        return self.update_flops(1.0, mean_tokens) / (seconds * peaks.of_trainers(entry.layout.accelerators))
+
+    def reads(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
+        """Share of the bandwidth of an engine's accelerators at which a decode step reads weights and KV once."""
+        read = self.parameters * self.weight_bytes + point.kv_tokens * entry.kv_bytes_per_token
+        return read / (point.step_s * entry.tp * peaks.bytes_per_s)
+
+    def computes(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
+        """Share of the peak at which a decode step multiplies: what bounds large batches."""
+        return 2.0 * self.parameters * point.sequences / (point.step_s * entry.tp * peaks.flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """A decode step of an engine: its sequences, their KV tokens together, its seconds, and its relative spread."""
+
+    sequences: int
+    kv_tokens: float
+    step_s: float
+    spread: float = 0.0
+
+
+def peaks_of(machine: Machine, dtype: Dtype) -> Peaks | None:
+    """Peaks of an accelerator: those that the profile measured, else those of its GPU's data sheet; None where neither
+    is known."""
+    if machine.peak_flops is not None and machine.peak_bytes_per_s is not None:
+        return Peaks(machine.peak_flops, machine.peak_bytes_per_s, machine.cores if machine.kind == "cpu" else 0)
+    gpu = gpu_of(machine.accelerator) if machine.kind == "cuda" else None
+    if gpu is None:
+        return None
+    return Peaks(gpu.bf16_flops * (TF32_SHARE if dtype == "float32" else 1.0), gpu.memory_bytes_per_s)
+
+
+def dtype_of(profile: Profile) -> Dtype:
+    """The dtype that a profile is of. One that does not say it: bfloat16 on GPUs, float32 on CPUs, as jobs have it."""
+    if profile.shape is not None:
+        return profile.shape.dtype
+    return "bfloat16" if profile.machine.kind == "cuda" else "float32"
+
+
+def work_of(profile: Profile, dtype: Dtype | None = None, model: str | None = None) -> PolicyWork:
+    """The work of a profile's policy, by the shape that it states, else by that of its law's model or of the public
+    model called `model`; without any, all of its parameters are used by a token, and attention is not known."""
+    dtype = dtype or dtype_of(profile)
+    weight_bytes = 4 if dtype == "float32" else 2
+    shape = profile.shape
+    if shape is None:
+        law = None if profile.train_law is None else architecture_of(profile.train_law.model)
+        known = law or (None if model is None else public_model(model))
+        shape = shape_of_policy(known, profile.model_parameters, dtype)
+    return PolicyWork(shape.active_parameters, shape.attention_width, weight_bytes)
+
+
+def shape_of_policy(architecture: Architecture | None, parameters: int, dtype: Dtype) -> PolicyShape:
+    """The shape of a policy of so many parameters; of an unknown architecture all are used, and attention is not
+    known."""
+    if architecture is None:
+        return PolicyShape(active_parameters=parameters, attention_width=0, dtype=dtype)
+    a = architecture
+    idle = (1 - a.active_experts / a.experts) * a.expert_parameters if a.experts else 0.0
+    return PolicyShape(
+        active_parameters=round(parameters - idle),
+        attention_width=(a.layers - a.window_layers) * a.heads * a.head_dim,
+        dtype=dtype,
+    )
+
+
+def decoding_points(entry: Rollout) -> list[Decoding]:
+    """The decode steps that a profile's entry states: those that were measured, else those of its curve or line, which
+    are off by the entry's error."""
+    if entry.points:
+        return [Decoding(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in entry.points if not p.outlier]
+    curve = list(zip(entry.curve_sequences, entry.curve_s, strict=True))
+    return [Decoding(n, 0.0, s, entry.error) for n, s in curve or [(1, entry.step_s + entry.step_s_per_sequence)]]
+
+
+def best_read(work: PolicyWork, entry: Rollout, peaks: Peaks) -> float:
+    """The largest share of bandwidth that any decode step of an entry reaches."""
+    return max((work.reads(entry, point, peaks) for point in decoding_points(entry)), default=0.0)
