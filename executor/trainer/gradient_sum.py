@@ -128,7 +128,7 @@ class GradientSum:
     ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, PackedRow]:
         """(result, old log-probs, token weights, row) of one micro-batch, perhaps empty; it is added to the totals."""
         row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device, self._mesh)
-        result = packed_logprobs(self._model, self._head, row, self._mesh.sequence_group)
+        result = packed_logprobs(self._model, self._head, row)
         sampled = [x for s in samples for x in s.logprobs][row.held]
         old = torch.tensor(sampled, dtype=torch.float32, device=self._device)
         token_weight = self._per_token(samples, weights, row)

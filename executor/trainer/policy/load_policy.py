@@ -12,7 +12,6 @@ one rank; with float16 everything is computed in float32, because float16 gradie
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import os
 import warnings
@@ -47,10 +46,7 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
     """
     mesh = mesh or RankMesh()
     _check(path, mesh)
-    # Flash attention takes whole rows; with sequence parallelism our attention swaps tokens for heads before.
-    flash = device.type == "cuda" and dtype == "bfloat16" and mesh.sp == 1
-    flash = flash and importlib.util.find_spec("flash_attn") is not None
-    options = {"dtype": torch.float32, "attn_implementation": "flash_attention_2" if flash else VARLEN}
+    options = {"dtype": torch.float32, "attn_implementation": VARLEN}
     _quiet()
     if device.type == "cuda":
         os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from .attention import VARLEN
+from .attention import PackedSequences
 from .chunked_head import ChunkedHead
 from .rank_mesh import RankMesh
 
@@ -19,7 +18,7 @@ class PackedRow(NamedTuple):
     Attributes:
         input_ids: [1, T].
         position_ids: [1, T], from 0 in each sequence.
-        lengths: tokens of each sequence of the whole row, with padding as a last one.
+        packed: the sequences of the whole row, with padding as a last one.
         predictors: [N], indices in `input_ids` whose logits predict a response token; N may be 0.
         targets: [N], the response tokens.
         held: which of the response tokens of all sequences, one after another, the N are.
@@ -27,7 +26,7 @@ class PackedRow(NamedTuple):
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    lengths: tuple[int, ...]
+    packed: PackedSequences
     predictors: torch.Tensor
     targets: torch.Tensor
     held: slice
@@ -68,7 +67,7 @@ def packed_row(
     return PackedRow(
         tensor(tokens[start:stop])[None],
         tensor(positions[start:stop])[None],
-        tuple(lengths),
+        PackedSequences.of(tuple(lengths), device, None if mesh is None else mesh.sequence_group),
         tensor([place - start for place in predictors[held]]),
         tensor(targets[held]),
         held,
@@ -89,12 +88,10 @@ class PackedLogprobs(NamedTuple):
     anchor: torch.Tensor
 
 
-def packed_logprobs(
-    model: torch.nn.Module, head: ChunkedHead, row: PackedRow, group: dist.ProcessGroup | None = None
-) -> PackedLogprobs:
+def packed_logprobs(model: torch.nn.Module, head: ChunkedHead, row: PackedRow) -> PackedLogprobs:
     """Log-probabilities of the row's response tokens.
 
-    Only the positions that predict a response token pass through the LM head. `group`: ranks that share the row.
+    Only the positions that predict a response token pass through the LM head.
     """
     device = row.input_ids.device
     # A head with no rows would leave its weight without a gradient; the dummy's position 0 stands in.
@@ -106,17 +103,9 @@ def packed_logprobs(
         position_ids=row.position_ids,
         use_cache=False,
         logits_to_keep=row.predictors if predicts else nothing,
-        **_lengths_for(model, row, group),
+        packed=row.packed,
     ).logits[0]
     if not predicts:
         empty = torch.zeros(0, device=device)
         return PackedLogprobs(empty, empty, result.sum() * 0.0)
     return PackedLogprobs(result[:, 0], result[:, 1].detach(), result.new_zeros(()))
-
-
-def _lengths_for(model: Any, row: PackedRow, group: dist.ProcessGroup | None) -> dict[str, Any]:
-    if model.config._attn_implementation == VARLEN:
-        return {"packed_lengths": row.lengths} | ({} if group is None else {"sequence_group": group})
-    bounds = torch.tensor([0, *row.lengths], device=row.input_ids.device).cumsum(0).to(torch.int32)
-    longest = max(row.lengths)
-    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}

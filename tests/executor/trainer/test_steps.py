@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from rlplan.executor.trainer.optimizer.learning_rate import learning_rate
-from rlplan.executor.trainer.policy.attention import varlen_attention
 from rlplan.executor.trainer.policy.packed_rows import packed_row
 from rlplan.executor.trainer.policy.rank_mesh import RankMesh
 from rlplan.executor.trainer.samples import TrainSample, sorted_groups
@@ -100,15 +99,15 @@ def test_parts_of_a_row_predict_each_response_token_once():
     assert whole.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
     assert whole.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 0, 1]]
     assert (whole.predictors.tolist(), whole.targets.tolist()) == ([1, 2, 3, 5], [3, 4, 5, 7])
-    assert (whole.lengths, whole.held) == ((5, 2, 2), slice(0, 4))
+    assert (whole.packed.lengths, whole.held) == ((5, 2, 2), slice(0, 4))
     parts = [packed_row(sequences, CPU, RankMesh(rank=rank, sp=4)) for rank in range(4)]
-    assert {part.lengths for part in parts} == {(5, 2, 2, 3)}, "the row is padded to equal parts"
+    assert {part.packed.lengths for part in parts} == {(5, 2, 2, 3)}, "the row is padded to equal parts"
     assert torch.cat([part.input_ids for part in parts], 1)[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0]
     assert [part.predictors.tolist() for part in parts] == [[1, 2], [0, 2], [], []]
     assert [part.targets.tolist() for part in parts] == [[3, 4], [5, 7], [], []]
     assert [part.held for part in parts] == [slice(0, 2), slice(2, 4), slice(0, 0), slice(0, 0)]
     nothing = packed_row([], CPU)
-    assert (nothing.input_ids.tolist(), nothing.targets.tolist(), nothing.lengths) == ([[0]], [], (1,))
+    assert (nothing.input_ids.tolist(), nothing.targets.tolist(), nothing.packed.lengths) == ([[0]], [], (1,))
 
 
 def test_the_place_of_a_rank_follows_from_its_number():
@@ -131,14 +130,3 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_share(kind, rates)
     schedule = {"kind": kind, "warmup_steps": 2} | falls
     algorithm = Algorithm.model_validate({"name": "grpo", "learning_rate": 0.3, "schedule": schedule})
     assert [learning_rate(algorithm, update) for update in range(7)] == pytest.approx(rates)
-
-
-def test_attention_that_needs_more_than_packed_rows_is_refused():
-    x = torch.zeros(1, 1, 2, 4)
-    for options, says in (
-        ({}, "gets no packed_lengths"),
-        ({"packed_lengths": (2,), "softcap": 1.0}, "has no softcap"),
-        ({"packed_lengths": (2,), "attention_mask": x}, "has no mask"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            varlen_attention(torch.nn.Identity(), x, x, x, **({"attention_mask": None} | options))
