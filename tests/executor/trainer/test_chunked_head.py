@@ -72,3 +72,53 @@ def test_logits_that_are_not_finite_give_log_probabilities_that_are_not():
     head = ChunkedHead(policy, 1.0)
     head.expect(torch.tensor([1]))
     assert not policy.head(torch.randn(1, 1, WIDTH))[0, 0, 0].isfinite()
+
+
+def passes(logits, targets, weights):
+    """Log-probabilities, entropies, and the gradient of their weighted sum."""
+    ours = logits.clone().requires_grad_()
+    logprobs, entropies = chunked_head._Logprobs.apply(ours, targets, 0.7)
+    (logprobs * weights).sum().backward()
+    return logprobs.detach(), entropies, ours.grad
+
+
+def test_compiled_passes_equal_the_blocks_and_are_compiled_once(monkeypatch):
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compile_ = torch.compile
+    compiled = chunked_head._Passes()
+    monkeypatch.setattr(torch, "compile", lambda formula: compile_(formula, backend=backend))
+    for count in (5, 3, 9, 14):
+        logits, targets = 3.0 * torch.randn(count, VOCABULARY), torch.randint(0, VOCABULARY, (count,))
+        weights = torch.randn(count)
+        blocks = passes(logits, targets, weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(chunked_head._PASSES, "run", compiled.compiled)
+            for found, expected in zip(passes(logits, targets, weights), blocks, strict=True):
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert len(graphs) == 2, "one forward and one backward, for all numbers of rows"
+
+
+def test_where_compiling_fails_blocks_of_rows_take_over_and_say_so_once(monkeypatch, caplog):
+    passes, tries = chunked_head._Passes(), []
+
+    def fails(*_):
+        tries.append(1)
+        raise RuntimeError("no compiler\nhere")
+
+    monkeypatch.setattr(passes, "compiled", fails)
+    monkeypatch.setitem(chunked_head.BLOCK_ELEMENTS, "meta", 2 * VOCABULARY)
+    logits = torch.randn(5, VOCABULARY, device="meta")
+    for _ in range(2):
+        total, entropy = passes.run(chunked_head._statistics, logits, 1.0)
+        assert total.shape == entropy.shape == (5,)
+    assert len(tries) == 1
+    assert [record.message.count("\n") for record in caplog.records] == [0]
+    assert caplog.records[0].message.endswith("slower: no compiler")
+    monkeypatch.setattr(chunked_head._Passes, "compiled", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(torch.OutOfMemoryError):
+        chunked_head._Passes().run(chunked_head._statistics, logits, 1.0)
