@@ -1,15 +1,12 @@
-"""The objective of a step, by the job's algorithm: advantages and weights of samples, and the loss of their tokens."""
+"""The loss of a step's tokens, by the job's algorithm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
-from .advantages import group_advantages
-from .losses import ClippedLoss, clipped_loss, importance_weights, token_weights
-from .samples import TrainSample, sorted_groups
+from .losses import ClippedLoss, clipped_loss, importance_weights
 from .trainer_config import TrainerConfig
 
 
@@ -18,25 +15,12 @@ class Objective:
 
     def __init__(self, config: TrainerConfig) -> None:
         self._algorithm = config.algorithm
-        self._divisors = config.divisors
-        self._samples_per_prompt = config.samples_per_prompt
         self._correction = config.algorithm.importance_sampling
 
     @property
     def importance_cap(self) -> float:
         """Importance weight above which a token is truncated or masked; infinite without importance sampling."""
         return math.inf if self._correction is None else self._correction.cap
-
-    def prepare(self, groups: Sequence[Sequence[TrainSample]]) -> tuple[list[TrainSample], list[float], list[float]]:
-        """All samples in their canonical order, with advantage and token weight of each."""
-        assert groups, "a step needs at least one group"
-        samples, advantages = [], []
-        for group in sorted_groups(groups, self._samples_per_prompt):
-            samples.extend(group)
-            advantages.extend(group_advantages(self._algorithm.name, [s.reward for s in group]))
-        in_loss = [not (s.truncated and self._algorithm.mask_truncated) for s in samples]
-        lengths = [len(s.response_tokens) for s in samples]
-        return samples, advantages, token_weights(self._algorithm.loss_aggregation, lengths, in_loss, self._divisors)
 
     def loss(
         self, logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Tensor, weights: torch.Tensor

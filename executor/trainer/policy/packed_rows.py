@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from ..samples import Ints
 from .attention import PackedSequences
 from .chunked_head import ChunkedHead
 from .rank_mesh import RankMesh
@@ -33,42 +36,37 @@ class PackedRow(NamedTuple):
 
 
 def packed_row(
-    sequences: Sequence[tuple[list[int], list[int]]], device: torch.device, mesh: RankMesh | None = None
+    sequences: Sequence[tuple[Sequence[int] | Ints, Sequence[int] | Ints]],
+    device: torch.device,
+    mesh: RankMesh | None = None,
 ) -> PackedRow:
     """Concatenate (prompt, response) pairs; without any, dummy tokens that predict nothing. With sequence parallelism
     the row is padded to a multiple of sp, and the part of this rank is returned."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    predictors: list[int] = []
-    targets: list[int] = []
-    lengths: list[int] = []
-    for prompt, response in sequences or [([0], [])]:
-        first = len(tokens) + len(prompt) - 1  # the last prompt token predicts the first response token
-        predictors.extend(range(first, first + len(response)))
-        targets.extend(response)
-        lengths.append(len(prompt) + len(response))
-        tokens.extend(prompt)
-        tokens.extend(response)
-        positions.extend(range(lengths[-1]))
     parts, part = (1, 0) if mesh is None else (mesh.sp, mesh.sp_rank)
-    padding = -len(tokens) % parts
-    if padding:
-        tokens.extend([0] * padding)
-        positions.extend(range(padding))
-        lengths.append(padding)
-    size = len(tokens) // parts
-    start, stop = part * size, (part + 1) * size
-    here = [number for number, place in enumerate(predictors) if start <= place < stop]
-    held = slice(here[0], here[-1] + 1) if here else slice(0, 0)
+    # Two for each part: compiled layers would take a row of one token for another kind of row.
+    sequences = sequences or [(np.zeros(2 * parts, np.int32), [])]
+    lengths = [len(prompt) + len(response) for prompt, response in sequences]
+    padding = -sum(lengths) % parts
+    lengths += [padding] * (padding > 0)
+    ends = np.cumsum(lengths)
+    # The token before a response token predicts it.
+    last = [np.arange(end - len(response) - 1, end - 1) for (_, response), end in zip(sequences, ends, strict=False)]
+    predictors, targets = np.concatenate(last), np.concatenate([np.asarray(x, np.int64) for _, x in sequences])
+    tokens = np.concatenate(
+        [*(np.asarray(x, np.int64) for pair in sequences for x in pair), np.zeros(padding, np.int64)]
+    )
+    start, stop = part * len(tokens) // parts, (part + 1) * len(tokens) // parts
+    held = slice(*(int(place) for place in np.searchsorted(predictors, (start, stop))))
+    positions = np.concatenate([np.arange(length) for length in lengths])
 
-    def tensor(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
+    def tensor(values: npt.NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
 
     return PackedRow(
         tensor(tokens[start:stop])[None],
         tensor(positions[start:stop])[None],
         PackedSequences.of(tuple(lengths), device, None if mesh is None else mesh.sequence_group),
-        tensor([place - start for place in predictors[held]]),
+        tensor(predictors[held] - start),
         tensor(targets[held]),
         held,
     )

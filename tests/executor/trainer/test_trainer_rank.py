@@ -10,6 +10,7 @@ import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -133,13 +134,13 @@ def gradients(trainer, groups):
 
 def plain_logs(policy, sample):
     """Log-probabilities [response, vocabulary] of one response, by an unpacked forward of transformers' own."""
-    tokens = torch.tensor([sample.prompt_tokens + sample.response_tokens])
+    tokens = torch.tensor(np.concatenate([sample.prompt_tokens, sample.response_tokens]))[None]
     logits = policy(input_ids=tokens).logits[0, len(sample.prompt_tokens) - 1 : -1]
     return (logits / TEMPERATURE).log_softmax(-1)
 
 
 def plain_logprobs(policy, sample):
-    return plain_logs(policy, sample).gather(1, torch.tensor(sample.response_tokens)[:, None])[:, 0]
+    return plain_logs(policy, sample).gather(1, torch.tensor(sample.response_tokens).long()[:, None])[:, 0]
 
 
 def plain_policy(model):
