@@ -11,25 +11,35 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from .objective import Objective
 from .packing import pair_share
 from .policy.chunked_head import ChunkedHead
+from .policy.layer_forwards import LayerForwards
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.partial_gradients import PartialGradients
 from .policy.rank_mesh import RankMesh
-from .policy.recompute import Recompute
 from .samples import NOTHING, Floats, Groups, MicroBatch, Share, shares
 from .step_totals import StepTotals
 from .trainer_config import TrainerConfig, UpdateSettings
+
+_LOG = logging.getLogger(__name__)
+
+LEAST_GAIN = 0.05
+"""Share of its seconds that a micro-batch must save for layers to stay compiled."""
+
+DECIDING_PASSES = 3
 
 
 @dataclass
@@ -55,7 +65,9 @@ class GradientSum:
         """Costs of a pair of tokens, for who makes shares."""
         self._head = ChunkedHead(model, config.temperature)
         self._partial_gradients = PartialGradients(model, mesh)
-        self._recompute = Recompute(model, config.update.recompute)
+        self._layers = LayerForwards(model, config.update.recompute)
+        self._layers.compiled = config.compile == "on"
+        self._undecided = config.compile == "auto" and device.type != "cpu"
         self._open: _Open | None = None
 
     def drop(self) -> None:
@@ -84,7 +96,7 @@ class GradientSum:
         step.tokens += groups.tokens
         step.rewards += groups.rewards
         step.batches += len(groups.watched) + len(groups.learning)
-        self._recompute.on = update.recompute
+        self._layers.recompute = update.recompute
         with torch.no_grad():
             for batch in groups.watched:
                 self._forward(batch, step.totals)
@@ -93,6 +105,8 @@ class GradientSum:
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
+        if groups.learning and self._undecided:
+            self._decide(groups.learning[0])
         for batch in groups.learning:
             self._accumulate(batch, step.totals)
             step.learned = True
@@ -112,7 +126,39 @@ class GradientSum:
             "tokens": step.tokens,
             "samples": step.samples,
             "micro_batches": float(step.batches),
+            "compiled": float(self._layers.compiled),
         }
+
+    def _decide(self, batch: MicroBatch) -> None:
+        """Whether layers run compiled: the trainer's first micro-batch with a gradient is computed both ways, before
+        any gradient is kept (collective). All ranks decide alike, by the seconds of the slowest."""
+        self._undecided = False
+        # What cannot be compiled runs as it is, in the middle of a pass: the ranks stay in step.
+        torch._dynamo.config.suppress_errors = True
+        seconds = []
+        for compiled in (False, True):
+            self._layers.compiled = compiled
+            passes = [self._timed(batch) for _ in range(DECIDING_PASSES)]
+            seconds.append(min(passes[1:]))  # the first makes what the others use again
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=self._device)
+        if self._mesh.ranks > 1:
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        plain_s, compiled_s = slowest.tolist()
+        self._layers.compiled = compiled_s <= plain_s * (1.0 - LEAST_GAIN)
+        verdict = "stay compiled" if self._layers.compiled else "run as they are"
+        _LOG.info("a micro-batch takes %.3g s, with compiled layers %.3g s: they %s", plain_s, compiled_s, verdict)
+
+    def _timed(self, batch: MicroBatch) -> float:
+        """Seconds of one forward and backward, whose gradients are dropped."""
+        totals = StepTotals(self._device, math.inf, math.inf)
+        began = time.perf_counter()
+        self._accumulate(batch, totals)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        return seconds
 
     def _forward(
         self, batch: MicroBatch, totals: StepTotals

@@ -65,7 +65,7 @@ class Trainer:
         # One rank needs a process group for FSDP's mixed precision only.
         joins = config.ranks > 1 or config.dtype == "bfloat16"
         self._mesh = join(rank, config.dp, config.sp, config.tp, self._device, init_method) if joins else RankMesh()
-        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh)
+        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh, config.head_dtype)
         self._parameters = sum(p.numel() for p in self._model.parameters())
         self._gradients = GradientSum(self._model, config, self._mesh, self._device)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
@@ -111,12 +111,13 @@ class Trainer:
 
         Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `skipped` (0 or
         1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
-        `seconds`; of the difference of log-probs between engine and trainer over all response tokens, before the
-        update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`, `logprob_p99_abs_diff` and `logprob_beyond_share` (of
-        tokens beyond the limits' bound), nats; `ratio_clipped_share` of tokens in the loss; with importance sampling
-        `importance_ratio_mean` (before truncation) and `importance_truncated_share` or `importance_masked_share` of
-        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update;
-        `learning_rate` of the update, absent if it was skipped.
+        `compiled` (0 or 1: whether layers ran compiled), `seconds`; of the difference of log-probs between engine and
+        trainer over all response tokens, before the update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`,
+        `logprob_p99_abs_diff` and `logprob_beyond_share` (of tokens beyond the limits' bound), nats;
+        `ratio_clipped_share` of tokens in the loss; with importance sampling `importance_ratio_mean` (before
+        truncation) and `importance_truncated_share` or `importance_masked_share` of tokens in the loss; `entropy` in
+        nats, mean over response tokens; `parameter_norm` after the update; `learning_rate` of the update, absent if it
+        was skipped.
         """
         started = time.perf_counter()
         update = update or self._config.update

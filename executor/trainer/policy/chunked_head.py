@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +64,36 @@ class ChunkedHead:
         logits = self._logits(rows[None]).squeeze(0)
         logprobs, entropies = _Logprobs.apply(logits, targets, self._temperature)  # type: ignore[no-untyped-call]
         return logprobs, entropies
+
+
+def float32_head(model: Any) -> None:
+    """Have the head of `model` give float32 logits: its inputs and its matrix, in the type that is computed in, are
+    multiplied as float32 numbers, so that no logit is rounded to that type."""
+    head = model.get_output_embeddings()
+
+    def forward(rows: torch.Tensor) -> torch.Tensor:
+        if rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16) and not isinstance(rows, DTensor):
+            logits: torch.Tensor = _Float32Product.apply(rows, head.weight)  # type: ignore[no-untyped-call]
+            return logits if head.bias is None else logits + head.bias.float()
+        return functional.linear(rows.float(), head.weight.float(), None if head.bias is None else head.bias.float())
+
+    head.forward = forward
+
+
+class _Float32Product(torch.autograd.Function):
+    """[1, N, hidden size] by a matrix [vocabulary, hidden size] of the same half-precision type: [1, N, vocabulary] in
+    float32, on a GPU. The sums are float32 in any case and are not rounded here; gradients are computed as usual."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, matrix)
+        return torch.mm(rows.squeeze(0), matrix.t(), out_dtype=torch.float32)[None]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, matrix = ctx.saved_tensors
+        slope = gradient.squeeze(0).to(rows.dtype)
+        return torch.mm(slope, matrix)[None], torch.mm(slope.t(), rows.squeeze(0))
 
 
 class _Logprobs(torch.autograd.Function):
@@ -155,7 +187,8 @@ class _Passes:
             self._compiled[formula] = torch.compile(formula)
         for tensor in (logits, *rows):
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        results: tuple[torch.Tensor, ...] = self._compiled[formula](logits, temperature, *rows)
+        with torch._dynamo.config.patch(suppress_errors=False):  # `run` has a better answer to a failure
+            results: tuple[torch.Tensor, ...] = self._compiled[formula](logits, temperature, *rows)
         return results
 
 

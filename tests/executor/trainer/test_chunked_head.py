@@ -5,6 +5,11 @@ import torch
 
 from rlplan.executor.trainer.policy import chunked_head
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
+from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.packed_rows import packed_row
+from rlplan.executor.trainer.policy.rank_mesh import join
+
+from .test_trainer_rank import write_model
 
 VOCABULARY, WIDTH = 13, 8
 
@@ -122,3 +127,42 @@ def test_where_compiling_fails_blocks_of_rows_take_over_and_say_so_once(monkeypa
     monkeypatch.setattr(chunked_head._Passes, "compiled", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
     with pytest.raises(torch.OutOfMemoryError):
         chunked_head._Passes().run(chunked_head._statistics, logits, 1.0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_float32_head_multiplies_half_precision_without_rounding(monkeypatch, fused):
+    plain = torch.mm
+    monkeypatch.setattr(  # as CUDA's: no CPU kernel takes this argument
+        torch, "mm", lambda a, b, out_dtype=None: plain(a.float(), b.float()) if out_dtype else plain(a, b)
+    )
+    policy = Policy().to(torch.bfloat16)
+    chunked_head.float32_head(policy)
+    rows, outer = torch.randn(1, 6, WIDTH).bfloat16().requires_grad_(), torch.randn(1, 6, VOCABULARY)
+    matrix, bias = policy.head.weight, policy.head.bias
+    logits = chunked_head._Float32Product.apply(rows, matrix) + bias.float() if fused else policy.head(rows)
+    wide = [x.detach().float().requires_grad_() for x in (rows, matrix)]
+    expected = torch.nn.functional.linear(*wide, bias.float())
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
+    (logits * outer).sum().backward()
+    (expected * outer).sum().backward()
+    for found, exact in zip((rows.grad, matrix.grad), wide, strict=True):
+        torch.testing.assert_close(found.float(), exact.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_a_trainer_in_bfloat16_with_a_float32_head_rounds_no_logit(tmp_path):
+    cpu, mesh = torch.device("cpu"), join(0, 1, 1, 1, torch.device("cpu"), None)
+    try:
+        path, logits = write_model(tmp_path, tie_word_embeddings=False), {}
+        for head_dtype in (None, "float32"):
+            policy = load_policy(path, "bfloat16", cpu, mesh, head_dtype)
+            row = packed_row([([1, 2], [3, 4, 5])], cpu)
+            with torch.no_grad():
+                logits[head_dtype] = policy(
+                    input_ids=row.input_ids, position_ids=row.position_ids, use_cache=False, packed=row.packed
+                ).logits
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (logits[None].dtype, logits["float32"].dtype) == (torch.bfloat16, torch.float32)
+    assert not torch.equal(logits["float32"], logits[None].float())
+    torch.testing.assert_close(logits["float32"].bfloat16(), logits[None], rtol=1e-2, atol=1e-2)

@@ -109,7 +109,8 @@ def new_trainer(model, micro_batch_tokens=256, **changes):
         "clip_low": 0.2, "clip_high": 0.2, "loss_aggregation": "token-mean", "seed": 0,
     }  # fmt: skip
     where = {name: changes.pop(name) for name in ("rank", "init_method") if name in changes}
-    config = {name: changes.pop(name) for name in ("dtype", "ranks", "tp", "sp", "logprob_limits") if name in changes}
+    of_config = "dtype", "head_dtype", "compile", "ranks", "tp", "sp", "logprob_limits"
+    config = {name: changes.pop(name) for name in of_config if name in changes}
     made = Algorithm.model_validate(algorithm | changes)
     update = UpdateSettings(micro_batch_tokens)
     return Trainer(TrainerConfig(model, made, update, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)

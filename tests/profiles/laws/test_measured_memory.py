@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from rlplan.executor.trainer.optimizer.sharded_adamw import BUCKET_ELEMENTS
 from rlplan.executor.trainer.policy.attention import VARLEN, PackedSequences
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
+from rlplan.executor.trainer.policy.layer_forwards import LayerForwards
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.rank_mesh import join
-from rlplan.executor.trainer.policy.recompute import Recompute
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
@@ -150,7 +150,7 @@ def test_the_output_matrix_stays_whole_until_the_last_layer_went_backward(tmp_pa
     mesh = join(0, 1, 1, 1, cpu, None)
     try:
         policy = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
-        Recompute(policy, on=True)
+        LayerForwards(policy, recompute=True)
 
         def look(*_):  # in the first layer's second forward, which is part of its backward pass
             if policy.lm_head.weight.grad is not None:
