@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from .objective import Objective
+from .losses import Objective
 from .packing import pair_share
 from .policy.chunked_head import ChunkedHead
 from .policy.layer_forwards import LayerForwards

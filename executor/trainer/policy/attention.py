@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
@@ -100,11 +101,11 @@ def varlen_attention(
     if unsupported or attention_mask is not None:
         raise ValueError(f"packed attention has no {', '.join(unsupported) or 'mask'}; this model cannot be trained")
     if packed.group is not None:
-        query, key, value = (_swapped(_HeadsForTokens, x, packed.group) for x in (query, key, value))
+        query, key, value = (_heads_for_tokens(x, packed.group) for x in (query, key, value))
     compute = _row if kernel(query.dtype, query.shape[-1], packed.capability) == "row" else _loop
     output = compute(query, key, value, packed, sliding_window, scaling)
     if packed.group is not None:
-        output = _swapped(_TokensForHeads, output, packed.group)
+        output = _tokens_for_heads(output, packed.group)
     return output.transpose(1, 2), None
 
 
@@ -159,18 +160,11 @@ def _expanded(key: torch.Tensor, value: torch.Tensor, heads: int) -> tuple[torch
     return key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a collective of our own
-def _swapped(swap: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    swapped: torch.Tensor = swap.apply(x, group)
-    return swapped
-
-
 def _heads_for_tokens(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """[1, heads, T / sp, size] -> [1, heads / sp, T, size] (collective)."""
     ranks, (_, heads, tokens, size) = dist.get_world_size(group), x.shape
     sent = x.reshape(ranks, heads // ranks, tokens, size).contiguous()
-    received = torch.empty_like(sent)  # [source rank, heads / sp, T / sp, size]
-    dist.all_to_all_single(received, sent, group=group)
+    received = all_to_all_single_autograd(sent, None, None, group)  # [source rank, heads / sp, T / sp, size]
     return received.transpose(0, 1).reshape(1, heads // ranks, ranks * tokens, size)
 
 
@@ -178,35 +172,8 @@ def _tokens_for_heads(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor
     """[1, heads / sp, T, size] -> [1, heads, T / sp, size] (collective)."""
     ranks, (_, heads, tokens, size) = dist.get_world_size(group), x.shape
     sent = x.reshape(heads, ranks, tokens // ranks, size).transpose(0, 1).contiguous()
-    received = torch.empty_like(sent)  # [source rank, heads / sp, T / sp, size]: heads in their order
-    dist.all_to_all_single(received, sent, group=group)
+    received = all_to_all_single_autograd(sent, None, None, group)  # heads in their order
     return received.reshape(1, ranks * heads, tokens // ranks, size)
-
-
-class _HeadsForTokens(torch.autograd.Function):
-    """`_heads_for_tokens` with its gradient, which is the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        ctx.group = group
-        return _heads_for_tokens(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _tokens_for_heads(gradient, ctx.group), None
-
-
-class _TokensForHeads(torch.autograd.Function):
-    """`_tokens_for_heads` with its gradient, which is the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        ctx.group = group
-        return _tokens_for_heads(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _heads_for_tokens(gradient, ctx.group), None
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
