@@ -7,8 +7,20 @@ pytest.importorskip("torch")
 import torch
 
 from rlplan.executor.trainer import gradient_sum
+from rlplan.executor.trainer.advantages import group_advantages
+from rlplan.executor.trainer.policy import attention, chunked_head
+from rlplan.executor.trainer.trainer_config import UpdateSettings
 
-from .test_trainer_rank import gradients, new_trainer, random_groups, without_variance
+from .test_packed_attention import plain_varlen
+from .test_trainer_rank import (
+    DIVISORS,
+    gradients,
+    new_trainer,
+    plain_policy,
+    random_groups,
+    token_loss,
+    without_variance,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +39,31 @@ def test_a_trainer_whose_layers_are_compiled_has_the_same_gradients(model):
     metrics = compiled.step([*groups, *without_variance(random_groups(5, seed=9)[4:])])
     assert metrics["compiled"] == 1.0 and metrics["samples"] == 15
     assert plain.step(groups)["compiled"] == 0.0, "on a CPU they are not, unless the job says so"
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_all_paths_of_a_gpu_at_once_give_the_gradients_of_plain_forwards(monkeypatch, model, recompute):
+    groups, launches = random_groups(3, seed=8), []
+    policy, losses = plain_policy(model), []
+    for group in groups:
+        for sample, advantage in zip(group, group_advantages("dr_grpo", [s.reward for s in group]), strict=True):
+            losses.append(token_loss(policy, sample, advantage, None))
+    (torch.cat(losses).sum() / DIVISORS.tokens).backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+    @torch.compiler.disable
+    def launch(*given, **named):
+        launches.append(1)
+        return plain_varlen(*given, **named)
+
+    monkeypatch.setattr(attention, "varlen_attn", launch)
+    monkeypatch.setattr(attention, "kernel", lambda *_: "row")
+    monkeypatch.setattr(chunked_head._PASSES, "run", chunked_head._Passes().compiled)
+    trainer = new_trainer(model, micro_batch_tokens=200, compile="on", name="dr_grpo")
+    computed = trainer.gradients(groups, UpdateSettings(200, recompute=recompute))
+    found = torch.cat([gradient.flatten() for gradient in computed.values()])
+    assert launches and expected.abs().max() > 1e-2
+    assert (found - expected).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(
