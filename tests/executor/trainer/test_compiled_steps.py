@@ -42,7 +42,7 @@ def test_a_trainer_whose_layers_are_compiled_has_the_same_gradients(model):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_all_paths_of_a_gpu_at_once_give_the_gradients_of_plain_forwards(monkeypatch, model, recompute):
+def test_all_paths_of_a_gpu_give_the_gradients_of_plain_forwards(monkeypatch, model, recompute):
     groups, launches = random_groups(3, seed=8), []
     policy, losses = plain_policy(model), []
     for group in groups:

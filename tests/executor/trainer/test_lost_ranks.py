@@ -267,7 +267,7 @@ def test_a_round_is_left_when_the_trainer_dies_beside_it():
     assert left
 
 
-def test_the_ranks_of_a_replica_get_its_share_of_the_samples_and_no_other():
+def test_the_ranks_of_a_replica_get_its_share_alone():
     group = Group([{"step": {}}] * 4)
     group.config = replace(group.config, tp=2)
     groups = [
