@@ -22,8 +22,8 @@ from accelerate import Accelerator
 from accelerate.utils import GradientAccumulationPlugin
 from transformers import AutoModelForCausalLM
 
-from rlplan.executor.trainer.objective import Objective
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.losses import Objective
+from rlplan.executor.trainer.samples import TrainSample, weighed_samples
 from rlplan.executor.trainer.trainer_config import TrainerConfig
 
 
@@ -73,7 +73,7 @@ class AcceleratePeer:
         return kept
 
     def _update(self, groups: Sequence[Sequence[TrainSample]], take: bool) -> torch.Tensor:
-        samples, advantages, weights = self._objective.prepare(groups)
+        samples, advantages, weights = weighed_samples(groups, self._config)
         batches = padded_batches([s.tokens for s in samples], self._config.update.micro_batch_tokens)
         accelerator = self._accelerator
         accelerator.gradient_accumulation_steps = len(batches)
@@ -97,7 +97,7 @@ class AcceleratePeer:
         mask = torch.zeros_like(tokens)
         predicts = torch.zeros(len(samples), longest, dtype=torch.bool)
         for row, s in enumerate(samples):
-            tokens[row, : s.tokens] = torch.tensor(s.prompt_tokens + s.response_tokens)
+            tokens[row, : s.tokens] = torch.tensor([*s.prompt_tokens, *s.response_tokens])
             mask[row, : s.tokens] = 1
             predicts[row, len(s.prompt_tokens) - 1 : s.tokens - 1] = True
         hidden = self._model.model(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state

@@ -175,6 +175,7 @@ def fleet_config(
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
         draft_tokens=draft_tokens,
+        head_dtype=job.model.head_dtype,
     )
 
 
@@ -205,4 +206,6 @@ def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss:
         logprob_limits=LOGPROB_LIMITS[job.model.dtype],
         device=device,
         dtype=job.model.dtype,
+        head_dtype=job.model.head_dtype,
+        compile=job.model.compile,
     )

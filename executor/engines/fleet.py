@@ -33,6 +33,7 @@ class FleetConfig:
         max_num_seqs: most sequences that an engine decodes at a time, in any kind of round.
         seed: of the first engine; those after it have the numbers that follow.
         draft_tokens: that an engine drafts for a sample and step at most, in any kind of round; 0: none ever drafts.
+        head_dtype: of logits; None: `dtype`.
     """
 
     layouts: tuple[EngineLayout, ...]
@@ -44,6 +45,7 @@ class FleetConfig:
     kv_memory_bytes_per_accelerator: int
     seed: int = 0
     draft_tokens: int = 0
+    head_dtype: str | None = None
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
@@ -64,6 +66,7 @@ class FleetConfig:
             cores=tuple(cores[(number * tp + rank) % len(cores)] for rank in range(tp)) if cores else (),
             seed=self.seed + number,
             draft_tokens=self.draft_tokens,
+            head_dtype=self.head_dtype,
         )
 
 

@@ -34,7 +34,7 @@ class EngineConfig:
 
     `draft_tokens`: drafted for a sample and step at most; 0: it never drafts. `compute_share`: of its cores, which an
     engine beside others gets while these want them too. `fixed_cache`: its KV cache has `kv_memory_bytes` on GPUs, too,
-    where it otherwise takes what is left of the engines' share.
+    where it otherwise takes what is left of the engines' share. `head_dtype`: of its logits; None: `dtype`.
     """
 
     name: str
@@ -52,6 +52,7 @@ class EngineConfig:
     compute_share: float = 1.0
     fixed_cache: bool = False
     draft_tokens: int = 0
+    head_dtype: str | None = None
 
     def renamed(self, name: str) -> EngineConfig:
         """Another engine that is built like this one."""

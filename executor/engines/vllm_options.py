@@ -93,6 +93,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "generation_config": "vllm",
         "worker_extension_cls": "rlplan.executor.engines.engine_worker.EngineRank",
     }
+    if config.head_dtype is not None:
+        arguments["hf_overrides"] = {"head_dtype": config.head_dtype}
     if config.draft_tokens:
         arguments["speculative_config"] = {
             "method": "custom_class",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
@@ -79,13 +81,14 @@ def train_group(
     prompt: str, rewards: Mapping[SampleKey, float], samples: Mapping[SampleKey, RolloutSample]
 ) -> list[TrainSample]:
     """A group of a round as the trainer takes it; `rewards`: of its samples, in order."""
+    asked = np.array(samples[next(iter(rewards))].prompt_tokens, dtype=np.int32)  # one for all of them
     return [
         TrainSample(
             prompt_id=prompt,
             sample=key.sample,
-            prompt_tokens=list(samples[key].prompt_tokens),
-            response_tokens=samples[key].tokens,
-            logprobs=samples[key].logprobs,
+            prompt_tokens=asked,
+            response_tokens=np.array(samples[key].tokens, dtype=np.int32),
+            logprobs=np.array(samples[key].logprobs, dtype=np.float32),
             reward=reward,
             # A cut at L* never gets here: only long draws reach the job's cap.
             truncated=samples[key].truncated,

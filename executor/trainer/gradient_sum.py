@@ -11,24 +11,35 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from .objective import Objective
-from .packing import pack, pair_share
+from .losses import Objective
+from .packing import pair_share
 from .policy.chunked_head import ChunkedHead
+from .policy.layer_forwards import LayerForwards
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.partial_gradients import PartialGradients
 from .policy.rank_mesh import RankMesh
-from .policy.recompute import Recompute
-from .samples import TrainSample
+from .samples import NOTHING, Floats, Groups, MicroBatch, Share, shares
 from .step_totals import StepTotals
 from .trainer_config import TrainerConfig, UpdateSettings
+
+_LOG = logging.getLogger(__name__)
+
+LEAST_GAIN = 0.05
+"""Share of its seconds that a micro-batch must save for layers to stay compiled."""
+
+DECIDING_PASSES = 3
 
 
 @dataclass
@@ -36,8 +47,10 @@ class _Open:
     """A step whose gradients are being summed."""
 
     totals: StepTotals
-    samples: list[TrainSample]
-    prompts: set[str]
+    prompts: set[str] = field(default_factory=set)
+    samples: int = 0
+    tokens: int = 0
+    rewards: float = 0.0
     batches: int = 0
     learned: bool = False  # a micro-batch with a gradient was run
 
@@ -48,10 +61,13 @@ class GradientSum:
     def __init__(self, model: Any, config: TrainerConfig, mesh: RankMesh, device: torch.device) -> None:
         self._model, self._config, self._mesh, self._device = model, config, mesh, device
         self._objective = Objective(config)
-        self._pair_share = pair_share(model.config)
+        self.pairs = pair_share(model.config)
+        """Costs of a pair of tokens, for who makes shares."""
         self._head = ChunkedHead(model, config.temperature)
         self._partial_gradients = PartialGradients(model, mesh)
-        self._recompute = Recompute(model, config.update.recompute)
+        self._layers = LayerForwards(model, config.update.recompute)
+        self._layers.compiled = config.compile == "on"
+        self._undecided = config.compile == "auto" and device.type != "cpu"
         self._open: _Open | None = None
 
     def drop(self) -> None:
@@ -60,13 +76,8 @@ class GradientSum:
         for parameter in self._model.parameters():
             parameter.grad = None
 
-    def add(
-        self,
-        groups: Sequence[Sequence[TrainSample]],
-        update: UpdateSettings,
-        replicas: Collection[int] | None = None,
-    ) -> None:
-        """Add the gradients of complete groups, in any order; every rank gets all of them and takes its share.
+    def add(self, groups: Groups | Share, update: UpdateSettings, replicas: Collection[int] | None = None) -> None:
+        """Add the gradients of complete groups, or of this replica's share of them.
 
         `replicas`: those that share the groups, by number; None: all. Asserts that no prompt comes twice in a step.
         """
@@ -74,79 +85,100 @@ class GradientSum:
         if step is None:
             self.drop()
             bound = math.inf if self._config.logprob_limits is None else self._config.logprob_limits.bound
-            step = self._open = _Open(StepTotals(self._device, bound, self._objective.importance_cap), [], set())
-        samples, advantages, weights = self._objective.prepare(groups)
-        prompts = {sample.prompt_id for sample in samples}
-        assert not prompts & step.prompts, f"a prompt comes twice in one step: {sorted(prompts & step.prompts)}"
-        step.prompts |= prompts
-        step.samples += samples
-        budget, self._recompute.on = update.micro_batch_tokens, update.recompute
-        # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
-        # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
-        learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
-        watched = sorted(set(range(len(samples))) - set(learning))
+            step = self._open = _Open(StepTotals(self._device, bound, self._objective.importance_cap))
+        if not isinstance(groups, Share):
+            made = shares(groups, self._config, update.micro_batch_tokens, self.pairs, replicas)
+            groups = made[self._mesh.dp_rank]
+        again = step.prompts.intersection(groups.prompts)
+        assert not again, f"a prompt comes twice in one step: {sorted(again)}"
+        step.prompts.update(groups.prompts)
+        step.samples += groups.samples
+        step.tokens += groups.tokens
+        step.rewards += groups.rewards
+        step.batches += len(groups.watched) + len(groups.learning)
+        self._layers.recompute = update.recompute
         with torch.no_grad():
-            for share in self._share(samples, watched, budget, replicas):
-                self._forward([samples[i] for i in share], [weights[i] for i in share], step.totals)
-                step.batches += 1
+            for batch in groups.watched:
+                self._forward(batch, step.totals)
         # After a forward FSDP leaves its root gathered for the backward pass; the gradients that were summed before are
         # on its shards.
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        for share in self._share(samples, learning, budget, replicas):
-            self._accumulate(
-                [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], step.totals
-            )
-            step.batches += 1
+        if groups.learning and self._undecided:
+            self._decide(groups.learning[0])
+        for batch in groups.learning:
+            self._accumulate(batch, step.totals)
             step.learned = True
 
-    def finish(self) -> tuple[list[TrainSample], dict[str, float]]:
-        """Leave the whole step's gradients on the parameters; returns all samples, and the metrics of their tokens."""
+    def finish(self) -> dict[str, float]:
+        """Leave the whole step's gradients on the parameters; returns the metrics of its samples and their tokens."""
         step, self._open = self._open, None
-        assert step is not None, "no group was added"
+        assert step is not None and step.samples, "no group was added"
         if not step.learned:
             # With nothing to learn the gradient is zero and not absent, and the optimizer steps all the same.
-            self._accumulate([], [], [], step.totals)
+            self._accumulate(NOTHING, step.totals)
             step.batches += 1
         self._partial_gradients.sum()
         metrics = self._objective.named(step.totals.metrics(self._mesh.batch_group))
-        return step.samples, metrics | {"micro_batches": float(step.batches)}
+        return metrics | {
+            "reward_mean": step.rewards / step.samples,
+            "tokens": step.tokens,
+            "samples": step.samples,
+            "micro_batches": float(step.batches),
+            "compiled": float(self._layers.compiled),
+        }
 
-    def _share(
-        self, samples: list[TrainSample], chosen: list[int], budget: int, replicas: Collection[int] | None
-    ) -> list[list[int]]:
-        """This replica's micro-batches of the chosen samples, as their indices; equally many on every replica."""
-        takers = sorted(range(self._mesh.dp) if replicas is None else replicas)
-        packed = pack([samples[i].tokens for i in chosen], budget, len(takers), self._pair_share)
-        if self._mesh.dp_rank not in takers:
-            return [[] for _ in packed[0]]
-        return [[chosen[place] for place in batch] for batch in packed[takers.index(self._mesh.dp_rank)]]
+    def _decide(self, batch: MicroBatch) -> None:
+        """Whether layers run compiled: the trainer's first micro-batch with a gradient is computed both ways, before
+        any gradient is kept (collective). All ranks decide alike, by the seconds of the slowest."""
+        self._undecided = False
+        # What cannot be compiled runs as it is, in the middle of a pass: the ranks stay in step.
+        torch._dynamo.config.suppress_errors = True
+        seconds = []
+        for compiled in (False, True):
+            self._layers.compiled = compiled
+            passes = [self._timed(batch) for _ in range(DECIDING_PASSES)]
+            seconds.append(min(passes[1:]))  # the first makes what the others use again
+        slowest = torch.tensor(seconds, dtype=torch.float64, device=self._device)
+        if self._mesh.ranks > 1:
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        plain_s, compiled_s = slowest.tolist()
+        self._layers.compiled = compiled_s <= plain_s * (1.0 - LEAST_GAIN)
+        verdict = "stay compiled" if self._layers.compiled else "run as they are"
+        _LOG.info("a micro-batch takes %.3g s, with compiled layers %.3g s: they %s", plain_s, compiled_s, verdict)
+
+    def _timed(self, batch: MicroBatch) -> float:
+        """Seconds of one forward and backward, whose gradients are dropped."""
+        totals = StepTotals(self._device, math.inf, math.inf)
+        began = time.perf_counter()
+        self._accumulate(batch, totals)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        return seconds
 
     def _forward(
-        self, samples: list[TrainSample], weights: list[float], totals: StepTotals
+        self, batch: MicroBatch, totals: StepTotals
     ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, PackedRow]:
         """(result, old log-probs, token weights, row) of one micro-batch, perhaps empty; it is added to the totals."""
-        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device, self._mesh)
-        result = packed_logprobs(self._model, self._head, row, self._mesh.sequence_group)
-        sampled = [x for s in samples for x in s.logprobs][row.held]
-        old = torch.tensor(sampled, dtype=torch.float32, device=self._device)
-        token_weight = self._per_token(samples, weights, row)
+        row = packed_row(batch.sequences(), self._device, self._mesh)
+        result = packed_logprobs(self._model, self._head, row)
+        old = self._held(batch.logprobs, row)
+        token_weight = self._held(np.repeat(batch.weights, batch.response_lengths), row)
         totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
         return result, old, token_weight, row
 
-    def _per_token(self, samples: list[TrainSample], values: list[float], row: PackedRow) -> torch.Tensor:
-        """A sample's value for each of its response tokens that this rank holds."""
-        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
-        by_token = torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
-        return by_token[row.held]
+    def _held(self, values: Floats, row: PackedRow) -> torch.Tensor:
+        """Of values of all response tokens, those that this rank holds."""
+        return torch.tensor(values[row.held], device=self._device)
 
-    def _accumulate(
-        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: StepTotals
-    ) -> None:
+    def _accumulate(self, batch: MicroBatch, totals: StepTotals) -> None:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
-        result, old, token_weight, row = self._forward(samples, weights, totals)
-        advantage = self._per_token(samples, advantages, row)
+        result, old, token_weight, row = self._forward(batch, totals)
+        advantage = self._held(np.repeat(batch.advantages, batch.response_lengths), row)
         loss, clipped = self._objective.loss(result.logprobs, old, advantage, token_weight)
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)

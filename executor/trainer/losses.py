@@ -21,35 +21,12 @@ step's gradient, by its norm or its moments, is the optimizer's.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import NamedTuple
 
 import torch
 
-from .trainer_config import Divisors
-
-AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-
-
-def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], divisors: Divisors) -> list[float]:
-    """Weight of each token of each response of a step.
-
-    With N samples in the loss of a synchronous step and their T tokens, as the plan states them (`divisors`):
-    `token-mean` (DAPO): 1/T, long responses count more; `seq-mean-token-mean` (GRPO): 1/(N * own length);
-    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens).
-    So a response's weights depend on that response alone. Those that are not in the loss (`mask_truncated`), and empty
-    ones, have weight 0. Raises ValueError for an unknown aggregation, or a divisor that is not positive.
-    """
-    if aggregation not in AGGREGATIONS:
-        raise ValueError(f"unknown loss_aggregation {aggregation!r}; known are {', '.join(AGGREGATIONS)}")
-    if not all(divisor > 0 for divisor in divisors):
-        raise ValueError(f"the loss cannot be divided by {divisors}")
-    counted = [length if included else 0 for length, included in zip(lengths, in_loss, strict=True)]
-    if aggregation == "token-mean":
-        return [1.0 / divisors.tokens if length else 0.0 for length in counted]
-    if aggregation == "seq-mean-token-mean":
-        return [1.0 / (divisors.samples * length) if length else 0.0 for length in counted]
-    return [1.0 / (divisors.samples * divisors.max_response_tokens) if length else 0.0 for length in counted]
+from .trainer_config import TrainerConfig
 
 
 class ClippedLoss(NamedTuple):
@@ -92,3 +69,35 @@ def importance_weights(ratio: torch.Tensor, cap: float, beyond: str) -> torch.Te
     if beyond == "truncate":
         return ratio.clamp(max=cap)
     return torch.where(ratio > cap, torch.zeros_like(ratio), ratio)
+
+
+class Objective:
+    """The algorithm's formulas for one trainer; it holds no state."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self._algorithm = config.algorithm
+        self._correction = config.algorithm.importance_sampling
+
+    @property
+    def importance_cap(self) -> float:
+        """Importance weight above which a token is truncated or masked; infinite without importance sampling."""
+        return math.inf if self._correction is None else self._correction.cap
+
+    def loss(
+        self, logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Tensor, weights: torch.Tensor
+    ) -> ClippedLoss:
+        """Loss of N tokens, all of shape [N]; `engine`: log-probabilities as they were sampled."""
+        old = engine
+        if self._correction is not None:
+            old = logprobs.detach()
+            ratio = torch.exp(old - engine)
+            weights = weights * importance_weights(ratio, self._correction.cap, self._correction.beyond)
+        return clipped_loss(logprobs, old, advantages, weights, self._algorithm.clip_low, self._algorithm.clip_high)
+
+    def named(self, totals: dict[str, float]) -> dict[str, float]:
+        """The metrics of a step's totals; those of importance weights only with importance sampling."""
+        mean, share = totals.pop("importance_ratio_mean"), totals.pop("importance_beyond_share")
+        if self._correction is None:
+            return totals
+        done = "masked" if self._correction.beyond == "mask" else "truncated"
+        return totals | {"importance_ratio_mean": mean, f"importance_{done}_share": share}

@@ -37,13 +37,14 @@ class TrainerRank:
         """Where ranks may meet on the node of this one."""
         return free_address()
 
-    def construct(self, init_method: str | None) -> int:
-        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters."""
+    def construct(self, init_method: str | None) -> tuple[int, float]:
+        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters, and what a
+        pair of tokens costs, by which the driver shares out samples."""
         with without_collection():
             from .trainer_rank import Trainer
 
         self._trainer = Trainer(*self._arguments, init_method)
-        return int(self._trainer.parameters())
+        return int(self._trainer.parameters()), float(self._trainer.pairs)
 
     def pid(self) -> int:
         """Process id of this rank; told while it is constructed, too."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ...plans.schema.sections.algorithm import Algorithm
 from .step_checks import LogprobLimits
@@ -56,6 +56,8 @@ class TrainerConfig:
         logprob_limits: how far log-probs of engine and trainer may differ; None: they are reported, without a limit.
         device: `cpu` or `cuda`.
         dtype: float32, bfloat16 or float16; `policy/load_policy.py` says what is computed in what.
+        head_dtype: what the head is computed in; None: as all else.
+        compile: whether layers run compiled: on, off, or auto: where a GPU's first micro-batch gains by it.
     """
 
     model_path: str
@@ -71,6 +73,8 @@ class TrainerConfig:
     logprob_limits: LogprobLimits | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    head_dtype: Literal["float32"] | None = None
+    compile: Literal["auto", "on", "off"] = "auto"
 
     @property
     def dp(self) -> int:

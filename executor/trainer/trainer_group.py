@@ -26,7 +26,7 @@ from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from ..placement.seat_keeper import LiveSeat, SeatKeeper
 from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
 from .rank_actor import PULSE_GROUP, WRITER_GROUP, spawn_ranks
-from .samples import TrainSample
+from .samples import Groups, Share, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 STEP_DEADLINE_S = 3600.0
@@ -66,8 +66,8 @@ class TrainerGroup:
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
         self._constructed = False  # until then ranks import, and a busy host takes long for it
-        self.parameters = 0
-        """Parameters of the policy; known once started."""
+        self.parameters, self._pairs = 0, 0.0
+        """Parameters of the policy, and costs of a pair of tokens; known once started."""
         self.lives = 0
         """How often the ranks were started: what was agreed with them before is void."""
 
@@ -99,7 +99,7 @@ class TrainerGroup:
         if self.config.ranks > 1:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
             method = f"tcp://{points}"
-        self.parameters = int(await self._all("construct", deadline_s, method))
+        self.parameters, self._pairs = await self._all("construct", deadline_s, method)
         self._constructed = True
 
     async def _watch(self, rank: int, actor: Any) -> None:
@@ -132,12 +132,17 @@ class TrainerGroup:
         assert self._gone is not None, "lost() before start()"
         await asyncio.shield(self._gone)
 
-    async def _all(self, method: str, deadline_s: float, *arguments: Any, thread: str | None = None) -> Any:
+    async def _all(
+        self, method: str, deadline_s: float, *arguments: Any, own: Sequence[Any] = (), thread: str | None = None
+    ) -> Any:
         """What rank 0 returns; `thread` names the ranks' thread, None the one that trains."""
-        return (await self.each(method, deadline_s, *arguments, thread=thread))[0]
+        return (await self.each(method, deadline_s, *arguments, own=own, thread=thread))[0]
 
-    async def each(self, method: str, deadline_s: float, *arguments: Any, thread: str | None = None) -> list[Any]:
-        """What a method of the ranks returns, rank by rank. Raises TrainerDied, InfrastructureFailed, RunFailed."""
+    async def each(
+        self, method: str, deadline_s: float, *arguments: Any, own: Sequence[Any] = (), thread: str | None = None
+    ) -> list[Any]:
+        """What a method of the ranks returns, rank by rank; `own`: each rank's first argument, which is before those of
+        all ranks. Raises TrainerDied, InfrastructureFailed, RunFailed."""
         gone = self._gone
         assert gone is not None, f"{method} before start()"
         if gone.done():
@@ -145,7 +150,7 @@ class TrainerGroup:
         methods = [getattr(rank, method) for rank in self._ranks]
         if thread is not None:
             methods = [each.options(concurrency_group=thread) for each in methods]
-        calls = [track(each.remote(*arguments)) for each in methods]
+        calls = [track(each.remote(*own[rank : rank + 1], *arguments)) for rank, each in enumerate(methods)]
         waits: set[asyncio.Future[Any]] = set(calls)
         left_s, began = deadline_s, time.monotonic()
         while waits and left_s > 0 and not gone.done() and not _errors(calls):
@@ -183,20 +188,30 @@ class TrainerGroup:
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
     async def step(
-        self, groups: list[list[TrainSample]], update: UpdateSettings | None = None, *, streamed: bool = False
+        self, groups: Groups, update: UpdateSettings | None = None, *, streamed: bool = False
     ) -> dict[str, float]:
         """One optimizer step, by other settings if they are given; returns the trainer's metrics. `streamed`: other
         groups of the step were given to `stream`."""
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, ray.put(groups), update, streamed)
+        own = await self._shares(groups, update)
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, update, streamed, own=own)
         return metrics
 
     async def stream(
-        self, groups: list[list[TrainSample]], update: UpdateSettings, replicas: Sequence[int] | None, first: bool
+        self, groups: Groups, update: UpdateSettings, replicas: Sequence[int] | None, first: bool
     ) -> float:
         """Add the gradients of groups of the coming step, on some replicas (None: all); returns seconds on rank 0."""
-        arguments = ray.put(groups), update, replicas, first
-        seconds: float = await self._all("stream", STEP_DEADLINE_S, *arguments)
+        own = await self._shares(groups, update, replicas)
+        seconds: float = await self._all("stream", STEP_DEADLINE_S, update, replicas, first, own=own)
         return seconds
+
+    async def _shares(
+        self, groups: Groups, update: UpdateSettings | None, replicas: Sequence[int] | None = None
+    ) -> list[ray.ObjectRef[Share]]:
+        """By rank: its replica's share of the groups, which ranks of one node read where it lies."""
+        budget = (update or self.config.update).micro_batch_tokens
+        made = await asyncio.to_thread(shares, groups, self.config, budget, self._pairs, replicas)
+        stored = [ray.put(share) for share in made]
+        return [share for share in stored for _ in range(self.config.sp * self.config.tp)]
 
     async def export(self, path: Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
         """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor, if asked

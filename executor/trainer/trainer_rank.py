@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from .policy.load_policy import load_policy
 from .policy.local_tensors import whole
 from .policy.parked_parameters import ParkedParameters
 from .policy.rank_mesh import RankMesh, join
-from .samples import TrainSample
+from .samples import Groups, Share
 from .step_checks import refusal
 from .trainer_config import TrainerConfig, UpdateSettings
 
@@ -65,7 +65,7 @@ class Trainer:
         # One rank needs a process group for FSDP's mixed precision only.
         joins = config.ranks > 1 or config.dtype == "bfloat16"
         self._mesh = join(rank, config.dp, config.sp, config.tp, self._device, init_method) if joins else RankMesh()
-        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh)
+        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh, config.head_dtype)
         self._parameters = sum(p.numel() for p in self._model.parameters())
         self._gradients = GradientSum(self._model, config, self._mesh, self._device)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
@@ -76,7 +76,7 @@ class Trainer:
 
     def stream(
         self,
-        groups: Sequence[Sequence[TrainSample]],
+        groups: Groups | Share,
         update: UpdateSettings | None = None,
         replicas: Collection[int] | None = None,
         first: bool = False,
@@ -84,7 +84,7 @@ class Trainer:
         """Add the gradients of complete groups of the step that is coming, while its other groups are still decoded.
 
         `first`: the step begins with these; what an abandoned step had added is dropped. `replicas`: those that share
-        the groups; None: all. Returns seconds. No weight changes before `step`.
+        the groups; None: all. `groups` as in `step`. Returns seconds. No weight changes before `step`.
         """
         started = time.perf_counter()
         update = update or self._config.update
@@ -97,11 +97,12 @@ class Trainer:
 
     def step(
         self,
-        groups: Sequence[Sequence[TrainSample]],
+        groups: Groups | Share,
         update: UpdateSettings | None = None,
         streamed: bool = False,
     ) -> dict[str, float]:
-        """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
+        """One optimizer step on complete groups, in any order: every rank gets all of them and takes its share, or gets
+        the share of its replica (`samples.shares`).
 
         `update` stands in for the trainer's own settings in this step. `streamed`: the step's other groups were given
         to `stream`; then `groups` are the rest, perhaps none.
@@ -110,12 +111,13 @@ class Trainer:
 
         Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `skipped` (0 or
         1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
-        `seconds`; of the difference of log-probs between engine and trainer over all response tokens, before the
-        update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`, `logprob_p99_abs_diff` and `logprob_beyond_share` (of
-        tokens beyond the limits' bound), nats; `ratio_clipped_share` of tokens in the loss; with importance sampling
-        `importance_ratio_mean` (before truncation) and `importance_truncated_share` or `importance_masked_share` of
-        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update;
-        `learning_rate` of the update, absent if it was skipped.
+        `compiled` (0 or 1: whether layers ran compiled), `seconds`; of the difference of log-probs between engine and
+        trainer over all response tokens, before the update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`,
+        `logprob_p99_abs_diff` and `logprob_beyond_share` (of tokens beyond the limits' bound), nats;
+        `ratio_clipped_share` of tokens in the loss; with importance sampling `importance_ratio_mean` (before
+        truncation) and `importance_truncated_share` or `importance_masked_share` of tokens in the loss; `entropy` in
+        nats, mean over response tokens; `parameter_norm` after the update; `learning_rate` of the update, absent if it
+        was skipped.
         """
         started = time.perf_counter()
         update = update or self._config.update
@@ -123,9 +125,9 @@ class Trainer:
             self._optimizer.place(True)  # the backward pass needs the memory
         if not streamed:
             self._gradients.drop()
-        if groups:
+        if groups.samples if isinstance(groups, Share) else groups:
             self._gradients.add(groups, update)
-        samples, metrics = self._gradients.finish()
+        metrics = self._gradients.finish()
         gradients = [p.grad for p in self._model.parameters()]
         grad_norm = total_norm(gradients, self._world_size)
         metrics["grad_norm"] = grad_norm.item()
@@ -140,16 +142,11 @@ class Trainer:
         metrics |= {
             "skipped": float(skipped),
             "parameter_norm": total_norm(self._model.parameters(), self._world_size).item(),
-            "reward_mean": sum(s.reward for s in samples) / len(samples),
-            "tokens": sum(s.tokens for s in samples),
-            "samples": len(samples),
         }
         metrics["seconds"] = time.perf_counter() - started
         return metrics
 
-    def gradients(
-        self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None
-    ) -> dict[str, torch.Tensor]:
+    def gradients(self, groups: Groups, update: UpdateSettings | None = None) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""
         self._gradients.drop()
         self._gradients.add(groups, update or self._config.update)
@@ -249,6 +246,11 @@ class Trainer:
     def parameters(self) -> int:
         """Number of parameters of the policy; returns only once the trainer is ready."""
         return self._parameters
+
+    @property
+    def pairs(self) -> float:
+        """Costs of a pair of tokens of this policy (`packing.pair_share`), for who makes shares."""
+        return self._gradients.pairs
 
     def close(self) -> None:
         """Leave the process group; nothing may be called after it."""

@@ -158,7 +158,8 @@ def _update(
         yield Fault("train-layout", (*location, field), why, f"write another {field}, or solve again")
     if uneven:
         return
-    dtype_fault = law_dtype_fault(profile, job.model.dtype) if measured_update(profile, train) is None else None
+    measured = measured_update(profile, train) is not None
+    dtype_fault = None if measured else law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
     if dtype_fault is not None:
         yield _fault("update-unmeasured", location, dtype_fault)
         return

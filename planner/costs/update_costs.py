@@ -124,11 +124,16 @@ def is_allowed(layout: UpdateLayout, allowed: Allowed) -> bool:
     return all(getattr(layout, key) in values for key, values in allowed.items())
 
 
-def law_dtype_fault(profile: Profile, dtype: str) -> str | None:
-    """Why a job that has the model in `dtype` cannot be priced by the profile's training law, and what to do; None if
-    it can, or without a law."""
-    if profile.train_law is None or dtype == LAW_DTYPE:
+def law_dtype_fault(profile: Profile, dtype: str, head_dtype: str | None = None) -> str | None:
+    """Why a job that has the model in `dtype`, its head in `head_dtype`, cannot be priced by the profile's training
+    law, and what to do; None if it can, or without a law."""
+    if profile.train_law is None or (dtype == LAW_DTYPE and head_dtype is None):
         return None
+    if dtype == LAW_DTYPE:
+        return (
+            f"the profile's training law is of {LAW_DTYPE} and the job's model.head_dtype is {head_dtype}; leave it "
+            "out, or measure updates: rlplan profile"
+        )
     computed = "" if dtype == "float32" else ", which trainers compute in float32"
     return (
         f"the profile's training law is of {LAW_DTYPE} and the job's model.dtype is {dtype}{computed}; write "

@@ -57,6 +57,8 @@ since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by
 MEASURED_WITH: tuple[str, ...] = (
     "model.path",
     "model.dtype",
+    "model.head_dtype",
+    "model.compile",
     "data.path",
     "data.prompts",
     "reward.kind",

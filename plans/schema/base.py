@@ -45,6 +45,11 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+def is_auto(value: object) -> bool:
+    """For `exclude_if`: a choice that is left to the program is not written."""
+    return value == "auto"
+
+
 def is_false(value: object) -> bool:
     """For `exclude_if`: a switch that is off is not written."""
     return value is False

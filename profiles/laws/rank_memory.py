@@ -102,6 +102,7 @@ def train_memory(
     on_gpu: bool = True,
     tokens: int | None = None,
     micro_batches: int = 2,
+    logit_bytes: int | None = None,
 ) -> TrainMemory:
     """Memory of a trainer rank.
 
@@ -112,6 +113,8 @@ def train_memory(
             CPU the host is the device.
         tokens: of a replica's micro-batch; None: the layout's budget.
         micro_batches: in a step; gradients stay from one to the next, so that in the first of them there are none yet.
+        logit_bytes: of a logit and of its gradient; None: as of all else. The products of the head's backward pass take
+            a gradient of `compute_bytes` in any case.
     """
     row = layout.micro_batch_tokens if tokens is None else tokens
     if not sharded:
@@ -122,20 +125,20 @@ def train_memory(
     # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
     output = c * a.head_dim * a.heads / layout.tp
     after_forward, in_backward = held_by_layers(token, a.layers, layout.recompute, output)
-    rows = min(float(LOGIT_CHUNK_TOKENS), mine)
+    rows, wide = min(float(LOGIT_CHUNK_TOKENS), mine), logit_bytes or c
     block = LOGIT_BLOCK_BYTES * min(rows * a.vocab, LOGIT_BLOCK["cuda" if on_gpu else "cpu"])
     moments: dict[str, dict[str, float]] = {
         "loss": {
             "trainer_activations": mine * (after_forward + token.end),
-            "trainer_logits": c * rows * a.vocab + block,
+            "trainer_logits": wide * rows * a.vocab + block,
         },
         "loss_backward": {
             "trainer_activations": mine * (after_forward + token.end),
-            "trainer_logits": 2 * c * rows * a.vocab + block,  # and their gradient
+            "trainer_logits": 2 * wide * rows * a.vocab + block,  # and their gradient
         },
         "head_backward": {
             "trainer_activations": mine * (after_forward + token.end),
-            "trainer_logits": c * rows * a.vocab,  # the gradient alone
+            "trainer_logits": (wide + c * (wide != c)) * rows * a.vocab,  # the gradient alone
         },
         "backward": {"trainer_activations": mine * in_backward},
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
@@ -212,6 +215,7 @@ def rank_peak_bytes(
     device_kind: str = "cuda",
     tokens: int | None = None,
     micro_batches: int = 2,
+    head_dtype: str | None = None,
 ) -> int:
     """Peak bytes on the device of a rank of the executor's trainer in a step, all tensors that stay included.
 
@@ -222,6 +226,7 @@ def rank_peak_bytes(
         device_kind: `cuda` or `cpu`; on a CPU there is no context.
         tokens: of the largest row, which `sp` ranks share; None: the layout's micro-batch.
         micro_batches: in a step, of a rank.
+        head_dtype: the job's; None: as `dtype`.
     """
     memory = train_memory(
         architecture,
@@ -230,6 +235,7 @@ def rank_peak_bytes(
         on_gpu=device_kind == "cuda",
         tokens=tokens,
         micro_batches=micro_batches,
+        logit_bytes=None if head_dtype is None else COMPUTE_BYTES[head_dtype],
     )
     return memory.peak_bytes
 

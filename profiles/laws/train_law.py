@@ -175,7 +175,7 @@ class TrainPhysics:
         """Seconds to move so many bytes of each of a rank's weights between the ranks that shard them.
 
         FSDP2 gathers a unit for its forward pass and again for its backward pass, of which computing it again is part
-        (executor/trainer/policy/recompute.py), and reduces its gradients in float32 after each micro-batch.
+        (executor/trainer/policy/layer_forwards.py), and reduces its gradients in float32 after each micro-batch.
         """
         shards = layout.dp * layout.cp * layout.sp
         if shards == 1:

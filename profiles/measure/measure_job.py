@@ -108,7 +108,7 @@ async def _measure(
             f"search.micro_batch_tokens: none of {sorted(job.search.micro_batch_tokens)} holds the longest sequence of "
             f"{needed} tokens, prompt and response; add one of at least {needed}"
         )
-    first = first_update(pool, shape, architecture, job.model.dtype, budgets)
+    first = first_update(pool, shape, architecture, job.model.dtype, budgets, job.model.head_dtype)
     if first is None:
         raise InputError(
             f"no number of ranks up to the pool's {pool.accelerators_total} holds the trainer of "
@@ -119,7 +119,7 @@ async def _measure(
     if longest < budgets[-1]:
         budget.tell(f"micro-batches of more than {longest} tokens are left out: the trainer has no memory for them")
         budgets = [tokens for tokens in budgets if tokens <= longest]
-    others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype)
+    others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype, job.model.head_dtype)
     updates = [first, *(each for each in others if _sizes(each) != _sizes(first))]
     shares = {layout: share_of_step(layout, layouts, pool) for layout in layouts}
     most_samples = max(2 * job.rollout.samples_per_step, wide_prompts(job) * job.rollout.samples_per_prompt)

@@ -65,7 +65,12 @@ def share_of_step(layout: EngineLayout, layouts: Sequence[EngineLayout], pool: P
 
 
 def first_update(
-    pool: Pool, model: ModelShape | None, architecture: Architecture | None, dtype: str, budgets: Sequence[int]
+    pool: Pool,
+    model: ModelShape | None,
+    architecture: Architecture | None,
+    dtype: str,
+    budgets: Sequence[int],
+    head_dtype: str | None = None,
 ) -> UpdateLayout | None:
     """The layout of the trainer that takes turns with engines: with the longest micro-batch of `budgets` that any ranks
     hold, data parallel, on the fewest that do, with as little that saves memory as they need. None: no ranks hold any.
@@ -74,7 +79,7 @@ def first_update(
     """
     choices = ((tokens, ranks) for tokens in sorted(budgets, reverse=True) for ranks in _counts(pool))
     layouts = (UpdateLayout(dp=ranks, micro_batch_tokens=tokens) for tokens, ranks in choices)
-    found = (_lightest(pool, model, architecture, dtype, layout) for layout in layouts)
+    found = (_lightest(pool, model, architecture, (dtype, head_dtype), layout) for layout in layouts)
     return next((layout for layout in found if layout is not None), None)
 
 
@@ -84,6 +89,7 @@ def updates_to_measure(
     micro_batch_tokens: int,
     architecture: Architecture | None = None,
     dtype: str = "float32",
+    head_dtype: str | None = None,
 ) -> list[UpdateLayout]:
     """Layouts of several trainer ranks that a plan may choose, those that tell most first.
 
@@ -103,7 +109,7 @@ def updates_to_measure(
         if not 2 <= ranks <= pool.accelerators_total or ranks % (tp * sp) or (model is None and tp * sp > 1):
             continue
         layout = UpdateLayout(dp=ranks // (tp * sp), tp=tp, sp=sp, micro_batch_tokens=micro_batch_tokens)
-        if found := _lightest(pool, model, architecture, dtype, layout):
+        if found := _lightest(pool, model, architecture, (dtype, head_dtype), layout):
             layouts.append(found)
     return layouts
 
@@ -118,16 +124,22 @@ def _counts(pool: Pool) -> list[int]:
 
 
 def _lightest(
-    pool: Pool, model: ModelShape | None, architecture: Architecture | None, dtype: str, layout: UpdateLayout
+    pool: Pool,
+    model: ModelShape | None,
+    architecture: Architecture | None,
+    dtypes: tuple[str, str | None],
+    layout: UpdateLayout,
 ) -> UpdateLayout | None:
     """The layout with the least that saves memory of what it needs to fit on its devices; None: it cannot fit, or the
-    executor cannot run it of the model."""
+    executor cannot run it of the model. `dtypes`: the job's, of all and of the head."""
     if model is not None and any(update_faults(layout, model)):
         return None
     if pool.accelerators.kind == "cpu" or architecture is None:
         return layout
     limit = PLANNED_SHARE * pool.accelerators.memory_bytes
-    return next((each for each in _savings(layout) if rank_peak_bytes(architecture, each, dtype) <= limit), None)
+    dtype, head_dtype = dtypes
+    peaks = ((each, rank_peak_bytes(architecture, each, dtype, head_dtype=head_dtype)) for each in _savings(layout))
+    return next((each for each, peak in peaks if peak <= limit), None)
 
 
 def _savings(layout: UpdateLayout) -> Iterator[UpdateLayout]:

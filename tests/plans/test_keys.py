@@ -104,6 +104,17 @@ def test_each_key_that_is_read_changes_what_is_started(documents):
             assert "a round" in str(error) or "mode" in str(error), leaf  # the machines themselves object
 
 
+def test_the_keys_of_a_jobs_model_change_what_is_started(documents):
+    pytest.importorskip("ray")
+    plan = Plan.model_validate(documents.plan)
+    plain = documents.configuration(plan)
+    documents.folder.edit("job.yaml", "dtype: float32", "dtype: float32, head_dtype: float32, compile: 'on'")
+    found = documents.configuration(plan)
+    assert (plain.fleet.head_dtype, found.fleet.head_dtype) == (None, "float32")
+    settings = [(trainer.head_dtype, trainer.compile) for each in (plain, found) for trainer in each.trainers]
+    assert settings == [(None, "auto"), ("float32", "on")]
+
+
 def test_each_key_of_a_further_pool_changes_what_is_started(documents):
     pytest.importorskip("ray")
     job = 'kind: function\n  function: "pkg.mod:score"\n  workers: 1\n  deadline_s: 2.0\n  retries: 2\n'

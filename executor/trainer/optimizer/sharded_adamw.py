@@ -73,7 +73,7 @@ class ShardedAdamW:
         gradients = [part.of(local(_gradient(self._parameters[part.name]))) for part in parts]
         held = {moment: [part.of(self._moments[part.name][moment]) for part in parts] for moment in MOMENTS}
         here = {moment: [x.to(self._device, non_blocking=True) for x in held[moment]] for moment in MOMENTS}
-        steps = [torch.tensor(float(self.updates), device=self._device) for _ in parts]
+        steps = list(torch.full((len(parts),), float(self.updates), device=self._device).unbind())
         adamw(
             parameters,
             gradients,

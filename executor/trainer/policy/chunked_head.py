@@ -7,11 +7,16 @@ the last one's backward follows its forward at once, so keeping its logits takes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+_LOG = logging.getLogger(__name__)
 
 CHUNK_ROWS = 2048
 """Rows of logits that exist at once; profiles/laws/rank_memory.py counts with it."""
@@ -61,47 +66,130 @@ class ChunkedHead:
         return logprobs, entropies
 
 
+def float32_head(model: Any) -> None:
+    """Have the head of `model` give float32 logits: its inputs and its matrix, in the type that is computed in, are
+    multiplied as float32 numbers, so that no logit is rounded to that type."""
+    head = model.get_output_embeddings()
+
+    def forward(rows: torch.Tensor) -> torch.Tensor:
+        if rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16) and not isinstance(rows, DTensor):
+            logits: torch.Tensor = _Float32Product.apply(rows, head.weight)  # type: ignore[no-untyped-call]
+            return logits if head.bias is None else logits + head.bias.float()
+        return functional.linear(rows.float(), head.weight.float(), None if head.bias is None else head.bias.float())
+
+    head.forward = forward
+
+
+class _Float32Product(torch.autograd.Function):
+    """[1, N, hidden size] by a matrix [vocabulary, hidden size] of the same half-precision type: [1, N, vocabulary] in
+    float32, on a GPU. The sums are float32 in any case and are not rounded here; gradients are computed as usual."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, matrix)
+        return torch.mm(rows.squeeze(0), matrix.t(), out_dtype=torch.float32)[None]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, matrix = ctx.saved_tensors
+        slope = gradient.squeeze(0).to(rows.dtype)
+        return torch.mm(slope, matrix)[None], torch.mm(slope.t(), rows.squeeze(0))
+
+
 class _Logprobs(torch.autograd.Function):
     """[N, vocabulary] logits of any type, [N] targets -> [N] log-probabilities and [N] entropies, float32.
 
     With y = x / T less its maximum m, s = sum(exp y), p = exp(y) / s = softmax(x / T) and H its entropy:
     log p_t = x_t / T - (m + log s); H = log s - sum(p y); d log p_t / dx = (1_t - p) / T. What is kept for the backward
-    is the logits in their own type and m + log s. Both passes take few rows at a time (BLOCK_ELEMENTS), so that what
-    they compute in between is small.
+    is the logits in their own type and m + log s.
     """
 
     @staticmethod
     def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        totals, entropies = [], []
-        for block in logits.split(_block_rows(logits)):
-            shifted = block.float() / temperature
-            greatest = shifted.amax(-1, keepdim=True)
-            powers = shifted.sub_(greatest).exp()
-            mass = powers.sum(-1)
-            # 0 log 0 is 0: a logit of minus infinity has no part in the sum.
-            mean = shifted.clamp_(min=torch.finfo(torch.float32).min).mul_(powers).sum(-1) / mass
-            totals.append(greatest[:, 0] + mass.log())
-            entropies.append(mass.log() - mean)
-        total, entropy = torch.cat(totals), torch.cat(entropies)
+        total, entropy = _PASSES.run(_statistics, logits, temperature)
         logprobs = logits.gather(1, targets[:, None])[:, 0].float() / temperature - total
-        ctx.save_for_backward(logits, targets, total)
+        ctx.save_for_backward(logits, targets, total, logprobs)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _entropies: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits, targets, total = ctx.saved_tensors
-        scale = gradient[:, None] / ctx.temperature
-        slope = torch.empty_like(logits)
-        blocks = (x.split(_block_rows(logits)) for x in (logits, targets[:, None], total[:, None], scale, slope))
-        for block, target, norm, times, out in zip(*blocks, strict=True):
-            part = (block.float() / ctx.temperature).sub_(norm).exp_().mul_(-times)
-            out.copy_(part.scatter_add_(1, target, times))
-        return slope, None, None
+        logits, targets, total, logprobs = ctx.saved_tensors
+        scale, slope = gradient / ctx.temperature, torch.empty_like(logits)
+        _PASSES.run(_write_slope, logits, ctx.temperature, total, scale, slope)
+        # Set and not added: in the logits' own type the sum of the two parts would lose what 1 - p has of digits.
+        of_targets = (scale * -logprobs.expm1()).to(slope.dtype)
+        return slope.scatter_(1, targets[:, None], of_targets[:, None]), None, None
 
 
-def _block_rows(logits: torch.Tensor) -> int:
-    return max(1, BLOCK_ELEMENTS[logits.device.type] // logits.shape[1])
+def _statistics(logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """m + log s and H of each row, float32 (see `_Logprobs`)."""
+    shifted = logits.float() / temperature
+    greatest = shifted.amax(-1, keepdim=True)
+    powers = shifted.sub_(greatest).exp()
+    mass = powers.sum(-1)
+    # 0 log 0 is 0: a logit of minus infinity has no part in the sum.
+    mean = shifted.clamp_(min=torch.finfo(torch.float32).min).mul_(powers).sum(-1) / mass
+    return greatest.squeeze(-1) + mass.log(), mass.log() - mean
+
+
+def _write_slope(
+    logits: torch.Tensor, temperature: float, total: torch.Tensor, scale: torch.Tensor, slope: torch.Tensor
+) -> tuple[()]:
+    """Into `slope`: -p times each row's `scale`, which is the gradient but for the targets."""
+    slope.copy_((logits.float() / temperature).sub_(total[:, None]).exp_().mul_(-scale[:, None]))
+    return ()
+
+
+class _Passes:
+    """Runs a formula over rows of logits. On a GPU it is compiled: a kernel or two, which read the logits from its
+    memory once or twice and write nothing in between. On a CPU, and where compiling fails, it takes few rows at a time
+    (BLOCK_ELEMENTS), so that what it computes in between is small."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._fails = False
+
+    def run(
+        self,
+        formula: Callable[..., tuple[torch.Tensor, ...]],
+        logits: torch.Tensor,
+        temperature: float,
+        *rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """`formula` of the logits, the temperature, and further tensors with as many rows."""
+        if logits.device.type != "cpu" and not self._fails:
+            try:
+                return self.compiled(formula, logits, temperature, *rows)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever compilers and their toolchains raise
+                self._fails = True
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                _LOG.warning("the head's log-probabilities are not compiled, which is slower: %s", reason)
+        size = max(1, BLOCK_ELEMENTS[logits.device.type] // logits.shape[1])
+        blocks = zip(logits.split(size), *(values.split(size) for values in rows), strict=True)
+        results = [formula(block, temperature, *values) for block, *values in blocks]
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+    def compiled(
+        self,
+        formula: Callable[..., tuple[torch.Tensor, ...]],
+        logits: torch.Tensor,
+        temperature: float,
+        *rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """As `run`, compiled, once for all numbers of rows."""
+        if formula not in self._compiled:
+            self._compiled[formula] = torch.compile(formula)
+        for tensor in (logits, *rows):
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        with torch._dynamo.config.patch(suppress_errors=False):  # `run` has a better answer to a failure
+            results: tuple[torch.Tensor, ...] = self._compiled[formula](logits, temperature, *rows)
+        return results
+
+
+_PASSES = _Passes()

@@ -12,7 +12,6 @@ one rank; with float16 everything is computed in float32, because float16 gradie
 from __future__ import annotations
 
 import copy
-import importlib.util
 import logging
 import os
 import warnings
@@ -29,11 +28,14 @@ from ....plans.facts.executable import family_fault, update_faults
 from ....plans.facts.model_shape import shape_from_config
 from ....plans.schema.sections.layouts import UpdateLayout
 from .attention import VARLEN
+from .chunked_head import float32_head
+from .layer_forwards import transformer_layers
 from .rank_mesh import RankMesh
-from .recompute import transformer_layers
 
 
-def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | None = None) -> torch.nn.Module:
+def load_policy(
+    path: str, dtype: str, device: torch.device, mesh: RankMesh | None = None, head_dtype: str | None = None
+) -> torch.nn.Module:
     """The policy with float32 weights, sharded over the ranks of `mesh`, in evaluation mode: dropout would make the
     update off-policy.
 
@@ -41,16 +43,14 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
         path: folder of the model, or hub id.
         dtype: what the job computes in: float32, bfloat16 or float16.
         mesh: this rank's place; None: one rank without a process group, which computes in float32.
+        head_dtype: float32: the head's logits are float32 whatever the dtype; None: they are of the dtype.
 
     Raises ValueError for a model of a family that is not supported (plans/facts/executable.py), and for ranks that
     cannot share it.
     """
     mesh = mesh or RankMesh()
     _check(path, mesh)
-    # Flash attention takes whole rows; with sequence parallelism our attention swaps tokens for heads before.
-    flash = device.type == "cuda" and dtype == "bfloat16" and mesh.sp == 1
-    flash = flash and importlib.util.find_spec("flash_attn") is not None
-    options = {"dtype": torch.float32, "attn_implementation": "flash_attention_2" if flash else VARLEN}
+    options = {"dtype": torch.float32, "attn_implementation": VARLEN}
     _quiet()
     if device.type == "cuda":
         os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it
@@ -58,11 +58,13 @@ def load_policy(path: str, dtype: str, device: torch.device, mesh: RankMesh | No
     if mesh.ranks == 1:
         model = AutoModelForCausalLM.from_pretrained(path, **options)
         model.to(device)
+        if head_dtype == "float32":
+            float32_head(model)
         if dtype == "bfloat16":
             _shard(model, init_device_mesh(device.type, (1,)), dtype)
     else:
         layout = DistributedConfig(fsdp_size=mesh.dp * mesh.sp, tp_size=mesh.tp)
-        model = _sharded_class(path, dtype).from_pretrained(path, distributed_config=layout, **options)
+        model = _sharded_class(path, dtype, head_dtype).from_pretrained(path, distributed_config=layout, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
@@ -84,7 +86,7 @@ def _check(path: str, mesh: RankMesh) -> None:
         raise ValueError(f"{path} cannot be trained: {'; '.join(faults)}")
 
 
-def _sharded_class(path: str, dtype: str) -> Any:
+def _sharded_class(path: str, dtype: str, head_dtype: str | None) -> Any:
     """The class of the model at `path`, with FSDP units of ours in place of transformers'.
 
     transformers (5.19) gives tied embeddings to two FSDP units. Where a shard is padded, each unit then keeps a copy of
@@ -94,6 +96,8 @@ def _sharded_class(path: str, dtype: str) -> Any:
     parent: Any = AutoModelForCausalLM._model_mapping[type(config)]
 
     def distribute(cls: Any, model: Any, layout: Any, meshes: Any) -> Any:
+        if head_dtype == "float32":
+            float32_head(model)  # tensor parallelism wraps what is there
         parallel = copy.copy(layout)
         parallel.fsdp_size = 1  # tensor parallelism is as transformers has it
         model = super(sharded, cls).maybe_distribute_model(model, parallel, meshes)

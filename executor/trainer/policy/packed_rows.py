@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
-from .attention import VARLEN
+from ..samples import Ints
+from .attention import PackedSequences
 from .chunked_head import ChunkedHead
 from .rank_mesh import RankMesh
 
@@ -19,7 +21,7 @@ class PackedRow(NamedTuple):
     Attributes:
         input_ids: [1, T].
         position_ids: [1, T], from 0 in each sequence.
-        lengths: tokens of each sequence of the whole row, with padding as a last one.
+        packed: the sequences of the whole row, with padding as a last one.
         predictors: [N], indices in `input_ids` whose logits predict a response token; N may be 0.
         targets: [N], the response tokens.
         held: which of the response tokens of all sequences, one after another, the N are.
@@ -27,49 +29,44 @@ class PackedRow(NamedTuple):
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    lengths: tuple[int, ...]
+    packed: PackedSequences
     predictors: torch.Tensor
     targets: torch.Tensor
     held: slice
 
 
 def packed_row(
-    sequences: Sequence[tuple[list[int], list[int]]], device: torch.device, mesh: RankMesh | None = None
+    sequences: Sequence[tuple[Sequence[int] | Ints, Sequence[int] | Ints]],
+    device: torch.device,
+    mesh: RankMesh | None = None,
 ) -> PackedRow:
     """Concatenate (prompt, response) pairs; without any, dummy tokens that predict nothing. With sequence parallelism
     the row is padded to a multiple of sp, and the part of this rank is returned."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    predictors: list[int] = []
-    targets: list[int] = []
-    lengths: list[int] = []
-    for prompt, response in sequences or [([0], [])]:
-        first = len(tokens) + len(prompt) - 1  # the last prompt token predicts the first response token
-        predictors.extend(range(first, first + len(response)))
-        targets.extend(response)
-        lengths.append(len(prompt) + len(response))
-        tokens.extend(prompt)
-        tokens.extend(response)
-        positions.extend(range(lengths[-1]))
     parts, part = (1, 0) if mesh is None else (mesh.sp, mesh.sp_rank)
-    padding = -len(tokens) % parts
-    if padding:
-        tokens.extend([0] * padding)
-        positions.extend(range(padding))
-        lengths.append(padding)
-    size = len(tokens) // parts
-    start, stop = part * size, (part + 1) * size
-    here = [number for number, place in enumerate(predictors) if start <= place < stop]
-    held = slice(here[0], here[-1] + 1) if here else slice(0, 0)
+    # Two for each part: compiled layers would take a row of one token for another kind of row.
+    sequences = sequences or [(np.zeros(2 * parts, np.int32), [])]
+    lengths = [len(prompt) + len(response) for prompt, response in sequences]
+    padding = -sum(lengths) % parts
+    lengths += [padding] * (padding > 0)
+    ends = np.cumsum(lengths)
+    # The token before a response token predicts it.
+    last = [np.arange(end - len(response) - 1, end - 1) for (_, response), end in zip(sequences, ends, strict=False)]
+    predictors, targets = np.concatenate(last), np.concatenate([np.asarray(x, np.int64) for _, x in sequences])
+    tokens = np.concatenate(
+        [*(np.asarray(x, np.int64) for pair in sequences for x in pair), np.zeros(padding, np.int64)]
+    )
+    start, stop = part * len(tokens) // parts, (part + 1) * len(tokens) // parts
+    held = slice(*(int(place) for place in np.searchsorted(predictors, (start, stop))))
+    positions = np.concatenate([np.arange(length) for length in lengths])
 
-    def tensor(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
+    def tensor(values: npt.NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
 
     return PackedRow(
         tensor(tokens[start:stop])[None],
         tensor(positions[start:stop])[None],
-        tuple(lengths),
-        tensor([place - start for place in predictors[held]]),
+        PackedSequences.of(tuple(lengths), device, None if mesh is None else mesh.sequence_group),
+        tensor(predictors[held] - start),
         tensor(targets[held]),
         held,
     )
@@ -89,12 +86,10 @@ class PackedLogprobs(NamedTuple):
     anchor: torch.Tensor
 
 
-def packed_logprobs(
-    model: torch.nn.Module, head: ChunkedHead, row: PackedRow, group: dist.ProcessGroup | None = None
-) -> PackedLogprobs:
+def packed_logprobs(model: torch.nn.Module, head: ChunkedHead, row: PackedRow) -> PackedLogprobs:
     """Log-probabilities of the row's response tokens.
 
-    Only the positions that predict a response token pass through the LM head. `group`: ranks that share the row.
+    Only the positions that predict a response token pass through the LM head.
     """
     device = row.input_ids.device
     # A head with no rows would leave its weight without a gradient; the dummy's position 0 stands in.
@@ -106,17 +101,9 @@ def packed_logprobs(
         position_ids=row.position_ids,
         use_cache=False,
         logits_to_keep=row.predictors if predicts else nothing,
-        **_lengths_for(model, row, group),
+        packed=row.packed,
     ).logits[0]
     if not predicts:
         empty = torch.zeros(0, device=device)
         return PackedLogprobs(empty, empty, result.sum() * 0.0)
     return PackedLogprobs(result[:, 0], result[:, 1].detach(), result.new_zeros(()))
-
-
-def _lengths_for(model: Any, row: PackedRow, group: dist.ProcessGroup | None) -> dict[str, Any]:
-    if model.config._attn_implementation == VARLEN:
-        return {"packed_lengths": row.lengths} | ({} if group is None else {"sequence_group": group})
-    bounds = torch.tensor([0, *row.lengths], device=row.input_ids.device).cumsum(0).to(torch.int32)
-    longest = max(row.lengths)
-    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}

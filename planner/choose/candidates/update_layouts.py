@@ -72,7 +72,7 @@ def feasible_train(
     ]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
     if not fits and profile.train_law is not None:
-        dtype_fault = law_dtype_fault(profile, job.model.dtype)
+        dtype_fault = law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
         if dtype_fault is not None:
             raise Infeasible(f"no update of the profile fits: {dtype_fault}")
         for nodes in node_counts(pool, fewer_nodes):

@@ -411,6 +411,8 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoConfig=auto))
     for found.max_position_embeddings, tokens in ((None, 67), (66, 66), (50, 64)):
         assert context_tokens(replace(CONFIG, draft_tokens=3)) == tokens
+    overrides = [engine_arguments(replace(CONFIG, head_dtype=each)).get("hf_overrides") for each in (None, "float32")]
+    assert overrides == [None, {"head_dtype": "float32"}]
     assert engine_arguments(replace(CONFIG, draft_tokens=3))["speculative_config"]["num_speculative_tokens"] == 3
     shares = [niceness(replace(CONFIG, compute_share=share)) for share in (1.0, 0.5, 0.2, 0.01)]
     assert shares == [0, 0, 6, 19] and niceness(replace(CONFIG, compute_share=0.2, device="cuda")) == 0

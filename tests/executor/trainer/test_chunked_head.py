@@ -5,6 +5,11 @@ import torch
 
 from rlplan.executor.trainer.policy import chunked_head
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
+from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.packed_rows import packed_row
+from rlplan.executor.trainer.policy.rank_mesh import join
+
+from .test_trainer_rank import write_model
 
 VOCABULARY, WIDTH = 13, 8
 
@@ -72,3 +77,92 @@ def test_logits_that_are_not_finite_give_log_probabilities_that_are_not():
     head = ChunkedHead(policy, 1.0)
     head.expect(torch.tensor([1]))
     assert not policy.head(torch.randn(1, 1, WIDTH))[0, 0, 0].isfinite()
+
+
+def passes(logits, targets, weights):
+    """Log-probabilities, entropies, and the gradient of their weighted sum."""
+    ours = logits.clone().requires_grad_()
+    logprobs, entropies = chunked_head._Logprobs.apply(ours, targets, 0.7)
+    (logprobs * weights).sum().backward()
+    return logprobs.detach(), entropies, ours.grad
+
+
+def test_compiled_passes_equal_the_blocks_and_are_compiled_once(monkeypatch):
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compile_ = torch.compile
+    compiled = chunked_head._Passes()
+    monkeypatch.setattr(torch, "compile", lambda formula: compile_(formula, backend=backend))
+    for count in (5, 3, 9, 14):
+        logits, targets = 3.0 * torch.randn(count, VOCABULARY), torch.randint(0, VOCABULARY, (count,))
+        weights = torch.randn(count)
+        blocks = passes(logits, targets, weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(chunked_head._PASSES, "run", compiled.compiled)
+            for found, expected in zip(passes(logits, targets, weights), blocks, strict=True):
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert len(graphs) == 2, "one forward and one backward, for all numbers of rows"
+
+
+def test_where_compiling_fails_blocks_of_rows_take_over_and_say_so_once(monkeypatch, caplog):
+    passes, tries = chunked_head._Passes(), []
+
+    def fails(*_):
+        tries.append(1)
+        raise RuntimeError("no compiler\nhere")
+
+    monkeypatch.setattr(passes, "compiled", fails)
+    monkeypatch.setitem(chunked_head.BLOCK_ELEMENTS, "meta", 2 * VOCABULARY)
+    logits = torch.randn(5, VOCABULARY, device="meta")
+    for _ in range(2):
+        total, entropy = passes.run(chunked_head._statistics, logits, 1.0)
+        assert total.shape == entropy.shape == (5,)
+    assert len(tries) == 1
+    assert [record.message.count("\n") for record in caplog.records] == [0]
+    assert caplog.records[0].message.endswith("slower: no compiler")
+    monkeypatch.setattr(chunked_head._Passes, "compiled", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(torch.OutOfMemoryError):
+        chunked_head._Passes().run(chunked_head._statistics, logits, 1.0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_float32_head_multiplies_half_precision_without_rounding(monkeypatch, fused):
+    plain = torch.mm
+    monkeypatch.setattr(  # as CUDA's: no CPU kernel takes this argument
+        torch, "mm", lambda a, b, out_dtype=None: plain(a.float(), b.float()) if out_dtype else plain(a, b)
+    )
+    policy = Policy().to(torch.bfloat16)
+    chunked_head.float32_head(policy)
+    rows, outer = torch.randn(1, 6, WIDTH).bfloat16().requires_grad_(), torch.randn(1, 6, VOCABULARY)
+    matrix, bias = policy.head.weight, policy.head.bias
+    logits = chunked_head._Float32Product.apply(rows, matrix) + bias.float() if fused else policy.head(rows)
+    wide = [x.detach().float().requires_grad_() for x in (rows, matrix)]
+    expected = torch.nn.functional.linear(*wide, bias.float())
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
+    (logits * outer).sum().backward()
+    (expected * outer).sum().backward()
+    for found, exact in zip((rows.grad, matrix.grad), wide, strict=True):
+        torch.testing.assert_close(found.float(), exact.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_a_trainer_in_bfloat16_with_a_float32_head_rounds_no_logit(tmp_path):
+    cpu, mesh = torch.device("cpu"), join(0, 1, 1, 1, torch.device("cpu"), None)
+    try:
+        path, logits = write_model(tmp_path, tie_word_embeddings=False), {}
+        for head_dtype in (None, "float32"):
+            policy = load_policy(path, "bfloat16", cpu, mesh, head_dtype)
+            row = packed_row([([1, 2], [3, 4, 5])], cpu)
+            with torch.no_grad():
+                logits[head_dtype] = policy(
+                    input_ids=row.input_ids, position_ids=row.position_ids, use_cache=False, packed=row.packed
+                ).logits
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (logits[None].dtype, logits["float32"].dtype) == (torch.bfloat16, torch.float32)
+    assert not torch.equal(logits["float32"], logits[None].float())
+    torch.testing.assert_close(logits["float32"].bfloat16(), logits[None], rtol=1e-2, atol=1e-2)

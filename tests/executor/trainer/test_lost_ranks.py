@@ -15,6 +15,7 @@ from rlplan.executor.faults import InfrastructureFailed
 from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer import trainer_group as trainers
 from rlplan.executor.trainer.rank_actor import PULSE_GROUP, WRITER_GROUP
+from rlplan.executor.trainer.samples import Share, TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
 from rlplan.plans.schema.sections.algorithm import Algorithm
@@ -32,6 +33,9 @@ CLOSED = raised_in_task(RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read err
 FULL = raised_in_task(OSError(28, "No space left on device"))
 DEAD = ray.exceptions.ActorDiedError()
 HANGS = object()
+
+
+UPDATE = UpdateSettings(64)
 
 
 class Method:
@@ -56,7 +60,7 @@ class FakeRank:
         return Method(self, name)
 
     async def answer(self, name):
-        fate = self.fate.get(name, self.number)
+        fate = self.fate.get(name, (self.number, 0.5) if name == "construct" else self.number)
         if fate is HANGS:
             await asyncio.Event().wait()
         if isinstance(fate, Exception):
@@ -76,7 +80,7 @@ class Group(TrainerGroup):
             return None
 
         supervisor = Supervisor(Patience(stall_s=0.2), pause=pause)
-        config = TrainerConfig("", Algorithm(name="grpo", learning_rate=0.1), 1, 2, 1.0, Divisors(1.0, 1.0, 1))
+        config = TrainerConfig("", Algorithm(name="grpo", learning_rate=0.1), UPDATE, 2, 1.0, Divisors(1.0, 1.0, 1))
         super().__init__("run", replace(config, ranks=len(launches[0])), supervisor, seats, spawn=self._fakes)
         self.launches, self.spawned_on = list(launches), []
 
@@ -196,7 +200,7 @@ def test_ranks_are_constructed_where_they_sit_and_meet_at_rank_0():
         async def ranks(self, plan, patience_s):
             return [plan, patience_s]
 
-    group = Group([{"meeting_point": "node:7", "construct": 42}, {"construct": 41}], seats=Seats())
+    group = Group([{"meeting_point": "node:7", "construct": (42, 0.5)}, {"construct": (41, 0.5)}], seats=Seats())
 
     async def call(group):
         assert group.parameters == 42 and group.spawned_on == [["run", trainers.NODE_PATIENCE_S]]
@@ -212,15 +216,15 @@ async def _must_have(group, *call):
     assert all(call in rank.calls for rank in group._ranks)
 
 
-UPDATE = UpdateSettings(64)
+EMPTY = ("stored", Share([], [], [], 0, 0, 0))
 
 
 @pytest.mark.parametrize(
     ("call", "asked"),
     [
-        (lambda g: g.step(["groups"], UPDATE, streamed=True), ("step", (("stored", ["groups"]), UPDATE, True), None)),
-        (lambda g: g.step([]), ("step", (("stored", []), None, False), None)),
-        (lambda g: g.stream([], UPDATE, (1,), True), ("stream", (("stored", []), UPDATE, (1,), True), None)),
+        (lambda g: g.step([], UPDATE, streamed=True), ("step", (EMPTY, UPDATE, True), None)),
+        (lambda g: g.step([]), ("step", (EMPTY, None, False), None)),
+        (lambda g: g.stream([], UPDATE, (1,), True), ("stream", (EMPTY, UPDATE, (1,), True), None)),
         (lambda g: g.export(Path("w"), "v", False), ("export_weights", ("w", "v", False), None)),
         (lambda g: g.place({PARAMETERS: 8.0, MOMENTS: 0.0}), ("place", (True, False), None)),
         (lambda g: g.place({PARAMETERS: 0.0, MOMENTS: 8.0}), ("place", (False, True), None)),
@@ -261,3 +265,24 @@ def test_a_round_is_left_when_the_trainer_dies_beside_it():
     with pytest.raises(TrainerDied):
         outcome(Group([{}]), call)
     assert left
+
+
+def test_the_ranks_of_a_replica_get_its_share_alone():
+    group = Group([{"step": {}}] * 4)
+    group.config = replace(group.config, tp=2)
+    groups = [
+        [TrainSample(prompt, number, [1], [2 + number, 3], [-1.0] * 2, float(number), False) for number in range(2)]
+        for prompt in ("a", "b")
+    ]
+
+    async def call(group):
+        await group.step(groups)
+        given = [next(arguments for name, arguments, _ in rank.calls if name == "step") for rank in group._ranks]
+        assert all(arguments[1:] == (None, False) for arguments in given)
+        stored = [arguments[0] for arguments in given]
+        assert stored[0] is stored[1] and stored[2] is stored[3]
+        shares = [share for _, share in (stored[0], stored[2])]
+        assert [(share.samples, share.tokens, share.rewards) for share in shares] == [(4, 12, 2.0)] * 2
+        assert [sum(len(batch.tokens) for batch in share.learning) for share in shares] == [6, 6]
+
+    outcome(group, call)

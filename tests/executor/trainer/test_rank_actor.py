@@ -82,6 +82,8 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
         def parameters(self):
             return 12.0
 
+        pairs = 0.5
+
         def __getattr__(self, name):
             return lambda *arguments: (name, arguments)
 
@@ -89,7 +91,7 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
     rank = TrainerRank(CONFIG, 2)
     with pytest.raises(AssertionError, match="step before construct"):
         rank.step([])
-    assert rank.construct("tcp://here:1") == 12 and made == [(CONFIG, 2, "tcp://here:1")]
+    assert rank.construct("tcp://here:1") == (12, 0.5) and made == [(CONFIG, 2, "tcp://here:1")]
     for name in TRAINER_METHODS:
         assert callable(getattr(Trainer, name)) and getattr(rank, name)(1, 2) == (name, (1, 2))
     assert int(rank.meeting_point().rpartition(":")[2]) > 0 and rank.pid() > 0

@@ -3,16 +3,17 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rlplan.executor.trainer.optimizer.learning_rate import learning_rate
-from rlplan.executor.trainer.policy.attention import varlen_attention
 from rlplan.executor.trainer.policy.packed_rows import packed_row
 from rlplan.executor.trainer.policy.rank_mesh import RankMesh
-from rlplan.executor.trainer.samples import TrainSample, sorted_groups
+from rlplan.executor.trainer.samples import TrainSample, shares, sorted_groups
 from rlplan.executor.trainer.step_checks import LogprobLimits, refusal
 from rlplan.executor.trainer.step_totals import StepTotals
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.plans.schema.sections.algorithm import Algorithm
 
 CPU = torch.device("cpu")
@@ -43,6 +44,42 @@ def test_groups_are_sorted_by_prompt_and_samples_by_number():
 def test_groups_that_are_not_whole_are_never_trained(groups, fault):
     with pytest.raises(AssertionError, match=fault):
         sorted_groups(groups, 2)
+
+
+def test_each_sample_is_in_one_replicas_share_with_its_own_values():
+    algorithm = Algorithm(name="dr_grpo", learning_rate=0.1, mask_truncated=True)
+    config = TrainerConfig("", algorithm, UpdateSettings(9), 2, 1.0, Divisors(4.0, 1.0, 5), ranks=3)
+    groups = [
+        [
+            TrainSample(prompt, n, [10, 11][: 1 + n], [n] * (2 + place), [-1.0 - n] * (2 + place), reward * n, cut)
+            for n, cut in ((1, False), (0, place == 1))
+        ]
+        for place, (prompt, reward) in enumerate([("c", 0.5), ("a", 1.0), ("b", 0.0)])
+    ]
+    found = shares(groups, config, 9, 0.0, replicas=(2, 0))
+    assert {tuple(share[2:]) for share in [share._replace(prompts="".join(share.prompts)) for share in found]} == {
+        ("abc", 6, 27, 1.5)
+    }
+    assert {(len(share.watched), len(share.learning)) for share in found} == {(1, 1)}, "as many on every replica"
+    assert all(not len(batch.tokens) and batch.sequences() == [] for batch in found[1].watched + found[1].learning)
+    seen = {}
+    for share in found:
+        for kind, batches in (("watched", share.watched), ("learning", share.learning)):
+            for batch in batches:
+                assert batch.tokens.dtype == np.int32 and batch.logprobs.dtype == np.float32
+                logprobs = np.split(batch.logprobs, batch.response_lengths.cumsum())
+                values = zip(batch.sequences(), logprobs, batch.advantages, batch.weights, strict=False)
+                for (prompt, response), said, advantage, weight in values:
+                    key = len(response), len(prompt)
+                    assert key not in seen
+                    assert said.tolist() == [-1.0 - response[0]] * len(response)
+                    seen[key] = kind, float(advantage), float(weight)
+    in_loss = 1 / (4.0 * 5)
+    assert {key: (kind, advantage) for key, (kind, advantage, _) in seen.items()} == {
+        (2, 1): ("learning", -0.25), (2, 2): ("learning", 0.25), (3, 1): ("watched", -0.5), (3, 2): ("learning", 0.5),
+        (4, 1): ("watched", 0.0), (4, 2): ("watched", 0.0),
+    }  # fmt: skip
+    assert [seen[key][2] for key in sorted(seen)] == pytest.approx([in_loss, in_loss, 0.0, in_loss, in_loss, in_loss])
 
 
 def test_totals_are_of_all_tokens_and_of_those_in_the_loss():
@@ -100,15 +137,15 @@ def test_parts_of_a_row_predict_each_response_token_once():
     assert whole.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
     assert whole.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 0, 1]]
     assert (whole.predictors.tolist(), whole.targets.tolist()) == ([1, 2, 3, 5], [3, 4, 5, 7])
-    assert (whole.lengths, whole.held) == ((5, 2, 2), slice(0, 4))
+    assert (whole.packed.lengths, whole.held) == ((5, 2, 2), slice(0, 4))
     parts = [packed_row(sequences, CPU, RankMesh(rank=rank, sp=4)) for rank in range(4)]
-    assert {part.lengths for part in parts} == {(5, 2, 2, 3)}, "the row is padded to equal parts"
+    assert {part.packed.lengths for part in parts} == {(5, 2, 2, 3)}, "the row is padded to equal parts"
     assert torch.cat([part.input_ids for part in parts], 1)[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0]
     assert [part.predictors.tolist() for part in parts] == [[1, 2], [0, 2], [], []]
     assert [part.targets.tolist() for part in parts] == [[3, 4], [5, 7], [], []]
-    assert [part.held for part in parts] == [slice(0, 2), slice(2, 4), slice(0, 0), slice(0, 0)]
+    assert [part.held for part in parts] == [slice(0, 2), slice(2, 4), slice(4, 4), slice(4, 4)]
     nothing = packed_row([], CPU)
-    assert (nothing.input_ids.tolist(), nothing.targets.tolist(), nothing.lengths) == ([[0]], [], (1,))
+    assert (nothing.input_ids.tolist(), nothing.targets.tolist(), nothing.packed.lengths) == ([[0, 0]], [], (2,))
 
 
 def test_the_place_of_a_rank_follows_from_its_number():
@@ -131,14 +168,3 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_share(kind, rates)
     schedule = {"kind": kind, "warmup_steps": 2} | falls
     algorithm = Algorithm.model_validate({"name": "grpo", "learning_rate": 0.3, "schedule": schedule})
     assert [learning_rate(algorithm, update) for update in range(7)] == pytest.approx(rates)
-
-
-def test_attention_that_needs_more_than_packed_rows_is_refused():
-    x = torch.zeros(1, 1, 2, 4)
-    for options, says in (
-        ({}, "gets no packed_lengths"),
-        ({"packed_lengths": (2,), "softcap": 1.0}, "has no softcap"),
-        ({"packed_lengths": (2,), "attention_mask": x}, "has no mask"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            varlen_attention(torch.nn.Identity(), x, x, x, **({"attention_mask": None} | options))

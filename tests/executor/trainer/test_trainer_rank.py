@@ -10,6 +10,7 @@ import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -108,7 +109,8 @@ def new_trainer(model, micro_batch_tokens=256, **changes):
         "clip_low": 0.2, "clip_high": 0.2, "loss_aggregation": "token-mean", "seed": 0,
     }  # fmt: skip
     where = {name: changes.pop(name) for name in ("rank", "init_method") if name in changes}
-    config = {name: changes.pop(name) for name in ("dtype", "ranks", "tp", "sp", "logprob_limits") if name in changes}
+    of_config = "dtype", "head_dtype", "compile", "ranks", "tp", "sp", "logprob_limits"
+    config = {name: changes.pop(name) for name in of_config if name in changes}
     made = Algorithm.model_validate(algorithm | changes)
     update = UpdateSettings(micro_batch_tokens)
     return Trainer(TrainerConfig(model, made, update, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)
@@ -133,13 +135,13 @@ def gradients(trainer, groups):
 
 def plain_logs(policy, sample):
     """Log-probabilities [response, vocabulary] of one response, by an unpacked forward of transformers' own."""
-    tokens = torch.tensor([sample.prompt_tokens + sample.response_tokens])
+    tokens = torch.tensor(np.concatenate([sample.prompt_tokens, sample.response_tokens]))[None]
     logits = policy(input_ids=tokens).logits[0, len(sample.prompt_tokens) - 1 : -1]
     return (logits / TEMPERATURE).log_softmax(-1)
 
 
 def plain_logprobs(policy, sample):
-    return plain_logs(policy, sample).gather(1, torch.tensor(sample.response_tokens)[:, None])[:, 0]
+    return plain_logs(policy, sample).gather(1, torch.tensor(sample.response_tokens).long()[:, None])[:, 0]
 
 
 def plain_policy(model):

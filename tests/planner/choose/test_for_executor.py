@@ -232,11 +232,17 @@ def test_of_equal_updates_the_one_that_saves_no_memory_stays():
     assert unbeaten([slower, plain], False, {plain: (12.0,), slower: (8.0,)}) == [slower, plain]
 
 
-def test_a_law_of_bfloat16_prices_no_other_dtype():
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dtype": "float32"}, "the job's model.dtype is float32.*write model.dtype bfloat16"),
+        ({"head_dtype": "float32"}, "the job's model.head_dtype is float32; leave it out, or measure updates"),
+    ],
+)
+def test_a_law_of_bfloat16_prices_no_other_dtype(changes, said):
     documents = solved_on_gpus()
-    job = documents.job.model_copy(update={"model": documents.job.model.model_copy(update={"dtype": "float32"})})
-    said = "the profile's training law is of bfloat16 and the job's model.dtype is float32.*write model.dtype bfloat16"
-    with pytest.raises(Infeasible, match=said):
+    job = documents.job.model_copy(update={"model": documents.job.model.model_copy(update=changes)})
+    with pytest.raises(Infeasible, match=f"the profile's training law is of bfloat16 and {said}"):
         feasible_train(pools(), job, documents.profile)
     assert law_dtype_fault(small_profile(), "float32") is None, "updates that were measured are of the job's dtype"
 

@@ -124,3 +124,14 @@ def test_moments_that_leave_and_dtypes_change_the_peak():
         for kind in ("cpu", "cuda")
     ]
     assert peaks == [41178497024, 43678497024, 29023928320, 31523928320]
+
+
+def test_float32_logits_take_twice_the_bytes_and_a_narrow_gradient():
+    a, rows = architecture_of("Qwen2.5-7B"), 2048
+    layout = update_layout(8).model_copy(update={"micro_batch_tokens": 4 * rows})
+    plain, wide = (train_memory(a, layout, logit_bytes=size).moments for size in (None, 4))
+    more = [
+        wide[at]["trainer_logits"] - plain[at]["trainer_logits"] for at in ("loss", "loss_backward", "head_backward")
+    ]
+    assert more == [2.0 * rows * a.vocab, 4.0 * rows * a.vocab, 4.0 * rows * a.vocab]
+    assert rank_peak_bytes(a, layout, head_dtype="float32") >= rank_peak_bytes(a, layout)

@@ -9,11 +9,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from rlplan.executor.trainer.optimizer.sharded_adamw import BUCKET_ELEMENTS
-from rlplan.executor.trainer.policy.attention import VARLEN
+from rlplan.executor.trainer.policy.attention import VARLEN, PackedSequences
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
+from rlplan.executor.trainer.policy.layer_forwards import LayerForwards
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.rank_mesh import join
-from rlplan.executor.trainer.policy.recompute import Recompute
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import architecture_from_config
 from rlplan.profiles.laws.layer_memory import token_bytes
@@ -73,7 +73,10 @@ class Policy:
 
     def hidden(self):
         return self.model.model(
-            input_ids=self.ids, position_ids=self.positions, use_cache=False, packed_lengths=self.lengths
+            input_ids=self.ids,
+            position_ids=self.positions,
+            use_cache=False,
+            packed=PackedSequences.of(self.lengths, torch.device("cpu")),
         )[0][0]
 
     def loss(self):
@@ -147,7 +150,7 @@ def test_the_output_matrix_stays_whole_until_the_last_layer_went_backward(tmp_pa
     mesh = join(0, 1, 1, 1, cpu, None)
     try:
         policy = load_policy(str(tmp_path), "bfloat16", cpu, mesh)
-        Recompute(policy, on=True)
+        LayerForwards(policy, recompute=True)
 
         def look(*_):  # in the first layer's second forward, which is part of its backward pass
             if policy.lm_head.weight.grad is not None:
@@ -156,7 +159,8 @@ def test_the_output_matrix_stays_whole_until_the_last_layer_went_backward(tmp_pa
 
         policy.model.layers[0].input_layernorm.register_forward_pre_hook(look)
         ids, positions = torch.randint(0, made.vocab_size, (1, 64)), torch.arange(64)[None]
-        policy(input_ids=ids, position_ids=positions, use_cache=False, packed_lengths=(64,)).logits.sum().backward()
+        packed = PackedSequences.of((64,), cpu)
+        policy(input_ids=ids, position_ids=positions, use_cache=False, packed=packed).logits.sum().backward()
     finally:
         torch.distributed.destroy_process_group()
     matrix = 2 * made.vocab_size * made.hidden_size
