@@ -7,10 +7,8 @@ parts run them. Prints JSON lines, which are fragments of the check's result.
 
 `new_over_seen`: seconds of one layer's forward and backward over a row of random lengths that were not seen before
 (median of three rows) over those of the last of these rows again. `mfu`: model FLOP/s of an update over the dense peak
-of the GPU (profiles/hardware.py; of another device, what a product of large matrices reaches). The model's FLOPs are
-6 x parameters x tokens, and 12 x layers x heads x head size for each pair of a token and one before it (Kaplan et al.,
-arXiv 2001.08361, table 1; half as many forward as backward); recomputation counts for nothing. Of two updates, each of
-other lengths, the second is timed, with its packing and AdamW.
+of the GPU (profiles/hardware.py; of another device, what a product of large matrices reaches), by the formula of
+profiles/limits/hardware_peaks.py. Of two updates, each of other lengths, the second is timed, with packing and AdamW.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -42,6 +39,7 @@ from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
+from rlplan.profiles.limits.hardware_peaks import PolicyWork, shape_of_policy
 
 from ..entry import run
 from .command_parts import tell
@@ -91,12 +89,6 @@ def peak_flops(device: str) -> float:
     size, dtype = PRODUCT[device], torch.bfloat16 if device == "cuda" else torch.float32
     matrix = torch.ones(size, size, dtype=dtype, device=device)
     return 2.0 * size**3 / min(timed(device, lambda: matrix @ matrix) for _ in range(5))
-
-
-def update_flops(shape: Architecture, lengths: Sequence[int]) -> float:
-    """FLOPs of a forward and backward over sequences of these tokens, by the formula of this module."""
-    pairs = sum(length * (length + 1) / 2 for length in lengths)
-    return 6.0 * shape.parameters * sum(lengths) + 3.0 * shape.attention_flops_per_pair * pairs
 
 
 def attention_figures(folder: Path, shape: Architecture, device: str) -> dict[str, Any]:
@@ -161,9 +153,11 @@ def update_figures(model: Path, shape: Architecture, device: str, tail: Tail) ->
     steps = [step_groups(job, prompts, shape.vocab, tail, seed) for seed in range(UPDATES)]
     seconds = [timed(device, lambda groups=groups: trainer.step(groups)) for groups in steps]
     lengths = [sample.tokens for group in steps[1] for sample in group]
-    peak = peak_flops(device)
+    peak, policy = peak_flops(device), shape_of_policy(shape, shape.parameters, job.model.dtype)
+    work = PolicyWork(policy.active_parameters, policy.attention_width, 2)
+    flops = work.update_flops(sum(lengths), sum(length**2 for length in lengths))
     return {
-        "mfu": round(update_flops(shape, lengths) / (seconds[1] * peak), 4),
+        "mfu": round(flops / (seconds[1] * peak), 4),
         "seconds": seconds,
         "tokens": sum(lengths),
         "peak_flops": peak,

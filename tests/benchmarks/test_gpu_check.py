@@ -179,15 +179,6 @@ def test_decode_tells_ratio_and_slope_of_its_two_sides():
     }
 
 
-def test_flops_of_an_update_are_those_counted_by_hand():
-    pytest.importorskip("torch")
-    from rlplan.benchmarks.gpu_check.trainer_part import update_flops
-
-    shape = SHAPES["0.5b"]
-    # Two sequences, of 2 and 3 tokens: 3 + 6 pairs of 4 operations forward and 8 backward a head dimension.
-    assert update_flops(shape, [2, 3]) == 6 * shape.parameters * 5 + 12 * 24 * 14 * 64 * 9
-
-
 def test_attention_and_updates_are_measured_on_a_cpu(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     from rlplan.benchmarks.gpu_check import trainer_part
