@@ -70,7 +70,7 @@ def test_published_parallel_updates_are_within_the_stated_error(model, layout, g
 
 
 def test_a_packed_update_of_32b_takes_realistic_seconds():
-    """0.9 million tokens on 64 GPUs: 9 s at 400 TFLOP/s with all activations computed again, as FSDP has it (torchtitan);
+    """0.9 million tokens on 64 GPUs: 9 s at 400 TFLOP/s with all activations computed again, as FSDP may take;
     about 25 s by RollPacker's 163 s without its padding, which are of tp 4 and cp 4."""
     profile = library_profile("H100", "Qwen2.5-32B")
     cost = train_cost_in(profile, update_layout(64, micro_batch_tokens=16896, recompute="full"))
