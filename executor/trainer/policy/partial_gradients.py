@@ -6,7 +6,7 @@ micro-batches the earlier ones would be summed again. So the hook is taken off.
 
 Where there are copies of the states, FSDP sums gradients over the ranks of a copy alone, whose own mesh it has. FSDP's
 hybrid sharding would sum them over copies in the step's last micro-batch, which is not known: groups are streamed, and
-what was streamed last may have been the last.
+what was streamed last may have been the last. Copies stay equal to the bit, as an all-reduce gives the same to all.
 """
 
 from __future__ import annotations

@@ -508,6 +508,11 @@ def run_rank(model, folder, prompts, layout, rank):
     # The odd sample is on one rank only; all must leave the step, or their weights part.
     poisoned = changed(random_groups(1, seed=50), lambda sample: {"logprobs": [math.nan] * len(sample.logprobs)})
     assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
+    if trainer._mesh.copies_group is not None:
+        for parameter in trainer._model.parameters():
+            largest = local(parameter.detach()).clone()
+            torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=trainer._mesh.copies_group)
+            assert torch.equal(largest, local(parameter)), "copies of the states part"
     sums = trainer.export_weights(folder / "weights.safetensors")
     assert bool(sums) == (rank == 0)
     trainer._parked.place(False)
