@@ -41,6 +41,7 @@ LAYOUTS = {
     "tp 2": {"dp": 1, "tp": 2},
     "fsdp 2 x tp 2": {"dp": 2, "tp": 2},
     "sp 2": {"dp": 1, "sp": 2},
+    "fsdp 2 x 2 copies": {"dp": 4, "state_copies": 2},
 }
 MICRO_BATCH_TOKENS = 1024
 DEADLINE_S = 900
@@ -76,9 +77,8 @@ def measured(model: Path, layout: str, sizes: dict[str, int], folder: Path) -> d
     """The figures of one layout in all settings."""
     folder.mkdir()
     count = sizes["dp"] * sizes.get("tp", 1) * sizes.get("sp", 1)
-    written = ranks(
-        count, ["step", str(model), str(sizes.get("tp", 1)), str(sizes.get("sp", 1)), str(MICRO_BATCH_TOKENS)], folder
-    )
+    shared = [str(sizes.get(name, 1)) for name in ("tp", "sp", "state_copies")]
+    written = ranks(count, ["step", str(model), *shared, str(MICRO_BATCH_TOKENS)], folder)
     architecture = architecture_from_config(json.loads((model / "config.json").read_text()))
     figures = {}
     for number, (recompute, offload) in enumerate(itertools.product((False, True), repeat=2)):
@@ -109,7 +109,7 @@ def loading(folder: Path) -> dict[str, Any]:
     """Memory of two ranks that load a large model."""
     model = folder / "large"
     parameters, layer = process.write_model("llama", model, process.LARGE, "bfloat16")
-    written = ranks(2, ["load", str(model), "1", "1", "0"], folder)
+    written = ranks(2, ["load", str(model), "0"], folder)
     peaks = [each["peak_bytes"] for each in written]
     whole = 4 * (parameters + layer)
     return {

@@ -88,12 +88,12 @@ def groups(vocabulary: int) -> list[list[TrainSample]]:
     return made
 
 
-def config_of(model: Path, micro_batch_tokens: int, ranks: int = 1, tp: int = 1, sp: int = 1) -> TrainerConfig:
-    """The trainer of the benchmark."""
+def config_of(model: Path, micro_batch_tokens: int, **sizes: int) -> TrainerConfig:
+    """The trainer of the benchmark; `sizes` of its configuration, 1 where there are none."""
     algorithm = Algorithm(name="grpo", learning_rate=1e-6, loss_aggregation="token-mean")
     divisors = Divisors(float(PROMPTS * SAMPLES), 3000.0, LONGEST)
     update = UpdateSettings(micro_batch_tokens)
-    return TrainerConfig(str(model), algorithm, update, SAMPLES, TEMPERATURE, divisors, ranks=ranks, tp=tp, sp=sp)
+    return TrainerConfig(str(model), algorithm, update, SAMPLES, TEMPERATURE, divisors, **sizes)
 
 
 def write_reference(model: Path, micro_batch_tokens: int) -> None:
@@ -140,10 +140,10 @@ def peak_beyond_start(work: Callable[[], Any]) -> tuple[int, Any]:
     return status_bytes("VmHWM") - before, result
 
 
-def step(model: Path, tp: int, sp: int, micro_batch_tokens: int, ranks: int, folder: Path, rank: int) -> dict[str, Any]:
+def step(model: Path, micro_batch_tokens: int, folder: Path, rank: int, **sizes: int) -> dict[str, Any]:
     """Gradients and memory of this rank's steps, in all settings."""
-    method = f"file://{folder}/meeting-point" if ranks > 1 else None
-    config = config_of(model, micro_batch_tokens, ranks, tp, sp)
+    method = f"file://{folder}/meeting-point" if sizes["ranks"] > 1 else None
+    config = config_of(model, micro_batch_tokens, **sizes)
     trainer = Trainer(config, rank, method)
     kept = [local(p.detach()) for p in trainer._model.parameters()] + list(trainer._optimizer.tensors())
     held = sum(tensor.nbytes for tensor in kept)
@@ -205,10 +205,12 @@ def status_bytes(key: str) -> int:
 
 def main() -> None:
     """Measure and write the result."""
-    task, model, tp, sp, tokens, ranks, folder, rank = sys.argv[1:]
+    task, model, *sizes, tokens, ranks, folder, rank = sys.argv[1:]
     home = Path(folder)
     if task == "step":
-        figures = step(Path(model), int(tp), int(sp), int(tokens), int(ranks), home, int(rank))
+        tp, sp, copies = map(int, sizes)
+        shared = {"ranks": int(ranks), "tp": tp, "sp": sp, "state_copies": copies}
+        figures = step(Path(model), int(tokens), home, int(rank), **shared)
     else:
         figures = load(Path(model), int(ranks), home, int(rank))
     (home / f"rank-{rank}.json").write_text(json.dumps(figures))

@@ -200,6 +200,7 @@ def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss:
         ranks=train.accelerators,
         tp=train.tp,
         sp=train.sp,
+        state_copies=train.state_copies,
         samples_per_prompt=job.rollout.samples_per_prompt,
         temperature=job.rollout.temperature,
         divisors=Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none, is_one
-from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout, copies_fault
 
 
 class ProfileModel(BaseModel):
@@ -147,6 +147,13 @@ class Train(ProfileModel):
         exclude_if=is_one,
         description="Sequence-parallel ranks (Ulysses): they share the tokens of one sample",
     )
+    state_copies: int = Field(
+        default=1,
+        ge=1,
+        le=10**15,
+        exclude_if=is_one,
+        description="Copies of weights, gradients and optimizer states, each sharded over neighbouring ranks",
+    )
     ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
     recompute: Recompute = Field(
         default="none", description="Which activations are computed again in the backward pass"
@@ -167,6 +174,12 @@ class Train(ProfileModel):
             "null: not measured"
         ),
     )
+
+    @model_validator(mode="after")
+    def _copies_are_equal(self) -> Train:
+        if fault := copies_fault(self.state_copies, self.dp * self.cp * self.sp):
+            raise cross_error(fault, "state_copies")
+        return self
 
     @property
     def layout(self) -> UpdateLayout:

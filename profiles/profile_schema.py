@@ -182,7 +182,7 @@ class Profile(ProfileModel):
         return {
             "rollout": [f"tp {r.tp}, engines {r.engines}" for r in self.rollout],
             "train": [
-                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, sp {t.sp}, ep {t.ep}, "
+                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, sp {t.sp}, state_copies {t.state_copies}, ep {t.ep}, "
                 f"micro_batch_tokens {t.micro_batch_tokens}, recompute {t.recompute}, offload {str(t.offload).lower()}"
                 for t in self.train
             ],

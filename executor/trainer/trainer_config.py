@@ -52,6 +52,7 @@ class TrainerConfig:
         ranks: all ranks: dp x sp x tp.
         tp: ranks that share each layer's matrices.
         sp: ranks that share each sequence's tokens.
+        state_copies: copies of weights, gradients and moments, each sharded over neighbouring ranks.
         threads: torch threads of a rank on CPU.
         logprob_limits: how far log-probs of engine and trainer may differ; None: they are reported, without a limit.
         device: `cpu` or `cuda`.
@@ -69,6 +70,7 @@ class TrainerConfig:
     ranks: int = 1
     tp: int = 1
     sp: int = 1
+    state_copies: int = 1
     threads: int = 1
     logprob_limits: LogprobLimits | None = None
     device: str = "cpu"

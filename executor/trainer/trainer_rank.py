@@ -64,7 +64,10 @@ class Trainer:
             torch.cuda.set_device(self._device)
         # One rank needs a process group for FSDP's mixed precision only.
         joins = config.ranks > 1 or config.dtype == "bfloat16"
-        self._mesh = join(rank, config.dp, config.sp, config.tp, self._device, init_method) if joins else RankMesh()
+        sizes = config.dp, config.sp, config.tp
+        self._mesh = RankMesh()
+        if joins:
+            self._mesh = join(rank, *sizes, self._device, init_method, config.state_copies)
         self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh, config.head_dtype)
         self._parameters = sum(p.numel() for p in self._model.parameters())
         self._gradients = GradientSum(self._model, config, self._mesh, self._device)

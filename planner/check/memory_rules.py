@@ -189,7 +189,8 @@ def _devices(
         bars_of = device_bars(profile, pools.rollout, weight_bytes, engines, train)
     for bar in bars_of:
         if not bar.fits and bar.phase not in short:
-            yield Fault("train-memory", (*location, "train"), _beyond(bar), _REMEDIES["train"])
+            fewer = f"write a state_copies below {train.state_copies}, " if train.state_copies > 1 else ""
+            yield Fault("train-memory", (*location, "train"), _beyond(bar), fewer + _REMEDIES["train"])
 
 
 _WIDER = "take more accelerators per engine, or profile on these"

@@ -5,7 +5,8 @@ costs proves nothing, and a team would rather run one layout than two. So every 
 at most `tolerance` more than the proven best is tied with it, and of those the first in this order is the plan:
 
     1. one layout of engines and one of trainers for both kinds of round before two
-    2. trainers: data parallel before tensor before sequence before context parallel before a pipeline
+    2. trainers: data parallel before tensor before sequence before context parallel before a pipeline; one copy of the
+       states before several
     3. engines: the smaller tensor parallel size
     4. what the executor can run before what it cannot, where that is considered (`--for any`)
     5. fewer engines
@@ -48,6 +49,9 @@ ALIKE = 0.01
 
 CostOn = Callable[[int, int], float]
 """The best schedule's cost on its first so many short and long rounds."""
+
+TRAINER_SIZES = ("pp", "cp", "sp", "ep", "tp", "state_copies")
+"""Sizes of an update, the least simple first."""
 
 TRIES = 8
 """Schedules that are simulated further because they win a tie on few rounds; then only those with enough rounds win."""
@@ -107,7 +111,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     layouts = {layout for kind in kinds for layout in kind.layouts}
     return (
         (len(layouts) - 1) + (len(set(trains)) - 1),
-        *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "sp", "ep", "tp")),
+        *(max(getattr(train.layout, size) for train in trains) for size in TRAINER_SIZES),
         max(layout.tp for layout in layouts),
         not executable(cycle, trains),
         sum(layout.engines for layout in layouts),

@@ -168,7 +168,7 @@ def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
     """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
     physics = train_physics(profile)
     if physics is None or not physics.trainer.sharded:
-        return profile.model_parameters / layout.accelerators
+        return profile.model_parameters * layout.state_copies / layout.accelerators
     return rank_parameters(physics.architecture, layout)
 
 

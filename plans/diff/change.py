@@ -154,8 +154,8 @@ def same(old: Any, new: Any) -> bool:
 
 # Keys that identify the items of a list if all items have them: the layouts of a profile, the links of a cluster.
 _IDENTITY = (
-    "pool", "pools", "name", "tp", "engines", "dp", "pp", "cp", "sp", "ep", "micro_batch_tokens", "recompute",
-    "offload", "phase", "job",
+    "pool", "pools", "name", "tp", "engines", "dp", "pp", "cp", "sp", "state_copies", "ep",
+    "micro_batch_tokens", "recompute", "offload", "phase", "job",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..schema.plan import Plan
-from ..schema.sections.layouts import UpdateLayout
+from ..schema.sections.layouts import UpdateLayout, copies_fault
 from ..schema.sections.levers import RewardJudge
 from ..yaml.yaml_doc import Loc
 from .model_shape import ModelShape
@@ -24,9 +24,9 @@ UPDATE_VALUES: Mapping[str, tuple[Any, ...]] = {
     "offload": (False, True),
 }
 """By key of a plan's `train` section: the values that the executor's trainers run. A key that is not here may have any
-value that divides the model: dp, tp, sp, micro_batch_tokens."""
+value that divides the model, or the ranks: dp, tp, sp, state_copies, micro_batch_tokens."""
 
-SAME_IN_BOTH_KINDS = ("dp", "tp", "sp")
+SAME_IN_BOTH_KINDS = ("dp", "tp", "sp", "state_copies")
 """Keys of `train` with one value for short and for long rounds, since trainers are started once. The others of the keys
 that the executor has (recompute, offload, micro_batch_tokens) may differ."""
 
@@ -69,8 +69,9 @@ def update_faults(train: UpdateLayout, model: ModelShape | None) -> Iterator[tup
 
 
 def _model_faults(train: UpdateLayout, model: ModelShape) -> Iterator[tuple[str, str]]:
-    """Yield the faults of sizes over which the model cannot be shared out evenly: no part of it is held twice."""
-    tp, ranks, shards = train.tp, train.tp * train.sp, train.dp * train.sp
+    """Yield the faults of sizes over which the model cannot be shared out evenly: a copy holds no part of it twice."""
+    tp, ranks, shards = train.tp, train.tp * train.sp, train.shard_ranks
+    of_ranks = "dp x sp / state_copies" if train.state_copies > 1 else "dp x sp"
     heads = f"{model.heads} attention and {model.kv_heads} key-value heads"
     if tp > 1 and model.experts:
         yield (
@@ -89,7 +90,7 @@ def _model_faults(train: UpdateLayout, model: ModelShape) -> Iterator[tuple[str,
     if model.experts and -(-model.experts // shards) * (shards - 1) >= model.experts:
         yield (
             "dp",
-            f"is {train.dp}, and dp x sp {shards} leaves ranks without any of {model.experts} experts, which "
+            f"is {train.dp}, and {of_ranks} {shards} leaves ranks without any of {model.experts} experts, which "
             "transformers (5.19) cannot load",
         )
 
@@ -186,6 +187,8 @@ def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bo
 
     def runs(value: object) -> bool:
         other = train.model_copy(update={key: value})
+        if copies_fault(other.state_copies, other.dp * other.cp * other.sp):
+            return False
         return key not in {wrong for wrong, _ in update_faults(other, model)}
 
     values: Iterable[object] = UPDATE_VALUES.get(key, ())

@@ -10,6 +10,7 @@ SIZES = ("dp", "tp", "pp", "cp", "sp", "ep")
 def trainers_text(train: UpdateLayout) -> str:
     """How the trainers share an update: the sizes above 1 (`dp 1` if there is none), recomputation and offload."""
     sizes = [f"{name} {size}" for name in SIZES if (size := getattr(train, name)) > 1] or ["dp 1"]
+    sizes += [f"{train.state_copies} copies of the states"] * (train.state_copies > 1)
     options = [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
     return ", ".join([*sizes, *options])
 

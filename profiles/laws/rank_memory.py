@@ -77,11 +77,10 @@ def rank_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters whose float32 weights a rank of a trainer with sharded weights keeps.
 
     Tensor parallel ranks divide layers and the output matrix, and the embedding only if it is the output matrix (tied);
-    all are sharded over the ranks that train on different tokens.
+    all are sharded over the ranks that share out a copy of the states.
     """
-    shards = layout.accelerators / (layout.tp * layout.pp)
     layers = layer_parameters(a) * a.layers / layout.tp / layout.pp
-    return (layers + vocabulary_parameters(a, layout)) / shards
+    return (layers + vocabulary_parameters(a, layout)) / layout.shard_ranks
 
 
 def layer_parameters(a: Architecture) -> float:
@@ -119,7 +118,7 @@ def train_memory(
     row = layout.micro_batch_tokens if tokens is None else tokens
     if not sharded:
         return _megatron_memory(a, layout, row)
-    c, shards = compute_bytes, layout.accelerators // (layout.tp * layout.pp)
+    c = compute_bytes
     share, mine = rank_parameters(a, layout), row / (layout.cp * layout.sp)
     token = token_bytes(a, layout.tp, c)
     # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
@@ -144,7 +143,7 @@ def train_memory(
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
         "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
     }
-    for moment, held in _gathered(a, layout, c, shards, mine > rows).items():
+    for moment, held in _gathered(a, layout, c, mine > rows).items():
         moments[moment] = moments.get(moment, {}) | held
     gradients = share * GRADIENT_BYTES
     steady = gradients if micro_batches > 1 else 0.0
@@ -162,7 +161,7 @@ def train_memory(
     )
 
 
-def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunked: bool) -> dict[str, dict[str, float]]:
+def _gathered(a: Architecture, layout: UpdateLayout, c: int, chunked: bool) -> dict[str, dict[str, float]]:
     """By moment: bytes of gathered weights and of gradients that are not sharded yet.
 
     FSDP2 gathers a unit in the dtype that is computed in, and sums its gradients in float32, in a copy that stays until
@@ -173,7 +172,6 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
 
     Args:
         c: bytes of a value that is computed.
-        shards: ranks that share each weight.
         chunked: whether the loss has several chunks.
     """
     head = a.vocab * a.hidden / layout.tp
@@ -182,7 +180,8 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, shards: int, chunke
     of_loss = head * c * chunked  # the sum over chunks
     of_head = of_loss + head * c  # and that of a further chunk
     weights, gradients = "trainer_gathered_weights", "trainer_unsharded_gradients"
-    if shards == 1 and c == 4:  # nothing is gathered; a matrix's gradient is computed beside the sum it is added to
+    if layout.shard_ranks == 1 and c == 4:
+        # Nothing is gathered; a matrix's gradient is computed beside the sum that it is added to.
         matrix = float(max(a.intermediate, a.expert_intermediate, a.head_dim * a.heads) * a.hidden / layout.tp)
         return {
             "loss_backward": {gradients: of_loss},
@@ -246,7 +245,7 @@ def _megatron_memory(a: Architecture, layout: UpdateLayout, row: int) -> TrainMe
     Activations are all divided by tensor parallel ranks (Megatron's sequence parallelism); offloaded, weights and
     moments are both in host memory.
     """
-    shard = a.parameters / layout.accelerators
+    shard = a.parameters * layout.state_copies / layout.accelerators
     tokens, layers, on_device = row / (layout.tp * layout.cp * layout.sp), a.layers / layout.pp, not layout.offload
     layer_bytes = _megatron_layer_bytes(a)
     flights = layout.pp

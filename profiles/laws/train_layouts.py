@@ -74,6 +74,8 @@ def train_layouts(
 ) -> Iterator[UpdateLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
+    States are sharded over all ranks or, on several nodes and without stages or shared experts, over those of a node.
+
     Of one sharding and micro-batch, all ways to save memory that fit come, those that save none first: which is fastest
     depends on what is trained, for recomputation costs a share of each token, and offloading the same in each step.
 
@@ -103,13 +105,16 @@ def _ways(
     t, c, s, p, e, budget = size
     if accelerators % (t * c * s * p) or (c > 1 and s > 1):
         return
-    for off, again in itertools.product(offload, recompute):
+    ranks, nodes = accelerators // (t * p), accelerators // law.accelerators_per_node
+    hybrid = p == e == 1 and nodes > 1 and accelerators % law.accelerators_per_node == ranks % nodes == 0
+    for copies, off, again in itertools.product((1, nodes) if hybrid else (1,), offload, recompute):
         layout = UpdateLayout(
-            dp=accelerators // (t * c * s * p),
+            dp=ranks // (c * s),
             tp=t,
             pp=p,
             cp=c,
             sp=s,
+            state_copies=copies,
             ep=e,
             micro_batch_tokens=budget,
             recompute=again,

@@ -194,8 +194,8 @@ async def _measure(
     )
 
 
-def _sizes(layout: UpdateLayout) -> tuple[int, int, int]:
-    return layout.dp, layout.tp, layout.sp
+def _sizes(layout: UpdateLayout) -> tuple[int, int, int, int]:
+    return layout.dp, layout.tp, layout.sp, layout.state_copies
 
 
 def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> tuple[Train, ...]:

@@ -147,6 +147,7 @@ def _profiled_pools(job: Job, pool: Pool) -> dict[str, int]:
 def update_name(layout: UpdateLayout) -> str:
     """A layout of trainers in progress lines: sizes above 1, and what saves memory."""
     sizes = [f"{key} {size}" for key in ("dp", "tp", "sp") if (size := getattr(layout, key)) > 1] or ["dp 1"]
+    sizes += [f"{layout.state_copies} copies"] * (layout.state_copies > 1)
     saves = ["recompute"] * (layout.recompute != "none") + ["offload"] * layout.offload
     return ", ".join(sizes + saves)
 
@@ -177,7 +178,7 @@ def weight_bytes(subject: Subject) -> float:
 
 def trainer_bytes(subject: Subject, name: str, update: UpdateLayout) -> Holder:
     """What a rank of a trainer holds at least: its share of parameters and moments and, while it trains, gradients."""
-    rank = subject.parameters / update.accelerators
+    rank = subject.parameters * update.state_copies / update.accelerators
     moments = rank * MOMENT_BYTES
     states = {PARAMETERS: rank * MASTER_BYTES, MOMENTS: 0.0 if update.offload else moments}
     room = (PLANNED_SHARE - ENGINE_SHARE) * subject.pool.accelerators.memory_bytes

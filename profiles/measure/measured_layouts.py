@@ -93,8 +93,9 @@ def updates_to_measure(
 ) -> list[UpdateLayout]:
     """Layouts of several trainer ranks that a plan may choose, those that tell most first.
 
-    On CPUs two ranks: dp 2, tp 2 and sp 2. On GPUs all of a node, and all of the pool: data parallel, then with tensor
-    parallelism of each size, then with sequence parallelism; each with as little that saves memory as it needs.
+    On CPUs two ranks: dp 2, tp 2 and sp 2. On GPUs all of a node, and all of the pool: data parallel, of several nodes
+    also with a copy of the states on each, then with tensor parallelism of each size, then with sequence parallelism;
+    each with as little that saves memory as it needs.
 
     Only those that the executor can run of the model; `model` None: not known, only data parallel. None where the pool
     has one accelerator.
@@ -102,13 +103,15 @@ def updates_to_measure(
     per_node, on_cpu = pool.accelerators.per_node, pool.accelerators.kind == "cpu"
     counts = [2] if on_cpu else sorted({per_node, pool.accelerators_total}, reverse=True)
     sizes = [tp for tp in ((2,) if on_cpu else TP_SIZES) if tp <= per_node]
-    shapes = [(ranks, 1, 1) for ranks in counts]
-    shapes += [(ranks, tp, 1) for ranks in counts for tp in sizes] + [(ranks, 1, 2) for ranks in counts]
+    shapes = [(ranks, 1, 1, 1) for ranks in counts]
+    shapes += [(pool.accelerators_total, 1, 1, pool.nodes)] * (not on_cpu and pool.nodes > 1)
+    shapes += [(ranks, tp, 1, 1) for ranks in counts for tp in sizes] + [(ranks, 1, 2, 1) for ranks in counts]
     layouts: list[UpdateLayout] = []
-    for ranks, tp, sp in shapes:
+    for ranks, tp, sp, copies in shapes:
         if not 2 <= ranks <= pool.accelerators_total or ranks % (tp * sp) or (model is None and tp * sp > 1):
             continue
-        layout = UpdateLayout(dp=ranks // (tp * sp), tp=tp, sp=sp, micro_batch_tokens=micro_batch_tokens)
+        dp = ranks // (tp * sp)
+        layout = UpdateLayout(dp=dp, tp=tp, sp=sp, state_copies=copies, micro_batch_tokens=micro_batch_tokens)
         if found := _lightest(pool, model, architecture, (dtype, head_dtype), layout):
             layouts.append(found)
     return layouts

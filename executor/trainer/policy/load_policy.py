@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.distributed.utils import TransformersDeviceMesh
 from transformers.utils.logging import disable_progress_bar
 
 from ....plans.facts.executable import family_fault, update_faults
@@ -64,7 +65,7 @@ def load_policy(
             _shard(model, init_device_mesh(device.type, (1,)), dtype)
     else:
         layout = DistributedConfig(fsdp_size=mesh.dp * mesh.sp, tp_size=mesh.tp)
-        model = _sharded_class(path, dtype, head_dtype).from_pretrained(path, distributed_config=layout, **options)
+        model = _sharded_class(path, dtype, head_dtype, mesh).from_pretrained(path, distributed_config=layout, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
@@ -78,7 +79,7 @@ def _check(path: str, mesh: RankMesh) -> None:
     shape = shape_from_config(AutoConfig.from_pretrained(path).to_dict())
     if shape is None:
         raise ValueError(f"the config of {path} states no attention heads; this model cannot be trained")
-    layout = UpdateLayout(dp=mesh.dp, tp=mesh.tp, sp=mesh.sp, micro_batch_tokens=1)
+    layout = UpdateLayout(dp=mesh.dp, tp=mesh.tp, sp=mesh.sp, state_copies=mesh.state_copies, micro_batch_tokens=1)
     faults = [f"{key} {fault}" for key, fault in update_faults(layout, shape)]
     if fault := family_fault(shape):
         faults.insert(0, fault)
@@ -86,11 +87,12 @@ def _check(path: str, mesh: RankMesh) -> None:
         raise ValueError(f"{path} cannot be trained: {'; '.join(faults)}")
 
 
-def _sharded_class(path: str, dtype: str, head_dtype: str | None) -> Any:
-    """The class of the model at `path`, with FSDP units of ours in place of transformers'.
+def _sharded_class(path: str, dtype: str, head_dtype: str | None, mesh: RankMesh) -> Any:
+    """The class of the model at `path`, with FSDP units of ours in place of transformers', and copies of the states.
 
     transformers (5.19) gives tied embeddings to two FSDP units. Where a shard is padded, each unit then keeps a copy of
-    its own, and one of them misses the updates.
+    its own, and one of them misses the updates. transformers has no copies either: each gets a mesh of its own, and a
+    rank then reads the slices of its place in it.
     """
     config = AutoConfig.from_pretrained(path)
     parent: Any = AutoModelForCausalLM._model_mapping[type(config)]
@@ -100,8 +102,13 @@ def _sharded_class(path: str, dtype: str, head_dtype: str | None) -> Any:
             float32_head(model)  # tensor parallelism wraps what is there
         parallel = copy.copy(layout)
         parallel.fsdp_size = 1  # tensor parallelism is as transformers has it
+        if mesh.state_copies > 1:
+            sizes = (mesh.state_copies, 1, mesh.shards, mesh.tp)
+            kind = meshes.get_mesh("fsdp").device_type
+            ours = init_device_mesh(kind, sizes, mesh_dim_names=("copy", "pp", "fsdp", "tp"))
+            meshes = TransformersDeviceMesh(ours, ours)
         model = super(sharded, cls).maybe_distribute_model(model, parallel, meshes)
-        if layout.fsdp_size > 1 or dtype == "bfloat16":
+        if mesh.shards > 1 or dtype == "bfloat16":
             _shard(model, meshes.get_mesh("fsdp"), dtype)
         return model
 

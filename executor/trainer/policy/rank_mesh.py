@@ -1,7 +1,9 @@
 """Where a rank stands among dp x sp x tp ranks, and the groups in which it communicates.
 
 Rank = (dp_rank * sp + sp_rank) * tp + tp_rank: the ranks of a tensor-parallel group are neighbours, as they exchange
-most. This is the order of transformers' mesh (fsdp, tp), whose fsdp ranks are our dp x sp ranks.
+most. This is the order of transformers' mesh (fsdp, tp), whose fsdp ranks are our dp x sp ranks. Where there are copies
+of the states, the first dp x sp / state_copies of these share out the first one, and so on: neighbours, too, which are
+on one node if they divide its devices (executor/placement/seats.py).
 """
 
 from __future__ import annotations
@@ -22,19 +24,28 @@ class RankMesh:
     Attributes:
         rank: its number.
         dp, sp, tp: sizes: replicas, ranks that share a replica's tokens, ranks that share its matrices.
+        state_copies: copies of the states, each sharded over dp x sp / state_copies ranks (and tp).
         sequence_group: ranks that share this rank's tokens; None where sp is 1.
         tensor_group: ranks that share this rank's matrices; None where tp is 1.
         batch_group: ranks with this rank's share of the matrices: together they hold each token once; None where no
             process group was joined.
+        copies_group: ranks that hold the same shards, one of each copy; None where there is one copy.
     """
 
     rank: int = 0
     dp: int = 1
     sp: int = 1
     tp: int = 1
+    state_copies: int = 1
     sequence_group: dist.ProcessGroup | None = None
     tensor_group: dist.ProcessGroup | None = None
     batch_group: dist.ProcessGroup | None = None
+    copies_group: dist.ProcessGroup | None = None
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share out each weight of a copy, beside tensor-parallel ones."""
+        return self.dp * self.sp // self.state_copies
 
     @property
     def ranks(self) -> int:
@@ -52,7 +63,9 @@ class RankMesh:
         return self.rank // self.tp % self.sp
 
 
-def join(rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method: str | None) -> RankMesh:
+def join(
+    rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method: str | None, state_copies: int = 1
+) -> RankMesh:
     """Join the process group of all ranks and make the groups within it (collective).
 
     `init_method`: where ranks meet; None for one rank, which needs a group only for the library's sake.
@@ -67,13 +80,16 @@ def join(rank: int, dp: int, sp: int, tp: int, device: torch.device, init_method
             backend, init_method=init_method, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE
         )
     batch = _group_of(rank, [[first + tp * i for i in range(dp * sp)] for first in range(tp)])
-    sequence = tensor = None
+    sequence = tensor = copies = None
     if sp > 1:
         blocks = [(replica, first) for replica in range(dp) for first in range(tp)]
         sequence = _group_of(rank, [[(replica * sp + i) * tp + first for i in range(sp)] for replica, first in blocks])
     if tp > 1:
         tensor = _group_of(rank, [list(range(first, first + tp)) for first in range(0, ranks, tp)])
-    return RankMesh(rank, dp, sp, tp, sequence, tensor, batch)
+    if state_copies > 1:
+        size = ranks // state_copies
+        copies = _group_of(rank, [list(range(first, ranks, size)) for first in range(size)])
+    return RankMesh(rank, dp, sp, tp, state_copies, sequence, tensor, batch, copies)
 
 
 def _group_of(rank: int, groups: list[list[int]]) -> dist.ProcessGroup:

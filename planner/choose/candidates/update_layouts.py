@@ -89,7 +89,7 @@ def feasible_train(
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
-        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.sp, u.ep, u.micro_batch_tokens
+        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.sp, u.ep, u.state_copies, u.micro_batch_tokens
 
     return tuple(sorted(fits, key=size))
 
@@ -163,7 +163,7 @@ def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostB
 
 def sharding_of(layout: UpdateLayout) -> tuple[int, ...]:
     """What the model is sharded by: updates of one sharding can follow each other without moving any shard."""
-    return layout.dp, layout.tp, layout.pp, layout.cp, layout.sp, layout.ep
+    return layout.dp, layout.tp, layout.pp, layout.cp, layout.sp, layout.ep, layout.state_copies
 
 
 def _savings(layout: UpdateLayout) -> int:
@@ -172,15 +172,10 @@ def _savings(layout: UpdateLayout) -> int:
 
 
 def _complexity(layout: UpdateLayout) -> int:
-    """0: data parallel; 1: with tensor or expert parallelism; 2: with sequence parallelism; 3: with context
-    parallelism; 4: with a pipeline."""
-    if layout.pp > 1:
-        return 4
-    if layout.cp > 1:
-        return 3
-    if layout.sp > 1:
-        return 2
-    return int(max(layout.tp, layout.ep) > 1)
+    """0: data parallel; 2: with tensor or expert parallelism; 4: with sequence parallelism; 6: with context
+    parallelism; 8: with a pipeline; one more with several copies of the states."""
+    above = (max(layout.tp, layout.ep) > 1, layout.sp > 1, layout.cp > 1, layout.pp > 1)
+    return 2 * max(number for number, is_so in enumerate((True, *above)) if is_so) + (layout.state_copies > 1)
 
 
 def _shape(profile: Profile) -> ModelShape | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ..base import Count, Recompute, Strict, is_one
+from ..base import Count, Recompute, Strict, cross_error, is_one
 
 
 class EngineLayout(NamedTuple):
@@ -37,6 +37,10 @@ class UpdateLayout(Strict):
     sp: Annotated[Count, Field(exclude_if=is_one)] = 1
     """Accelerators that share each sequence by its tokens and swap them for attention heads (Ulysses)."""
 
+    state_copies: Annotated[Count, Field(exclude_if=is_one)] = 1
+    """Copies of weights, gradients and optimizer states, each sharded over neighbouring ranks, as those of a node
+    (hybrid sharding). With 1 they are sharded over all ranks that train on different tokens (dp x cp x sp)."""
+
     ep: Count = 1
     """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
 
@@ -49,6 +53,12 @@ class UpdateLayout(Strict):
     offload: bool = False
     """Keep the optimizer's state in host memory."""
 
+    @model_validator(mode="after")
+    def _copies_are_equal(self) -> UpdateLayout:
+        if self.state_copies > 1 and (fault := copies_fault(self.state_copies, self.dp * self.cp * self.sp)):
+            raise cross_error(fault, "state_copies")
+        return self
+
     @property
     def replica(self) -> int:
         """Accelerators of one replica; `ep` takes none of its own."""
@@ -58,3 +68,16 @@ class UpdateLayout(Strict):
     def accelerators(self) -> int:
         """Accelerators of all replicas together."""
         return self.dp * self.replica
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that share out one copy of the states, beside tensor ranks and stages, which divide the model."""
+        return self.dp * self.cp * self.sp // self.state_copies
+
+
+def copies_fault(copies: int, ranks: int) -> str | None:
+    """What is wrong with so many copies of the states on so many ranks that train on different tokens; None if nothing
+    is."""
+    if ranks % copies == 0:
+        return None
+    return f"is {copies}, which does not divide dp x cp x sp {ranks}; write a size that does"

@@ -36,6 +36,7 @@ LONGEST = 90
 TEMPERATURE = 0.7
 DIVISORS = Divisors(samples=14.0, tokens=333.0, max_response_tokens=LONGEST)
 RANK_DEADLINE_S = 240
+CONFIG = ("dtype", "head_dtype", "compile", "ranks", "tp", "sp", "state_copies", "logprob_limits")
 Groups = list[list[TrainSample]]
 
 SHAPE = {
@@ -109,8 +110,7 @@ def new_trainer(model, micro_batch_tokens=256, **changes):
         "clip_low": 0.2, "clip_high": 0.2, "loss_aggregation": "token-mean", "seed": 0,
     }  # fmt: skip
     where = {name: changes.pop(name) for name in ("rank", "init_method") if name in changes}
-    of_config = "dtype", "head_dtype", "compile", "ranks", "tp", "sp", "logprob_limits"
-    config = {name: changes.pop(name) for name in of_config if name in changes}
+    config = {name: changes.pop(name) for name in CONFIG if name in changes}
     made = Algorithm.model_validate(algorithm | changes)
     update = UpdateSettings(micro_batch_tokens)
     return Trainer(TrainerConfig(model, made, update, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)
@@ -460,11 +460,20 @@ def test_samples_without_a_gradient_are_watched_and_not_learnt_from(model):
 
 LAYOUTS = {"dp 2": {"ranks": 2}, "tp 2": {"ranks": 2, "tp": 2}, "sp 2": {"ranks": 2, "sp": 2}}
 LAYOUTS["dp 2 tp 2"] = {"ranks": 4, "tp": 2}
+LAYOUTS["dp 4, two copies"] = {"ranks": 4, "state_copies": 2}
+LAYOUTS["dp 2, two copies"] = {"ranks": 2, "state_copies": 2}
+LAYOUTS["dp 2 sp 2, two copies"] = {"ranks": 4, "sp": 2, "state_copies": 2}
+LAYOUTS["dp 4 tp 2, two copies"] = {"ranks": 8, "tp": 2, "state_copies": 2}
 
 
-def several_ranks(model, folder, prompts, layout):
-    """Train two steps on gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step."""
+def several_ranks(model, folder, prompts, layout, start=None):
+    """Train two steps on gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step.
+
+    `start`: a trainer that has made the first of them; the ranks take over from it.
+    """
     folder.mkdir()
+    if start is not None:
+        start.save(folder / "start")
     from ..rank_processes import run_ranks  # the ranks themselves, which run this file as a script, have no package
 
     count = LAYOUTS[layout]["ranks"]
@@ -486,7 +495,9 @@ def run_rank(model, folder, prompts, layout, rank):
     trainer = new_trainer(model, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
     # Kinds of round differ in these.
     updates = [UpdateSettings(128), UpdateSettings(256, recompute=True, offload=True)]
-    for number, update in enumerate(updates):
+    if (folder / "start").is_dir():
+        trainer.load(folder / "start")
+    for number, update in list(enumerate(updates))[trainer.version :]:
         groups = groups_of_step(prompts, number)
         early = 2 if number and prompts > 2 else 0
         if early:  # the last replica trains them while engines still use the devices of the others
@@ -498,6 +509,11 @@ def run_rank(model, folder, prompts, layout, rank):
     # The odd sample is on one rank only; all must leave the step, or their weights part.
     poisoned = changed(random_groups(1, seed=50), lambda sample: {"logprobs": [math.nan] * len(sample.logprobs)})
     assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
+    if trainer._mesh.copies_group is not None:
+        for parameter in trainer._model.parameters():
+            largest = local(parameter.detach()).clone()
+            torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=trainer._mesh.copies_group)
+            assert torch.equal(largest, local(parameter)), "copies of the states part"
     sums = trainer.export_weights(folder / "weights.safetensors")
     assert bool(sums) == (rank == 0)
     trainer._parked.place(False)
@@ -512,6 +528,10 @@ def run_rank(model, folder, prompts, layout, rank):
         ("qwen2", "dp 2", 1),  # a rank without samples
         ("qwen3_moe", "sp 2", 5),
         ("qwen3", "dp 2 tp 2", 5),
+        ("qwen3", "dp 4, two copies", 5),
+        pytest.param("qwen2", "dp 2, two copies", 1, marks=pytest.mark.search),
+        pytest.param("qwen3_moe", "dp 2 sp 2, two copies", 5, marks=pytest.mark.search),
+        pytest.param("qwen3", "dp 4 tp 2, two copies", 5, marks=pytest.mark.search),
         pytest.param("qwen3_moe", "dp 2", 8, marks=pytest.mark.search),
         pytest.param("qwen3", "tp 2", 5, marks=pytest.mark.search),
         pytest.param("qwen2", "dp 2 tp 2", 5, marks=pytest.mark.search),
@@ -533,6 +553,16 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, 
         trainer.step(random_groups(prompts, seed=33))
     first, second = weights(single, tmp_path), weights(resumed, tmp_path)
     assert max((first[name] - second[name]).abs().max().item() for name in first) < 1e-5
+
+
+def test_copies_of_the_states_go_on_from_what_one_rank_saved(tmp_path):
+    model = write_model(tmp_path / "model", "qwen2")
+    single = new_trainer(model)
+    single.step(groups_of_step(3, 0))
+    several_ranks(model, tmp_path / "sharded", 3, "dp 4, two copies", start=single)
+    single.step(groups_of_step(3, 1))
+    one, several = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
+    assert max((one[name] - several[name]).abs().max().item() for name in one) < 1e-5
 
 
 if __name__ == "__main__":

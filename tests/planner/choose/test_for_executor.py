@@ -201,14 +201,15 @@ def test_no_layout_that_fits_beats_the_candidates(gpu, model, nodes, budget):
     sizes = {**SMALL, "max_prompt_tokens": 512, "max_response_tokens": 2048}
     job = small_job(sizes, search={"tp": [1], "micro_batch_tokens": budgets})
     every = []
-    for tp, sp, tokens, recompute, offload in itertools.product(
-        (1, 2, 4, 8), (1, 2, 4, 8), budgets, ("none", "full"), (False, True)
+    for tp, sp, copies, tokens, recompute, offload in itertools.product(
+        (1, 2, 4, 8), (1, 2, 4, 8), {1, nodes}, budgets, ("none", "full"), (False, True)
     ):
-        if ranks % (tp * sp):
+        if ranks % (tp * sp) or ranks // tp % copies:
             continue
         layout = UpdateLayout(
-            dp=ranks // tp // sp, tp=tp, sp=sp, micro_batch_tokens=tokens, recompute=recompute, offload=offload
-        )
+            dp=ranks // tp // sp, tp=tp, sp=sp, state_copies=copies, micro_batch_tokens=tokens, recompute=recompute,
+            offload=offload,
+        )  # fmt: skip
         if not any(update_faults(layout, shape)) and peak_bytes(physics, layout, law.memory_factors) <= limit:
             every.append(train_cost_in(profile, layout))
     kept = feasible_train(pools(gpu_cluster(nodes=nodes, accelerators=accelerators)), job, profile)
@@ -216,6 +217,19 @@ def test_no_layout_that_fits_beats_the_candidates(gpu, model, nodes, budget):
     for tokens, long_tokens in itertools.product((1e3, 1e5, 3e5, 1e6, 1e7), repeat=2):
         short, long = (tokens, tokens * 500), (long_tokens, long_tokens * 4000)
         assert best_pair(kept, short, long) == pytest.approx(best_pair(every, short, long), rel=1e-9)
+
+
+def test_a_copy_on_each_node_is_a_candidate_where_it_pays():
+    """A slow network gives to copies what a fast one and the bytes that leave the GPU take from them."""
+    fast = library_profile("H100", "Qwen2.5-7B")
+    slow = fast.model_copy(update={"train_law": fast.train_law.model_copy(update={"fabric_bytes_per_s": 1e9})})
+    job = small_job(SMALL, search={"tp": [1], "micro_batch_tokens": [4096]})
+    two = pools(gpu_cluster(nodes=2))
+    kept = {t.layout.state_copies: t for t in feasible_train(two, job, slow) if t.layout.tp == t.layout.sp == 1}
+    assert set(kept) == {1, 2} and kept[2].update_s(1e6, 1e9) < 0.8 * kept[1].update_s(1e6, 1e9)
+    assert {t.layout.state_copies for t in feasible_train(pools(gpu_cluster(nodes=1)), job, slow)} == {1}
+    best = min(feasible_train(two, job, fast), key=lambda cost: cost.update_s(1e6, 1e9))
+    assert best.layout.state_copies == 1
 
 
 def test_of_equal_updates_the_one_that_saves_no_memory_stays():

@@ -72,20 +72,24 @@ def test_sizes_above_one_and_options_that_are_on_are_named():
     assert value_text(sharded) == update_text(sharded), "a page has the same text"
     for size in (name for name in UpdateLayout.model_fields if len(name) == 2):
         assert trainers_text(plain.model_copy(update={size: 4})) == f"{size} 4"
+    hybrid = plain.model_copy(update={"dp": 16, "state_copies": 2})
+    assert trainers_text(hybrid) == "dp 16, 2 copies of the states"
 
 
 def test_layouts_that_differ_in_any_key_have_different_texts():
     """So that a message that compares a plan's layout with measured ones never shows the same on both sides."""
-    values = {key: (1, 2) for key in ("dp", "tp", "pp", "cp", "sp", "ep", "micro_batch_tokens")}
+    values = {key: (2, 4) for key in ("dp", "tp", "pp", "cp", "sp", "ep", "micro_batch_tokens")}
+    values["state_copies"] = (1, 2)
     values |= {"recompute": ("none", "full", "selective"), "offload": (False, True)}
     assert set(values) == set(UpdateLayout.model_fields)
     layouts = [UpdateLayout(**dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())]
     assert len({update_text(layout) for layout in layouts}) == len(layouts)
 
 
-def test_a_layout_without_sequence_parallelism_writes_none():
-    plain, shared = (UpdateLayout(dp=1, sp=sp, micro_batch_tokens=512) for sp in (1, 2))
-    assert "sp" not in dump(plain) and "sp: 2" in dump(shared)
+@pytest.mark.parametrize("key", ["sp", "state_copies"])
+def test_sizes_that_are_seldom_used_are_not_written(key):
+    plain, shared = (UpdateLayout(dp=2, **{key: size}, micro_batch_tokens=512) for size in (1, 2))
+    assert key not in dump(plain) and f"{key}: 2" in dump(shared)
     assert loads(dump(plain), UpdateLayout) == plain and loads(dump(shared), UpdateLayout) == shared
 
 
