@@ -103,6 +103,11 @@ class Holder:
         """Bytes on a device in a state."""
         return sum(self.on_device.get(state, {}).values())
 
+    @property
+    def most_bytes(self) -> float:
+        """Bytes on a device in the state in which it holds the most."""
+        return max(map(self.device_bytes, self.on_device), default=0.0)
+
     def host_bytes(self, state: State) -> float:
         """Bytes in host memory in a state, for one device."""
         return sum(self.on_host.get(state, {}).values())
@@ -137,6 +142,8 @@ class DeviceLedger:
         holders: all that may ever be on it; they are absent at first, unless `states` has them.
         always: bytes by what holds them whatever the states are: contexts, communicators and captured graphs of whoever
             sleeps.
+        room_bytes: of its memory that an engine and a trainer may hold side by side, so that neither makes room for the
+            other; 0: they take turns, whatever they hold.
     """
 
     def __init__(
@@ -146,18 +153,31 @@ class DeviceLedger:
         holders: Iterable[Holder],
         always: Parts | None = None,
         states: Mapping[str, State] | None = None,
+        room_bytes: float = 0.0,
     ) -> None:
         self.name, self.capacity_bytes, self.always = name, capacity_bytes, dict(always or {})
         self.holders = {holder.name: holder for holder in holders}
+        self.beside = {
+            name: frozenset(
+                other for other in self.holders if other != name and not self._both(name, other, room_bytes)
+            )
+            for name in self.holders
+        }
+        """For each engine and trainer those that share this device with it in turns."""
         self.states: dict[str, State] = {name: (states or {}).get(name, "absent") for name in self.holders}
         self.peak_bytes = self.held_bytes
         if not self._fits(self.held_bytes):
             raise ValueError(f"{name}: {self.held_bytes:.6g} bytes are held of {capacity_bytes:.6g} from the start")
 
-    @property
-    def beside(self) -> dict[str, frozenset[str]]:
-        """For each engine and trainer all others: they share this device."""
-        return {name: frozenset(self.holders) - {name} for name in self.holders}
+    def _both(self, name: str, other: str, room_bytes: float) -> bool:
+        """Whether an engine and a trainer have room for all that either ever holds, beside what other trainers keep
+        here while engines decode. Engines take turns with each other, and trainers do."""
+        pair = [self.holders[name], self.holders[other]]
+        if pair[0].kind == pair[1].kind:
+            return False
+        others = [each for each in self.holders.values() if each.kind == "trainer" and each not in pair]
+        kept = sum(self.always.values()) + sum(each.device_bytes("offloaded") for each in others)
+        return kept + sum(each.most_bytes for each in pair) <= room_bytes * (1 + ROUNDING)
 
     @property
     def held_bytes(self) -> float:
@@ -234,7 +254,7 @@ class DeviceLedgers:
             name: frozenset().union(*(ledger.beside[name] for ledger in ledgers))
             for name, ledgers in self.where.items()
         }
-        """For each engine and trainer those that it shares a device with."""
+        """For each engine and trainer those that it shares a device with in turns."""
         self.places = places or {name: [ledger.name for ledger in ledgers] for name, ledgers in self.where.items()}
 
     def state(self, holder: str) -> State:

@@ -80,7 +80,7 @@ def predict(
         pools,
         WEIGHT_BYTES[job.model.dtype],
         nodes,
-        [(engines_of(profile, kind.layout), kind.train.layout) for kind in kinds],
+        [(engines_of(profile, kind.layout, again.setting.kv_tokens(kind.key)), kind.train.layout) for kind in kinds],
     )
     rounds = [_round(again, kind, profile, _trainer_bar(held, number)) for number, kind in enumerate(kinds)]
     (base,) = scheduled_rounds(again, baseline)

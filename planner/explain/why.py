@@ -25,7 +25,7 @@ from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
 from ..choose.ways_between import placement_text, transfer_text
-from ..costs.colocation import turns_text
+from ..costs.colocation import TurnsTake, turns_text
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
@@ -123,7 +123,10 @@ def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted:
 def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
     """Reasons for the schedule beside its speed: ties, the baseline, pools, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
-    turns = [(kind.layout.tp, kind.train.layout) for kind in rounds]
+    turns = [
+        (kind.layout.tp, kind.train.layout, TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s))
+        for kind in rounds
+    ]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),

@@ -16,7 +16,7 @@ from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
-from ....rounds.machines.exact_long import most_draws_at_once
+from ....rounds.machines.exact_long import MAX_DRAWS, most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
@@ -40,13 +40,26 @@ BALANCED_SHARE = 2
 has short ones gets more of them."""
 
 
+KV_MARGIN = 1.25
+"""Times what an engine's samples are seen to hold at once that it has room for. What they hold is random, and the
+model's lengths are those of a policy that goes on learning. Too little room only makes samples wait, or be prefilled
+again, which is simulated; room that is never used costs nothing but what else could have stayed on the accelerator."""
+
+_GROUPS = 4096
+"""Groups that loads are drawn from."""
+
+KV_LOADS = 32
+"""Engines' loads that are drawn to see what samples hold at once; the fullest of them counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class AsWritten:
     """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
-    decoding costs, and `max_num_seqs`."""
+    decoding costs, `max_num_seqs`, and `kv_tokens`."""
 
     cost: DecodeCost
     at_once: int
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class Setting:
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
-    `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
+    `as_written`: kinds of round whose costs, `max_num_seqs` and `kv_tokens` are those of a plan (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
@@ -98,10 +111,14 @@ class Setting:
         """Decode costs of a kind of round."""
         if key in self.as_written:
             return self.as_written[key].cost
-        cost = self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
-        cost = slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
+        cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
+        cost = cost.with_kv(self.kv_tokens(key))
         # Samples that start where they would end soonest are not kept with their prompts.
         return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
+
+    def _on_device(self, key: ShortKey | LongKey) -> DecodeCost:
+        """Decode costs of the engines of a kind of round, with all the KV that they have room for."""
+        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
@@ -141,18 +158,101 @@ class Setting:
         """
         if key in self.as_written:
             return self.as_written[key].at_once
-        if isinstance(key, ShortKey):
-            alike, prompts = key.samples, key.prompts
-        else:
-            draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
-            alike, prompts = self.group_size * draws, self.target
-        cost, engines = self.cost_of(key), key.layout.engines
+        alike, prompts = self._in_flight(key)
+        cost, engines = self._on_device(key), key.layout.engines
         ahead = self._ahead(cost, alike)
-        if cost.balance is not None:
+        if key.balanced:
             return max(1, min(cost.max_sequences, BALANCED_SHARE * math.ceil(alike * prompts / engines)))
         # An engine gets a sample only while it is at most so far ahead of every other one.
         most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
         return max(1, min(cost.max_sequences, most))
+
+    def _in_flight(self, key: ShortKey | LongKey) -> tuple[int, int]:
+        """(samples of a prompt that a kind of round has in flight at most, prompts)."""
+        if isinstance(key, ShortKey):
+            return key.samples, key.prompts
+        draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
+        return self.group_size * draws, self.target
+
+    def kv_tokens(self, key: ShortKey | LongKey) -> int | None:
+        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan: `KV_MARGIN` times what its
+        samples hold at once (`kv_peak`), a block for each of them that is not full and one for vLLM, in whole blocks. It is no more than
+        so many samples of the greatest length take, and no less than one of them. None: all that there is, for a round
+        whose tail other engines decode, which need what there is.
+        """
+        if key in self.as_written:
+            return self.as_written[key].kv_tokens
+        if isinstance(key, LongKey) and key.tail:
+            return None
+        cost, at_once, block = self._on_device(key), self.at_once(key), self._on_device(key).block_tokens
+        longest_prompt = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
+        longest = longest_prompt + self.cap_tokens
+        cutoff = key.cutoff_tokens if isinstance(key, ShortKey) else None
+        # An engine is given a token beyond a sample's last one before it tells that the sample has ended.
+        most = at_once * (longest_prompt + (cutoff or self.cap_tokens) + 1)
+        needed = (
+            max(longest + 1, min(most, math.ceil(KV_MARGIN * self._held_at_once(key, at_once)))) + (at_once + 1) * block
+        )
+        return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
+
+    def _held_at_once(self, key: ShortKey | LongKey, at_once: int) -> int:
+        """KV tokens that the samples of one engine hold at once, by `KV_LOADS` loads of the length model."""
+        (alike, prompts), engines = self._in_flight(key), key.layout.engines
+        kept_together = self._on_device(key).sharing is not None and not key.balanced
+        together = self.group_size if kept_together else min(self.group_size, -(-alike // engines))
+        waits = self.dynamic_sampling or key.balanced or at_once < alike * prompts // engines
+        if isinstance(key, ShortKey):
+            known: tuple[object, ...] = (at_once, together, waits, key.cutoff_tokens)
+        else:
+            waits = key.deferral.mode != "exact" and waits  # draws that wait are few (_draws_beside)
+            known = (at_once, together, waits, key.deferral, engines, key.copies)
+        if known not in self.of_loads:
+            if isinstance(key, ShortKey):
+                loads = self._loads(at_once, together, key.cutoff_tokens or self.cap_tokens)
+            else:
+                loads = self._long_loads(key, at_once, together)
+            self.of_loads[known] = kv_peak(*loads, waits)
+        return self.of_loads[known]
+
+    def _loads(
+        self, samples: int, together: int, limit_tokens: int, longer: float = 0.0
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(prompt tokens, response tokens) of `KV_LOADS` loads of so many samples, `together` of each prompt.
+
+        `longer`: of groups whose longest sample has more tokens alone.
+        """
+        model, rng = self.draws.model, np.random.default_rng(KV_LOADS)
+        groups = rng.integers(len(model.tables), size=max(_GROUPS, samples))
+        tokens = np.minimum(model.draw_many(groups, (self.group_size,), rng), self.cap_tokens)
+        of_groups = tokens.max(axis=1)
+        # The longest there are, where none is longer.
+        kept = np.flatnonzero(of_groups > min(longer, int(of_groups.max()) - 1))
+        places = kept[rng.integers(len(kept), size=(KV_LOADS, -(-samples // together)))]
+        drawn = np.minimum(tokens[places][..., :together], limit_tokens)
+        prompts = np.broadcast_to(model.prompt_tokens[groups[places]][..., None], drawn.shape)
+        return prompts.reshape(KV_LOADS, -1)[:, :samples], drawn.reshape(KV_LOADS, -1)[:, :samples]
+
+    def _long_loads(self, key: LongKey, at_once: int, together: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The loads of a long round: samples of deferred groups that run to their end and, in `exact`, beside them draws
+        that end at the cutoff at the latest."""
+        rule, model, size = key.deferral, self.draws.model, self.group_size
+        whole = min(at_once, -(-size * self.target // key.layout.engines))
+        if rule.mode != "exact" or rule.cutoff_tokens is None:
+            share = rule.long_share or max(0.0, 1.0 - self.target / max(rule.prompts, 1))
+            (limit,) = model.group_max_quantiles(size, (1.0 - share,))
+            return self._loads(at_once, together, self.cap_tokens, limit - 1)
+        long = 1.0 - (1.0 - model.share_beyond(rule.cutoff_tokens)) ** size
+        # Of a prompt that is put off: a wave of draws begins when all before it were short (most_draws_at_once).
+        weights, drawn, beside = long / max(long.sum(), 1e-12), key.copies, float(key.copies)
+        while drawn < MAX_DRAWS:
+            beside = max(beside, drawn * float((weights * (1.0 - long) ** drawn).sum()))
+            drawn *= 2
+        further = min(at_once - whole, math.ceil(beside * whole))
+        loads = self._loads(whole, together, self.cap_tokens, rule.cutoff_tokens)
+        if further <= 0:
+            return loads
+        more = self._loads(further, together, rule.cutoff_tokens)
+        return np.hstack([loads[0], more[0]]), np.hstack([loads[1], more[1]])
 
     def _ahead(self, cost: DecodeCost, alike: int) -> int:
         """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
@@ -172,9 +272,34 @@ class Setting:
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
 
     @cached_property
+    def of_loads(self) -> dict[tuple[object, ...], int]:
+        """What loads of an engine hold at once, by what they are drawn by: made on demand, kept by `kv_tokens`."""
+        return {}
+
+    @cached_property
     def of_cells(self) -> dict[tuple[EngineLayout, int], Setting]:
         """Settings of cells, by their layout and the prompts that they train: made on demand, kept by cells.py."""
         return {}
+
+
+def kv_peak(prompt_tokens: NDArray[np.int64], tokens: NDArray[np.int64], waits: bool = False) -> int:
+    """The most KV tokens that an engine's samples hold at once: of several loads, the fullest.
+
+    Samples that begin together grow by a token a step, so the most is held as one of them ends, by it and those that
+    are longer: at `t` tokens, sum over samples of at least `t` tokens of `prompt + t`. What prompts share is not
+    counted.
+
+    Args:
+        prompt_tokens, tokens: of each sample, shape (loads, samples of a load).
+        waits: further samples begin as others end, so that all may be at their ends at once.
+    """
+    if waits:
+        return int((prompt_tokens + tokens).sum(axis=1).max())
+    order = np.argsort(tokens, axis=1)
+    ends, prompts = (np.take_along_axis(each, order, axis=1) for each in (tokens, prompt_tokens))
+    running = np.arange(tokens.shape[1], 0, -1)
+    of_prompts = prompts[:, ::-1].cumsum(axis=1)[:, ::-1]
+    return int((of_prompts + running * ends).max())
 
 
 def feed_size(mode: Mode, prompts: int) -> int:
