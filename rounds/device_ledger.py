@@ -173,7 +173,7 @@ class DeviceLedger:
         """Whether an engine and a trainer have room for all that either ever holds, beside what other trainers keep
         here while engines decode. Engines take turns with each other, and trainers do."""
         pair = [self.holders[name], self.holders[other]]
-        if pair[0].kind == pair[1].kind:
+        if not room_bytes or pair[0].kind == pair[1].kind:
             return False
         others = [each for each in self.holders.values() if each.kind == "trainer" and each not in pair]
         kept = sum(self.always.values()) + sum(each.device_bytes("offloaded") for each in others)
@@ -286,16 +286,21 @@ class DeviceLedgers:
 
     def could(self, turns: Iterable[Turn]) -> bool:
         """Whether the turns could be taken one after another, from the states that are. Changes nothing."""
+        return self.refusal(turns) is None
+
+    def refusal(self, turns: Iterable[Turn]) -> OutOfMemory | WrongTurn | None:
+        """Why the turns could not be taken one after another, from the states that are; None if they could. `turns` may
+        look at the states as they go. Changes nothing."""
         before = [(ledger, dict(ledger.states), ledger.peak_bytes) for ledger in self.ledgers]
         try:
             for turn in turns:
                 self.take(turn)
-        except (OutOfMemory, WrongTurn):
-            return False
+        except (OutOfMemory, WrongTurn) as refused:
+            return refused
         finally:
             for ledger, states, peak_bytes in before:
                 ledger.states, ledger.peak_bytes = states, peak_bytes
-        return True
+        return None
 
     def grows(self, turn: Turn) -> bool:
         """Whether a turn takes more of a device than its holder has there now."""

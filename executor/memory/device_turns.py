@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
@@ -53,25 +53,47 @@ class DeviceTurns:
     async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
-        On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
-        GPU is free, so nobody else may start there meanwhile, and whoever has started leaves the device to the next.
-        Raises RunFailed or InputError.
+        On GPUs those start side by side for whom there is room at once; whoever has started leaves the device to the
+        next. An engine whose KV cache is what is left of a GPU starts there alone: vLLM measures how much memory is
+        free. If a start fails the others are cancelled. Raises RunFailed or InputError.
         """
         engines = list(self._engines.values()) if engines is None else engines
         trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
-        if not self.bounded:
-            starts = (self._start_trainer(name) for name in trainers)
-            await together(*(engine.start() for engine in engines), *starts)
-        else:
-            engines = sorted(engines, key=lambda engine: engine.config.tp)
-            for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
-                await self._free_devices()
-                self._let_start(True)
-                await together(*(engine.start() for engine in batch))
-            for name in trainers:
-                await self._free_devices()
-                await self._start_trainer(name)
+        waiting = [*(engine.name for engine in sorted(engines, key=lambda engine: engine.config.tp)), *trainers]
+        while waiting:
+            await self._free_devices()
+            batch = self._at_once(waiting)
+            self._let_start(True)
+            await together(*(self._start(name) for name in batch))
+            waiting = [name for name in waiting if name not in batch]
         await self._free_devices()
+
+    def _at_once(self, names: Sequence[str]) -> list[str]:
+        """Of engines and trainers that are to start, in order, those that can start side by side now: the first for
+        which there is room, and others beside it. Raises RunFailed if there is room for none."""
+        if not self.bounded:
+            return list(names)
+        batch: list[str] = []
+        for name in names:
+            measured = [each for each in (name, *batch) if self._measures(each)]
+            devices = {ledger.name for ledger in self.ledgers.where[name]}
+            shared = any(devices & {ledger.name for ledger in self.ledgers.where[other]} for other in batch)
+            if not (shared and measured) and self.ledgers.could(_starts([*batch, name], self.ledgers)):
+                batch.append(name)
+        if not batch:
+            self._take(next(_starts(names, self.ledgers)))
+        return batch
+
+    def _measures(self, name: str) -> bool:
+        """Whether it is an engine that takes what it finds free of a GPU."""
+        return name in self._engines and self._engines[name].config.memory_share is None
+
+    async def _start(self, name: str) -> None:
+        if name in self._engines:
+            await self._engines[name].start()
+        else:
+            self._take(Turn("trainer_starts", name))
+            await self._trainers[name].start()
 
     async def _free_devices(self) -> TurnsTook:
         """Put all that has started to sleep. A trainer that died meanwhile counts as absent; its run restarts it."""
@@ -92,10 +114,6 @@ class DeviceTurns:
         )
         for name in (*(engine.name for engine in engines), *trainers):
             self._gone(name)
-
-    async def _start_trainer(self, name: str) -> None:
-        self._take(Turn("trainer_starts", name))
-        await self._trainers[name].start()
 
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
@@ -298,3 +316,10 @@ class DeviceTurns:
     def _tell_waiting(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _starts(names: Sequence[str], ledgers: DeviceLedgers) -> Iterator[Turn]:
+    """Starts of engines and trainers that are not there."""
+    for name in names:
+        if ledgers.state(name) == "absent":
+            yield Turn("engine_starts" if ledgers.holders[name].kind == "engine" else "trainer_starts", name)

@@ -129,7 +129,7 @@ class TurnsTake(NamedTuple):
 
 
 def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsTake]]) -> str | None:
-    """Text on the seconds of a step in which engines and trainers take turns, and on those that KV caches save which are
+    """Text on the seconds of a step in which engines and trainers take turns, and on those that are saved by KV caches
     no larger than rounds need; None where turns are not priced.
 
     `kinds`: of each kind of round (GPUs of an engine, the trainers' layout, what its turns take).

@@ -45,7 +45,8 @@ def device_bars(
     beside: Sequence[Engines] = (),
 ) -> list[Bar]:
     """The memory bars of a device, one for each phase; without trainers, of engines alone. On CPUs only the KV space of
-    engines is bounded. `beside`: engines of all kinds of round, beside which trainers keep what fits; none: any of the profile's."""
+    engines is bounded. `beside`: engines of all kinds of round, beside which trainers keep what fits; none: any of the
+    profile's."""
     if pool.accelerators.kind == "cpu":
         kv = engines.kv_bytes / engines.layout.tp
         # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by
@@ -68,7 +69,7 @@ def device_bars(
         _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
         return [Bar("device", phase, kind, held[phase], {}, capacity, side=side) for phase in ("rollout", "sync")]
     shared = _shared(profile, capacity, weight_bytes, engines, trainers, beside)
-    kept, moments, complete = trainer_on_device(profile, trainers)
+    _, moments, complete = trainer_on_device(profile, trainers)
     _, held = step_moves(shared, "trainer", [engine.name])
     return [
         Bar("device", "rollout", kind, held["rollout"], {}, capacity),

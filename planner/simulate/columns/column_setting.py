@@ -175,10 +175,11 @@ class Setting:
         return self.group_size * draws, self.target
 
     def kv_tokens(self, key: ShortKey | LongKey) -> int | None:
-        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan: `KV_MARGIN` times what its
-        samples hold at once (`kv_peak`), a block for each of them that is not full and one for vLLM, in whole blocks. It is no more than
-        so many samples of the greatest length take, and no less than one of them. None: all that there is, for a round
-        whose tail other engines decode, which need what there is.
+        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan.
+
+        `KV_MARGIN` times what its samples hold at once (`kv_peak`), and in whole blocks one for each of them, which is
+        not full, and one for vLLM. It is no more than so many samples of the greatest length take, and no less than one
+        of them. None: all that there is, for a round whose tail other engines decode, which need what there is.
         """
         if key in self.as_written:
             return self.as_written[key].kv_tokens
@@ -233,7 +234,7 @@ class Setting:
         return prompts.reshape(KV_LOADS, -1)[:, :samples], drawn.reshape(KV_LOADS, -1)[:, :samples]
 
     def _long_loads(self, key: LongKey, at_once: int, together: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The loads of a long round: samples of deferred groups that run to their end and, in `exact`, beside them draws
+        """The loads of a long round: samples of deferred groups that run to their end; in `exact`, beside them draws
         that end at the cutoff at the latest."""
         rule, model, size = key.deferral, self.draws.model, self.group_size
         whole = min(at_once, -(-size * self.target // key.layout.engines))
