@@ -63,13 +63,15 @@ def to_sending(holders: Holders, states: States, beside: Beside, trainer: str, e
     """Turns after which `engines` can receive the weights of `trainer`: its moments leave, then weights wake.
 
     Engines that share its devices and are awake sleep first: beside their KV caches there may be no room for the
-    trainer's parameters. Engines that share no device with it receive weights as they are, awake or not.
+    trainer's parameters. Engines that share no device with it receive weights as they are, awake or not, and where all
+    of `engines` are such its moments stay.
     """
     loading = {name for name in engines if states[name] == "loading"}
     makes_room = {other for name in (*engines, trainer) for other in beside[name]}
     sleep = _sleep(holders, states, [n for n in makes_room - loading if n not in engines or n in beside[trainer]])
     turns = sleep + _leave(holders, states, makes_room - {trainer})
-    if beside[trainer] and states[trainer] != "sending":
+    elsewhere = {name for name, holder in holders.items() if holder.kind == "engine"} - set(engines)
+    if set(beside[trainer]) - elsewhere and states[trainer] != "sending":
         turns.append(Turn("trainer_sends", trainer))
     asleep = {turn.holder for turn in sleep} | {name for name in engines if states[name] == "asleep"}
     return turns + [Turn("engine_wakes_weights", name) for name in engines if name in asleep]

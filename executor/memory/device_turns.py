@@ -61,7 +61,8 @@ class DeviceTurns:
         trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
         waiting = [*(engine.name for engine in sorted(engines, key=lambda engine: engine.config.tp)), *trainers]
         while waiting:
-            await self._free_devices()
+            if self.bounded:
+                await self._free_devices()
             batch = self._at_once(waiting)
             self._let_start(True)
             await together(*(self._start(name) for name in batch))
