@@ -140,7 +140,7 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsT
     saved = [sleep_and_wake_s(profile, tp) + state_moves_s(profile, layout) - sum(take) for tp, layout, take in kinds]
     because = f"beside KV caches as large as rounds need, which saves {_seconds(saved)} of each step"
     if not any(sum(take) for _, _, take in kinds):
-        return f"engines stay awake and {states} on the GPUs, {because}" if any(saved) else None
+        return f"engines stay awake and {states} stay on the GPUs, {because}" if any(saved) else None
     text = f"engines sleep and wake in {_seconds([take.engines_s for _, _, take in kinds])} of each step"
     moves = [take.trainers_s for _, _, take in kinds]
     if any(moves):

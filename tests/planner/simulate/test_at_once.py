@@ -160,8 +160,8 @@ def test_an_engine_has_room_for_what_its_rounds_hold():
 
 
 def test_kv_is_no_more_than_samples_of_the_greatest_length_take(monkeypatch):
-    """By hand: 8 samples of an engine, each of a prompt of 100 and at most 200 response tokens, one more as it ends, are
-    2408 tokens; 9 blocks of 32 more are 2696, or 85 blocks."""
+    """By hand: 8 samples of an engine, each of a prompt of 100 and at most 200 response tokens and one more as it ends,
+    are 2408 tokens; 9 blocks of 32 more are 2696, or 85 blocks."""
     monkeypatch.setattr(column_setting, "KV_MARGIN", 100.0)
     setting = replace(SETTING, max_prompt_tokens=100)
     key = ShortKey("exact", TARGET, GROUP, 200, LAYOUT)
