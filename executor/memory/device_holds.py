@@ -71,7 +71,7 @@ def device_ledgers(
     }
     # Of trainers of which the plan knows no peak nobody can tell that they fit beside engines.
     known = all(bar is not None for plan in plans.values() for bar in _trainer_bars(plan))
-    by_need = known and not shared and all(tp in fleet.kv_bytes for tp in engines)
+    by_need = known and not shared and bool(fleet.kv_bytes)
     return ledgers_of(fleet, engines, trainers, pool, train_pool, where, shared, by_need, others)
 
 

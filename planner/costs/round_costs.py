@@ -144,6 +144,8 @@ def _kind(
         decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
     spec = change_spec(round_)
     change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
+    if isinstance(spec, TailSpec):  # whose engines take all that is free, so that trainers make room
+        decode = replace(decode, turns=None)
     train = decode.update_beside(train_of(profile, round_.train, apart))
     return RoundCosts(decode, rollout.max_num_seqs, train, change, streams, rollout.kv_tokens)
 

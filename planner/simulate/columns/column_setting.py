@@ -113,6 +113,8 @@ class Setting:
             return self.as_written[key].cost
         cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
         cost = cost.with_kv(self.kv_tokens(key))
+        if isinstance(key, LongKey) and key.tail:  # for engines that take all that is free trainers make room
+            cost = replace(cost, turns=None)
         # Samples that start where they would end soonest are not kept with their prompts.
         return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
 
@@ -179,12 +181,10 @@ class Setting:
 
         `KV_MARGIN` times what its samples hold at once (`kv_peak`), and in whole blocks one for each of them, which is
         not full, and one for vLLM. It is no more than so many samples of the greatest length take, and no less than one
-        of them. None: all that there is, for a round whose tail other engines decode, which need what there is.
+        of them. None: all that there is, in a plan that is there already and does not say.
         """
         if key in self.as_written:
             return self.as_written[key].kv_tokens
-        if isinstance(key, LongKey) and key.tail:
-            return None
         cost, at_once, block = self._on_device(key), self.at_once(key), self._on_device(key).block_tokens
         longest_prompt = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
         longest = longest_prompt + self.cap_tokens

@@ -170,4 +170,3 @@ def test_kv_is_no_more_than_samples_of_the_greatest_length_take(monkeypatch):
     one = ShortKey("sync", 1, 1, None, LAYOUT)
     assert setting.at_once(one) == 1
     assert setting.kv_tokens(one) == math.ceil((100 + CAP + 1 + 2 * 32) / 32) * 32, "one sample, and two blocks"
-    assert setting.kv_tokens(KEY._replace(tail=0.5, tail_tp=2)) is None
