@@ -50,12 +50,18 @@ class DeviceTurns:
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
-    async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
+    async def start(
+        self,
+        engines: Engines | None = None,
+        runs: Collection[str] | None = None,
+        failed: Callable[[str, RunFailed], None] | None = None,
+    ) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
         On GPUs those start side by side for whom there is room at once; whoever has started leaves the device to the
         next. An engine whose KV cache is what is left of a GPU starts there alone: vLLM measures how much memory is
-        free. If a start fails the others are cancelled. Raises RunFailed or InputError.
+        free. If a start fails the others are cancelled, unless it is a trainer's and `failed` hears of it, by the name
+        of its run. Raises RunFailed or InputError.
         """
         engines = list(self._engines.values()) if engines is None else engines
         trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
@@ -65,7 +71,7 @@ class DeviceTurns:
                 await self._free_devices()
             batch = self._at_once(waiting)
             self._let_start(True)
-            await together(*(self._start(name) for name in batch))
+            await together(*(self._start(name, failed) for name in batch))
             waiting = [name for name in waiting if name not in batch]
         await self._free_devices()
 
@@ -89,12 +95,18 @@ class DeviceTurns:
         """Whether it is an engine that takes what it finds free of a GPU."""
         return name in self._engines and self._engines[name].config.memory_share is None
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str, failed: Callable[[str, RunFailed], None] | None) -> None:
         if name in self._engines:
             await self._engines[name].start()
-        else:
-            self._take(Turn("trainer_starts", name))
+            return
+        self._take(Turn("trainer_starts", name))
+        try:
             await self._trainers[name].start()
+        except RunFailed as failure:
+            if failed is None:
+                raise
+            self._gone(name)
+            failed(self._trainers[name].name, failure)
 
     async def _free_devices(self) -> TurnsTook:
         """Put all that has started to sleep. A trainer that died meanwhile counts as absent; its run restarts it."""

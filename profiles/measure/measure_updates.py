@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...executor.configuration import update_settings
+from ...executor.memory.device_holds import trainer_name
+from ...executor.placement.memory_check import free_host_bytes
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
@@ -30,6 +32,9 @@ UPDATES = 3
 
 RECOMPUTED_UPDATES = 2
 """Measured updates of a layout with recomputation."""
+
+HOST_SHARE = 0.5
+"""Of free host memory, what trainers may take that have started and wait for others to be measured."""
 
 Groups = list[list[TrainSample]]
 
@@ -106,6 +111,12 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
     entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
     fastest = statistics.median(base.seconds)
     recomputed = _recomputed(fit, fit.layout, base, base)
+    failed: dict[str, RunFailed] = {}
+    side_by_side = len(others) > 1 and bench.on_gpu and _host_room(site, others)
+    side_by_side = side_by_side and budget.allows(took_s, "other layouts of the trainer")
+    if side_by_side:
+        budget.tell(f"starting {len(others)} trainers side by side")
+        await site.turns.start([], list(others), failed.__setitem__)
     for name, layout in others.items():
         text = f"updates with {update_name(layout)}"
         if not budget.allows(took_s, text):
@@ -113,7 +124,10 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
         budget.tell(text)
         began_s = budget.elapsed_s
         try:
-            await site.turns.start([], [name])
+            if name in failed:
+                raise failed[name]
+            if not side_by_side:
+                await site.turns.start([], [name])
             found = await _measured(bench, name, layout)
         except RunFailed as error:
             budget.tell(f"{text} are left out: {error}")
@@ -127,6 +141,13 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
             fastest = statistics.median(found.seconds)
             recomputed = _recomputed(fit, layout, found, base)
     return (*entries, *recomputed)
+
+
+def _host_room(site: Site, names: Collection[str]) -> bool:
+    """Whether the host of this node has room for what all these trainers keep there while another one trains."""
+    free, holders = free_host_bytes(), site.turns.ledgers.holders
+    held = sum(site.updates[name].accelerators * holders[trainer_name(name)].host_bytes("offloaded") for name in names)
+    return free is None or held <= HOST_SHARE * free
 
 
 def _keys(measured: _Measured, peak: bool) -> dict[str, float | int | None]:

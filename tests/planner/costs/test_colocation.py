@@ -70,7 +70,8 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     )
     because = "beside KV caches as large as rounds need, which saves"
     assert texts[1].endswith(f"of each step, optimizer states stay on the GPUs {because} 0.7 s of each step")
-    assert texts[2] == f"engines stay awake and optimizer states stay on the GPUs, {because} {0.75 + 0.7:.2g} s of each step"
+    stays = "engines stay awake and optimizer states stay on the GPUs"
+    assert texts[2] == f"{stays}, {because} {0.75 + 0.7:.2g} s of each step"
     unmeasured = measured.model_copy(update={"rollout": PROFILE.rollout})
     assert turns_text(unmeasured, [(8, update, TurnsTake(0.0, 0.0))]) is None
 
@@ -118,8 +119,8 @@ def test_a_plan_on_gpus_says_what_turns_and_checkpoints_take():
 
 
 def test_what_fits_beside_a_cache_by_need_stays_and_costs_no_turns():
-    """By hand, for 7B on 8 H100s (TP 1): 15.2 GB of weights, and 4 GB that vLLM's graphs and activations take, leave 56 GB
-    for a cache, or room beside one of 1 GB: for 11.4 GB of states, and, without activations to speak of, for training."""
+    """7B on 8 H100s (TP 1): beside 15.2 GB of weights, vLLM's graphs and activations, and a cache of 1 GB in place of
+    all that fits there is room for 11.4 GB of states, and for training."""
     profile = library_profile("H100", "Qwen2.5-7B")
     layout = update_layout(8, recompute="full", micro_batch_tokens=4096)
     entry = next(each for each in profile.rollout if each.tp == 1)
