@@ -443,11 +443,11 @@ def updates_of(clock, trainers, minutes=15.0, on_gpu=True, fails=(), host=1.0):
     time.begin(1)
     layouts = {FIRST: UpdateLayout(dp=1, micro_batch_tokens=4096)}
     layouts |= {name: UpdateLayout(dp=2, micro_batch_tokens=4096, offload=True) for name in trainers if name != FIRST}
-    turns = Turns()
+    turns, held = Turns(), {"offloaded": {"states": host}}
+    holders = {f"trainer {name}": Holder(name, "trainer", {}, held) for name in trainers}
 
     class Failing(Turns):
-        held = {"offloaded": {"states": host}}
-        ledgers = SimpleNamespace(holders={f"trainer {name}": Holder(name, "trainer", {}, held) for name in trainers})
+        ledgers = SimpleNamespace(holders=holders)
 
         async def start(self, engines, names, failed=None):
             turns.taken += [("start", *names)] if failed is not None else []
