@@ -219,7 +219,7 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     fleet = configuration(jobs, first.checked.job, first.checked.paths, first.pool).fleet
     where = placement.device_names("cuda")
     try:
-        beside_others(partial(device_ledgers, fleet, plans, first.pool, None, where, False), fleet, plans, held)
+        beside_others(partial(device_ledgers, fleet, plans, first.pool, where=where), fleet, plans, held)
     except RunFailed as refusal:
         return told(held), str(refusal)
     return told(held), None

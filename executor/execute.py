@@ -102,7 +102,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     train_pool = None if first.train_pool is pool else first.train_pool
     where = placement.device_names(pool.accelerators.kind)
     plans = {e.name: e.plan for e in executions}
-    ledgers_of = partial(device_ledgers, settings.fleet, plans, pool, train_pool, where, member is not None)
+    ledgers_of = partial(device_ledgers, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledgers_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
     group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))

@@ -84,17 +84,17 @@ def told(held: Mapping[str, HeldMemory]) -> str:
 
 
 def beside_others(
-    ledgers_of: Callable[[Mapping[str, float]], DeviceLedgers],
+    ledgers_of: Callable[..., DeviceLedgers],
     fleet: FleetConfig,
     runs: Collection[str],
     held: Mapping[str, HeldMemory],
 ) -> DeviceLedgers:
-    """The ledgers of devices of which others hold `held`; `ledgers_of` makes them of these bytes.
+    """The ledgers of devices of which others hold `held`; `ledgers_of` makes them, of these bytes as `others`.
 
     Raises RunFailed unless a whole step of each of `runs`, starts included, fits into what is left.
     """
     try:
-        ledgers = ledgers_of({name: each.held_bytes for name, each in held.items()})
+        ledgers = ledgers_of(others={name: each.held_bytes for name, each in held.items()})
         refused = ledgers.refusal(_whole_steps(ledgers, fleet, runs))
     except OutOfMemory as none_left:
         refused = none_left

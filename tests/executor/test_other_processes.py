@@ -78,7 +78,7 @@ def shipped():
     layouts = (layout,) if plan.job.rounds.long is None else (layout, plan.job.rounds.long.rollout.layout)
     kv = {each.tp: 10 * GB for each in layouts}
     fleet = FleetConfig(tuple(dict.fromkeys(layouts)), "", "bfloat16", "cuda", 8, 8, 80 * GB, kv_bytes=kv)
-    return partial(device_ledgers, fleet, {"math": plan}, pool, None, None, False), fleet
+    return partial(device_ledgers, fleet, {"math": plan}, pool), fleet
 
 
 def held(size):
