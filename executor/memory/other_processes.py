@@ -52,14 +52,15 @@ def held_here(gpus: Sequence[str]) -> list[HeldMemory | None]:
     """What processes hold of GPUs of this machine, by NVML's numbers or UUIDs; None where it is not worth a word."""
     from ray._private.thirdparty import pynvml
 
+    nvml: Any = pynvml
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
         return [None] * len(gpus)
     try:
-        return [_of_gpu(pynvml, gpu) for gpu in gpus]
+        return [_of_gpu(nvml, gpu) for gpu in gpus]
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def _of_gpu(nvml: Any, gpu: str) -> HeldMemory | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,18 @@ pytest.importorskip("ray")
 from ray._private.thirdparty import pynvml
 
 import rlplan
+from rlplan.cli.execute import _dry_run
 from rlplan.executor.engines.fleet import FleetConfig
+from rlplan.executor.memory import other_processes
 from rlplan.executor.memory.device_holds import device_ledgers
 from rlplan.executor.memory.other_processes import HeldMemory, beside_others, held_here, told
+from rlplan.executor.prepare import placement_of, prepare
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.errors import RunFailed
+
+from .test_prepare import MODEL
+from .tiny_job import CLUSTER, make_plan, write_job, write_plan
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 GB = 10**9
@@ -107,3 +114,25 @@ def test_engines_without_a_planned_cache_need_all_of_their_share(shipped):
     plan_build = partial(build.func, FleetConfig(fleet.layouts, "", "bfloat16", "cuda", 8, 8, 80 * GB), *build.args[1:])
     with pytest.raises(RunFailed, match="does not fit beside them: GPU 3: engine starts would take"):
         beside_others(plan_build, fleet, ["math"], held(10 * GB))
+
+
+@pytest.mark.parametrize(("size", "code"), [(2e9, 0), (79e9, 1)])
+def test_a_dry_run_looks_at_the_gpus_of_this_machine(size, code, tmp_path, monkeypatch, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    folder = tmp_path / "job"
+    folder.mkdir()
+    on_gpus = CLUSTER.replace("kind: cpu", "kind: cuda").replace("memory_bytes: 100000000", "memory_bytes: 80000000000")
+    write_job(folder, tmp_path / "model", cluster=on_gpus)
+    plan = write_plan(make_plan(folder), folder / "plan.yaml")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(other_processes, "held_here", lambda gpus: [HeldMemory(size, "pid 71"), None])
+    executions = prepare([plan], tmp_path / "out", False)
+    monkeypatch.setattr("rlplan.cli.shared.findings.reports", lambda plans: [])
+    done = _dry_run((plan,), executions, placement_of(executions), False, False)
+    said = capsys.readouterr().out
+    assert done == code and f"other processes hold {size / 1e9:g} GB of GPU 0 of node 0 (pid 71)" in said
+    assert ("; the plan fits beside them" in said) == (code == 0) and ("can be started" in said) == (code == 0)
+    done = _dry_run((plan,), executions, placement_of(executions), False, True)
+    told_json = json.loads(capsys.readouterr().out)
+    assert done == code and told_json["ok"] == (code == 0) and "pid 71" in told_json["beside"]
