@@ -22,10 +22,12 @@ Invariants (`check_invariants`):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "streaming", "offloaded"]
+from .device_holders import Holder as Holder
+from .device_holders import Parts as Parts
+from .device_holders import State as State
+
 Event = Literal[
     "engine_starts",
     "engine_sleeps",
@@ -62,9 +64,6 @@ EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
 ROUNDING = 1e-9
 """Share of the capacity by which sums of floats may be off."""
 
-Parts = Mapping[str, float]
-"""Bytes by what holds them."""
-
 
 class OutOfMemory(ValueError):
     """An event that would take more memory than its device has."""
@@ -80,37 +79,6 @@ class OutOfMemory(ValueError):
 
 class WrongTurn(ValueError):
     """An event that cannot follow the holder's state."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """An engine or a trainer, as each of its devices sees it.
-
-    Attributes:
-        name: of the engine or the trainer.
-        kind: which of the two it is.
-        on_device: bytes on a device by state; nothing in a state that is not named.
-        on_host: bytes in host memory by state, of what belongs to one device; a difference between two states crosses
-            the device's host link.
-    """
-
-    name: str
-    kind: Literal["engine", "trainer"]
-    on_device: Mapping[State, Parts] = field(default_factory=dict)
-    on_host: Mapping[State, Parts] = field(default_factory=dict)
-
-    def device_bytes(self, state: State) -> float:
-        """Bytes on a device in a state."""
-        return sum(self.on_device.get(state, {}).values())
-
-    @property
-    def most_bytes(self) -> float:
-        """Bytes on a device in the state in which it holds the most."""
-        return max(map(self.device_bytes, self.on_device), default=0.0)
-
-    def host_bytes(self, state: State) -> float:
-        """Bytes in host memory in a state, for one device."""
-        return sum(self.on_host.get(state, {}).values())
 
 
 class Turn(NamedTuple):
@@ -278,11 +246,7 @@ class DeviceLedgers:
 
     def fits(self, turn: Turn) -> bool:
         """Whether the turn could be taken now."""
-        try:
-            self.check(turn)
-        except (OutOfMemory, WrongTurn):
-            return False
-        return True
+        return self.could([turn])
 
     def could(self, turns: Iterable[Turn]) -> bool:
         """Whether the turns could be taken one after another, from the states that are. Changes nothing."""
@@ -301,6 +265,14 @@ class DeviceLedgers:
             for ledger, states, peak_bytes in before:
                 ledger.states, ledger.peak_bytes = states, peak_bytes
         return None
+
+    def bounded(self, engine: str) -> bool:
+        """Whether an engine holds memory of a device."""
+        return self.holders[engine].device_bytes("awake") > 0
+
+    def contended(self, engine: str) -> bool:
+        """Whether an engine holds memory of a device that others use too."""
+        return self.bounded(engine) and (self.shared or bool(self.beside[engine]))
 
     def grows(self, turn: Turn) -> bool:
         """Whether a turn takes more of a device than its holder has there now."""

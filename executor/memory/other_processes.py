@@ -14,7 +14,7 @@ import ray
 from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import DeviceLedgers, OutOfMemory, Turn
-from ...rounds.step_order import to_decoding, to_sending, to_starting, to_training
+from ...rounds.step_order import start_of, to_decoding, to_sending, to_starting, to_training
 from ..actors import track, within
 from ..engines.fleet import FleetConfig
 from ..engines.messages import engine_name
@@ -111,7 +111,7 @@ def _whole_steps(ledgers: DeviceLedgers, fleet: FleetConfig, runs: Collection[st
     """The turns of starts, one after the other, and of a step of each run with each layout of engines."""
     holders, beside = ledgers.holders, ledgers.beside
     for name in sorted(holders, key=lambda each: holders[each].kind):  # engines first
-        yield Turn("engine_starts" if holders[name].kind == "engine" else "trainer_starts", name)
+        yield start_of(name, holders)
         yield from to_starting(holders, ledgers.states, beside, ledgers.shared)
     for run in runs:
         trainer = trainer_name(run)

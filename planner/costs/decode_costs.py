@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ...rounds.balance import BLOCK_TOKENS, PrefixSharing
 from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
 from .colocation import TurnsTake, sleep_and_wake_s, train_physics
-from .device_memory import turns_take
+from .device_memory import turns_of
 from .host_memory import engine_share
 from .job_pools import JobPools, Travel
 from .memory_bars import Engines
@@ -48,8 +47,7 @@ class DecodeCost:
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
         sync_s: weight transfer to all engines, with sleep and wake where trainers share their GPUs (colocation.py).
         turns_s: of `sync_s`, sleep and wake.
-        turns: by KV tokens of an engine and layout of trainers, what their turns take where KV is no larger than rounds
-            need; None: `turns_s`, and moves as updates are priced.
+        turns: what turns take, by KV tokens of an engine and layout of trainers; None: `turns_s`, and moves as priced.
         travel: the way of weights over networks that the cluster names, by which `sync_beside` prices them; else None.
         host_bytes: host memory of the layout's engines, whether they are in use or not (memory_table.py).
         round_s: seconds that a round takes before anything is decoded.
@@ -239,9 +237,6 @@ def decode_cost(
     overhead_s = sum(c.overhead_s for c in checks) / len(checks) if checks else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in checks) / len(checks) if checks else 0.0
     turns_s = 0.0 if pools is not None and pools.apart else sleep_and_wake_s(profile, rollout.tp)
-    turns = None
-    if pools is not None and turns_s and profile.machine.kind == "cuda":
-        turns = _turns_of(profile, pools, Engines(rollout, layout))
     return DecodeCost(
         key=layout,
         a=factor * rollout.step_s,
@@ -261,19 +256,9 @@ def decode_cost(
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
         turns_s=turns_s,
-        turns=turns,
+        turns=turns_of(profile, pools.rollout, Engines(rollout, layout)) if pools is not None and turns_s else None,
         travel=None if pools is None else _travel(profile, pools, layout, rollout.sync.p50),
     )
-
-
-def _turns_of(profile: Profile, pools: JobPools, engines: Engines) -> Callable[[int, UpdateLayout], TurnsTake]:
-    """What turns take (`turns_take`), by KV tokens of an engine and layout of trainers."""
-
-    @cache
-    def seconds(kv_tokens: int, trainers: UpdateLayout) -> TurnsTake:
-        return turns_take(profile, pools.rollout, replace(engines, kv_tokens=kv_tokens), trainers)
-
-    return seconds
 
 
 def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s: float) -> Travel | None:

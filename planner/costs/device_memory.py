@@ -5,7 +5,9 @@ What is held in a phase follows from the order in which they take turns (rounds/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
@@ -114,6 +116,16 @@ def turns_take(
     state = trainer_state(profile, trainers)
     stays = stays_on_device(profile, capacity, weight_bytes, trainers, [engines])
     return TurnsTake(sleep_s, 0.0 if stays == state else moves_s)
+
+
+def turns_of(profile: Profile, pool: Pool, engines: Engines) -> Callable[[int, UpdateLayout], TurnsTake]:
+    """What turns take (`turns_take`), by KV tokens of an engine and layout of trainers."""
+
+    @cache
+    def seconds(kv_tokens: int, trainers: UpdateLayout) -> TurnsTake:
+        return turns_take(profile, pool, replace(engines, kv_tokens=kv_tokens), trainers)
+
+    return seconds
 
 
 def trainer_bars(profile: Profile, pool: Pool, weight_bytes: float, trainers: UpdateLayout, kind: int = 0) -> list[Bar]:

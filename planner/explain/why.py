@@ -29,7 +29,7 @@ from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
-from ..simulate.columns.column_setting import KV_MARGIN
+from ..simulate.columns.kv_loads import KV_MARGIN
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
@@ -86,10 +86,8 @@ def _rollouts(search: Search, decided: Decided, profile: Profile) -> dict[str, s
         kv = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
         if kv.kv_tokens is not None and kv.kv_tokens < kv.entry.kv_capacity_tokens:
             most = bytes_text(replace(kv, kv_tokens=None).kv_bytes)
-            why[f"rounds.{round_kind}.rollout.kv_tokens"] = (
-                f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: {KV_MARGIN:g} times what its "
-                "samples hold at once, or what they hold at their longest"
-            )
+            text = f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: {KV_MARGIN:g} times what its"
+            why[f"rounds.{round_kind}.rollout.kv_tokens"] = f"{text} samples hold at once, or all at their longest"
         saved = search.space.kept_together.get(rounds.layout)
         if saved is not None:
             why[f"rounds.{round_kind}.rollout.prefix"] = (
@@ -132,10 +130,8 @@ def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted:
 def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
     """Reasons for the schedule beside its speed: ties, the baseline, pools, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
-    turns = [
-        (kind.layout.tp, kind.train.layout, TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s))
-        for kind in rounds
-    ]
+    take = [TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s) for kind in rounds]
+    turns = [(kind.layout.tp, kind.train.layout, each) for kind, each in zip(rounds, take, strict=True)]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),

@@ -102,7 +102,7 @@ def test_a_plan_that_fits_beside_another_process_goes_on(shipped):
 
 
 @pytest.mark.parametrize("size", [30 * GB, 79 * GB])
-def test_a_plan_that_does_not_fit_beside_others_is_refused_at_the_start(shipped, size):
+def test_a_plan_that_does_not_fit_beside_others_is_refused(shipped, size):
     build, fleet = shipped
     refused = rf"hold {size / GB:g} GB of GPU 3 \(pid 71\), and the plan does not fit beside them: GPU 3: .*; end them"
     with pytest.raises(RunFailed, match=refused):

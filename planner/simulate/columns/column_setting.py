@@ -16,7 +16,7 @@ from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
-from ....rounds.machines.exact_long import MAX_DRAWS, most_draws_at_once
+from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
@@ -27,6 +27,7 @@ from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
 from ..reference_round import Observe
+from .kv_loads import KV_MARGIN, Loads, kv_peak
 
 # Prompts that a column is fed with at once: an epoch of its own.
 FEED = 768
@@ -38,18 +39,6 @@ CELL_PROMPTS = 128
 BALANCED_SHARE = 2
 """Times its part of a round's samples that an engine may decode at once where samples are balanced by history: one that
 has short ones gets more of them."""
-
-
-KV_MARGIN = 1.25
-"""Times what an engine's samples are seen to hold at once that it has room for. What they hold is random, and the
-model's lengths are those of a policy that goes on learning. Too little room only makes samples wait, or be prefilled
-again, which is simulated; room that is never used costs nothing but what else could have stayed on the accelerator."""
-
-_GROUPS = 4096
-"""Groups that loads are drawn from."""
-
-KV_LOADS = 32
-"""Engines' loads that are drawn to see what samples hold at once; the fullest of them counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,63 +186,25 @@ class Setting:
         return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
 
     def _held_at_once(self, key: ShortKey | LongKey, at_once: int) -> int:
-        """KV tokens that the samples of one engine hold at once, by `KV_LOADS` loads of the length model."""
+        """KV tokens that the samples of one engine hold at once (kv_loads.py)."""
         (alike, prompts), engines = self._in_flight(key), key.layout.engines
         kept_together = self._on_device(key).sharing is not None and not key.balanced
         together = self.group_size if kept_together else min(self.group_size, -(-alike // engines))
         waits = self.dynamic_sampling or key.balanced or at_once < alike * prompts // engines
+        loads = Loads(self.draws.model, self.group_size, self.cap_tokens, together)
         if isinstance(key, ShortKey):
             known: tuple[object, ...] = (at_once, together, waits, key.cutoff_tokens)
         else:
-            waits = key.deferral.mode != "exact" and waits  # draws that wait are few (_draws_beside)
+            waits = key.deferral.mode != "exact" and waits  # draws that wait are few (Loads.of_long_round)
             known = (at_once, together, waits, key.deferral, engines, key.copies)
         if known not in self.of_loads:
-            if isinstance(key, ShortKey):
-                loads = self._loads(at_once, together, key.cutoff_tokens or self.cap_tokens)
-            else:
-                loads = self._long_loads(key, at_once, together)
-            self.of_loads[known] = kv_peak(*loads, waits)
+            drawn = (
+                loads.of_groups(at_once, key.cutoff_tokens or self.cap_tokens)
+                if isinstance(key, ShortKey)
+                else loads.of_long_round(key, at_once, self.target)
+            )
+            self.of_loads[known] = kv_peak(*drawn, waits)
         return self.of_loads[known]
-
-    def _loads(
-        self, samples: int, together: int, limit_tokens: int, longer: float = 0.0
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(prompt tokens, response tokens) of `KV_LOADS` loads of so many samples, `together` of each prompt.
-
-        `longer`: of groups whose longest sample has more tokens alone.
-        """
-        model, rng = self.draws.model, np.random.default_rng(KV_LOADS)
-        groups = rng.integers(len(model.tables), size=max(_GROUPS, samples))
-        tokens = np.minimum(model.draw_many(groups, (self.group_size,), rng), self.cap_tokens)
-        of_groups = tokens.max(axis=1)
-        # The longest there are, where none is longer.
-        kept = np.flatnonzero(of_groups > min(longer, int(of_groups.max()) - 1))
-        places = kept[rng.integers(len(kept), size=(KV_LOADS, -(-samples // together)))]
-        drawn = np.minimum(tokens[places][..., :together], limit_tokens)
-        prompts = np.broadcast_to(model.prompt_tokens[groups[places]][..., None], drawn.shape)
-        return prompts.reshape(KV_LOADS, -1)[:, :samples], drawn.reshape(KV_LOADS, -1)[:, :samples]
-
-    def _long_loads(self, key: LongKey, at_once: int, together: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The loads of a long round: samples of deferred groups that run to their end; in `exact`, beside them draws
-        that end at the cutoff at the latest."""
-        rule, model, size = key.deferral, self.draws.model, self.group_size
-        whole = min(at_once, -(-size * self.target // key.layout.engines))
-        if rule.mode != "exact" or rule.cutoff_tokens is None:
-            share = rule.long_share or max(0.0, 1.0 - self.target / max(rule.prompts, 1))
-            (limit,) = model.group_max_quantiles(size, (1.0 - share,))
-            return self._loads(at_once, together, self.cap_tokens, limit - 1)
-        long = 1.0 - (1.0 - model.share_beyond(rule.cutoff_tokens)) ** size
-        # Of a prompt that is put off: a wave of draws begins when all before it were short (most_draws_at_once).
-        weights, drawn, beside = long / max(long.sum(), 1e-12), key.copies, float(key.copies)
-        while drawn < MAX_DRAWS:
-            beside = max(beside, drawn * float((weights * (1.0 - long) ** drawn).sum()))
-            drawn *= 2
-        further = min(at_once - whole, math.ceil(beside * whole))
-        loads = self._loads(whole, together, self.cap_tokens, rule.cutoff_tokens)
-        if further <= 0:
-            return loads
-        more = self._loads(further, together, rule.cutoff_tokens)
-        return np.hstack([loads[0], more[0]]), np.hstack([loads[1], more[1]])
 
     def _ahead(self, cost: DecodeCost, alike: int) -> int:
         """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
@@ -281,26 +232,6 @@ class Setting:
     def of_cells(self) -> dict[tuple[EngineLayout, int], Setting]:
         """Settings of cells, by their layout and the prompts that they train: made on demand, kept by cells.py."""
         return {}
-
-
-def kv_peak(prompt_tokens: NDArray[np.int64], tokens: NDArray[np.int64], waits: bool = False) -> int:
-    """The most KV tokens that an engine's samples hold at once: of several loads, the fullest.
-
-    Samples that begin together grow by a token a step, so the most is held as one of them ends, by it and those that
-    are longer: at `t` tokens, sum over samples of at least `t` tokens of `prompt + t`. What prompts share is not
-    counted.
-
-    Args:
-        prompt_tokens, tokens: of each sample, shape (loads, samples of a load).
-        waits: further samples begin as others end, so that all may be at their ends at once.
-    """
-    if waits:
-        return int((prompt_tokens + tokens).sum(axis=1).max())
-    order = np.argsort(tokens, axis=1)
-    ends, prompts = (np.take_along_axis(each, order, axis=1) for each in (tokens, prompt_tokens))
-    running = np.arange(tokens.shape[1], 0, -1)
-    of_prompts = prompts[:, ::-1].cumsum(axis=1)[:, ::-1]
-    return int((of_prompts + running * ends).max())
 
 
 def feed_size(mode: Mode, prompts: int) -> int:
