@@ -18,7 +18,7 @@ from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
-from ...choose.candidates.round_kinds import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
@@ -166,23 +166,32 @@ class Setting:
         return self.group_size * draws, self.target
 
     def kv_tokens(self, key: ShortKey | LongKey) -> int | None:
-        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan.
-
-        `KV_MARGIN` times what its samples hold at once (`kv_peak`), and in whole blocks one for each of them, which is
-        not full, and one for vLLM. It is no more than so many samples of the greatest length take, and no less than one
-        of them. None: all that there is, in a plan that is there already and does not say.
-        """
+        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan; None: all that there is, in
+        a plan that is there already and does not say. Short and long rounds of a layout share engines, which have what
+        those need that need the most, each as issued at least."""
         if key in self.as_written:
             return self.as_written[key].kv_tokens
+        rule, needed = key.deferral, self._kv_needed(key)
+        if not defers(rule, self.target):
+            return needed
+        shared: ShortKey | LongKey = LongKey(rule, 1, key.layout, key.draft_tokens)
+        if isinstance(key, LongKey):
+            issued = rule.prompts or self.target, rule.samples or self.group_size
+            shared = ShortKey(rule.mode, *issued, rule.cutoff_tokens, key.layout, rule.long_share, key.draft_tokens)
+        return max(needed, self._kv_needed(shared))
+
+    def _kv_needed(self, key: ShortKey | LongKey) -> int:
+        """KV tokens that a kind of round needs of an engine: `KV_MARGIN` times what its samples hold at once, and in
+        whole blocks one for each of them, which is not full, and one for vLLM. That is no more than so many samples of
+        the greatest length take, and no less than one of them."""
         cost, at_once, block = self._on_device(key), self.at_once(key), self._on_device(key).block_tokens
         longest_prompt = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
         longest = longest_prompt + self.cap_tokens
         cutoff = key.cutoff_tokens if isinstance(key, ShortKey) else None
         # An engine is given a token beyond a sample's last one before it tells that the sample has ended.
         most = at_once * (longest_prompt + (cutoff or self.cap_tokens) + 1)
-        needed = (
-            max(longest + 1, min(most, math.ceil(KV_MARGIN * self._held_at_once(key, at_once)))) + (at_once + 1) * block
-        )
+        held = min(most, math.ceil(KV_MARGIN * self._held_at_once(key, at_once)))
+        needed = max(longest + 1, held) + (at_once + 1) * block
         return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
 
     def _held_at_once(self, key: ShortKey | LongKey, at_once: int) -> int:

@@ -160,13 +160,20 @@ def test_an_engine_has_room_for_what_its_rounds_hold():
 
 
 def test_kv_is_no_more_than_samples_of_the_greatest_length_take(monkeypatch):
-    """By hand: 8 samples of an engine, each of a prompt of 100 and at most 200 response tokens and one more as it ends,
-    are 2408 tokens; 9 blocks of 32 more are 2696, or 85 blocks."""
+    """By hand: 8 samples of an engine, each of a prompt of 100 tokens and a response of 1024 at most, and one more as it
+    ends, are 9000 tokens; 9 blocks of 32 more are 9288, or 291 blocks."""
     monkeypatch.setattr(column_setting, "KV_MARGIN", 100.0)
     setting = replace(SETTING, max_prompt_tokens=100)
-    key = ShortKey("exact", TARGET, GROUP, 200, LAYOUT)
-    assert (setting.at_once(key), setting.decode[LAYOUT].block_tokens) == (8, 32)
-    assert setting.kv_tokens(key) == 85 * 32
+    key = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
+    assert (setting.at_once(key), setting.decode[LAYOUT].block_tokens, CAP) == (8, 32, 1024)
+    assert setting.kv_tokens(key) == 291 * 32
     one = ShortKey("sync", 1, 1, None, LAYOUT)
     assert setting.at_once(one) == 1
     assert setting.kv_tokens(one) == math.ceil((100 + CAP + 1 + 2 * 32) / 32) * 32, "one sample, and two blocks"
+
+
+def test_short_and_long_rounds_share_the_larger_cache():
+    short = ShortKey("exact", TARGET, GROUP, LATE.cutoff_tokens, LAYOUT)
+    assert SETTING._kv_needed(short) < SETTING._kv_needed(KEY) == SETTING.kv_tokens(KEY) == SETTING.kv_tokens(short)
+    early = DeferralRule("exact", 0, 0, 3)
+    assert SETTING.kv_tokens(LongKey(early, 1, LAYOUT)) >= SETTING._kv_needed(short._replace(cutoff_tokens=3))
