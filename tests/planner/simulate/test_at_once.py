@@ -160,7 +160,7 @@ def test_an_engine_has_room_for_what_its_rounds_hold():
 
 
 def test_kv_is_no_more_than_samples_of_the_greatest_length_take(monkeypatch):
-    """By hand: 8 samples of an engine, each of a prompt of 100 tokens and a response of 1024 at most, and one more as it
+    """By hand: 8 samples of an engine, each of a prompt of 100 tokens, a response of 1024 at most and one more as it
     ends, are 9000 tokens; 9 blocks of 32 more are 9288, or 291 blocks."""
     monkeypatch.setattr(column_setting, "KV_MARGIN", 100.0)
     setting = replace(SETTING, max_prompt_tokens=100)
