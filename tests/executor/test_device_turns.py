@@ -16,7 +16,9 @@ from rlplan.executor.engines.fleet import FleetConfig
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import device_ledgers, trainer_name
 from rlplan.executor.memory.no_turns import no_turns
-from rlplan.planner.costs.colocation import stays_on_device, trained_parameters
+from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, trained_parameters
+from rlplan.planner.costs.decode_costs import engines_of
+from rlplan.planner.costs.device_memory import turns_take
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.schema.sections.layouts import EngineLayout
@@ -396,6 +398,23 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan(shipped):
     assert trainer.device_bytes("training") == pytest.approx(bar.needed_bytes - bar.holds_bytes["asleep"], rel=1e-5)
     assert engine.device_bytes("asleep") == engine.host_bytes("asleep") == 0.0, "level 2 keeps no weights anywhere"
     assert engine.device_bytes("awake") == 0.9 * 80e9
+
+
+def test_planner_and_executor_state_the_same_bytes_by_need(shipped):
+    plan, pool, fleet = shipped
+    profile, rounds, capacity = library_profile("H100", "Qwen2.5-32B"), plan.job.rounds, pool.accelerators.memory_bytes
+    engines = engines_of(profile, rounds.short.rollout.layout, 400_000)
+    planned = engine_on_device(profile, capacity, 2, engines)
+    kv_bytes = int(planned[KV_CACHE])
+    ledgers = device_ledgers(replace(fleet(), kv_bytes={8: kv_bytes}), {"math": plan}, pool)
+    awake = ledgers.holders["rollout-tp8-0"].on_device["awake"]
+    assert sum(awake.values()) == pytest.approx(sum(planned.values()), rel=1e-5) and awake[KV_CACHE] == kv_bytes
+    layout = rounds.short.train
+    stays = stays_on_device(profile, capacity, 2, layout, [engines])
+    assert ledgers.holders["trainer math"].on_device["offloaded"] == pytest.approx(stays, rel=1e-5)
+    assert set(stays) == {PARAMETERS, MOMENTS} != set(stays_on_device(profile, capacity, 2, layout)), "more stays"
+    beside = not turns_take(profile, pool, engines, layout).engines_s
+    assert beside == (not ledgers.beside["trainer math"])
 
 
 def test_a_tails_engines_divide_weights_and_have_more_cache(shipped):
