@@ -190,7 +190,10 @@ class Setting:
         cutoff = key.cutoff_tokens if isinstance(key, ShortKey) else None
         # An engine is given a token beyond a sample's last one before it tells that the sample has ended.
         most = at_once * (longest_prompt + (cutoff or self.cap_tokens) + 1)
-        held = min(most, math.ceil(KV_MARGIN * self._held_at_once(key, at_once)))
+        # Engines that decode on after a hand-over get what the others hold.
+        freed = key.freed_engines if isinstance(key, LongKey) else 0
+        margin = KV_MARGIN * key.layout.engines / (key.layout.engines - freed)
+        held = min(most, math.ceil(margin * self._held_at_once(key, at_once)))
         needed = max(longest + 1, held) + (at_once + 1) * block
         return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
 
