@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,12 +163,16 @@ def _dry_run(
 
     names = [execution.name for execution in executions]
     addresses, lack, in_cluster = live_check(placement, executions[0].pool.accelerators.kind)
-    short = in_cluster and lack is not None  # without a cluster a plan is checked for nodes that it will have
+    beside, refused = (None, None) if in_cluster else _beside_others(executions, placement)
+    lack = lack or refused
+    # Without a cluster a plan is checked for nodes that it will have.
+    short = refused is not None or (in_cluster and lack is not None)
     findings = [finding for report in reports(plans) for finding in report.findings]
     broken = [finding for finding in findings if not finding.warning]
     if as_json:
         rows = [{"file": finding.file, **finding.data()} for finding in findings]
         result = {"checked": names, "findings": rows, "shortage": lack, "ok": not broken and not short}
+        result |= {} if beside is None else {"beside": beside}
         shown = {"placement": placement_data(placement, addresses)} if show_placement else {}
         click.echo(json.dumps(result | shown))
     else:
@@ -175,7 +180,11 @@ def _dry_run(
             click.echo(line(finding))
         for text in placement_lines(placement, addresses) if show_placement else ():
             click.echo(text)
-        if lack is not None:
+        if beside is not None and refused is None:
+            click.echo(f"{beside}; the plan fits beside them")
+        if refused is not None:
+            click.echo(refused)
+        elif lack is not None:
             click.echo(f"cluster in RAY_ADDRESS: {lack}" if in_cluster else f"a start {lack}")
         if broken:
             click.echo(f"{count(len(broken), 'finding')}; see rlplan check --rules")
@@ -186,3 +195,31 @@ def _dry_run(
     if any(finding.bad_input for finding in broken):
         return EXIT_BAD_INPUT
     return EXIT_FAILED if broken or short else 0
+
+
+def _beside_others(executions: list[Execution], placement: Placement) -> tuple[str | None, str | None]:
+    """(what other processes hold of this machine's GPUs, why the plans do not fit beside them); None, None where they
+    hold nothing, and for plans of several nodes or without GPUs."""
+    from ..plans.yaml.errors import RunFailed
+
+    first = executions[0]
+    if first.pool.accelerators.kind != "cuda" or len(placement.nodes_in_use()) > 1:
+        return None, None
+    from ..executor.configuration import configuration
+    from ..executor.memory.device_holds import device_ledgers
+    from ..executor.memory.other_processes import beside_others, held_here, told
+    from ..executor.placement.live_nodes import gpus_here
+
+    names = [f"GPU {number} of node 0" for number in range(first.pool.accelerators.per_node)]
+    found = zip(names, held_here(gpus_here(len(names))), strict=False)
+    if not (held := {name: each for name, each in found if each is not None}):
+        return None, None
+    plans = {execution.name: execution.plan for execution in executions}
+    jobs = [plan.job for plan in plans.values()]
+    fleet = configuration(jobs, first.checked.job, first.checked.paths, first.pool).fleet
+    where = placement.device_names("cuda")
+    try:
+        beside_others(partial(device_ledgers, fleet, plans, first.pool, where=where), fleet, plans, held)
+    except RunFailed as refusal:
+        return told(held), str(refusal)
+    return told(held), None

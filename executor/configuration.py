@@ -23,6 +23,7 @@ from ..rounds.hand_over import HandOverSpec, TailSpec
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
+from .engines.vllm_options import kv_bytes_per_token
 from .rollout.reward_sum import PoolSize
 from .trainer.step_checks import LOGPROB_LIMITS
 from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
@@ -49,6 +50,8 @@ class RoundSettings:
     """Engines that decode the tail in place of the round's; None: these decode it."""
     drafts: RoundDrafts | None = None
     """How its engines draft; None: they do not."""
+    kv_tokens: int | None = None
+    """KV tokens that one engine has room for; None: all that fit."""
 
     @property
     def layouts(self) -> tuple[EngineLayout, ...]:
@@ -111,6 +114,7 @@ def configuration(
             pool,
             max(settings.max_num_seqs for settings in rounds),
             max(settings.drafts.tokens if settings.drafts else 0 for settings in rounds),
+            kv_bytes(rounds, paths.model, job.model.dtype),
         ),
         rewards={
             name: PoolSize(pool.workers, max(worker_pools(other, job)[name].deadline_s for other in plans))
@@ -157,14 +161,35 @@ def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
         hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
         tail=None if tail is None else TailSpec(**tail.model_dump()),
         drafts=rollout.drafts,
+        kv_tokens=rollout.kv_tokens,
     )
 
 
+def kv_bytes(rounds: Sequence[RoundSettings], model: str, dtype: str) -> dict[int, int]:
+    """By TP size, bytes of the KV cache of each of an engine's ranks: kinds of round and plans share engines, so these
+    have what the round takes that needs the most. None of a size of which any round says nothing."""
+    tokens: dict[int, list[int | None]] = {}
+    for settings in rounds:
+        for layout in settings.layouts:
+            tokens.setdefault(layout.tp, []).append(settings.kv_tokens if layout == settings.layout else None)
+    return {
+        tp: max(said) * kv_bytes_per_token(model, dtype, tp)
+        for tp, each in tokens.items()
+        if len(said := [count for count in each if count is not None]) == len(each)
+    }
+
+
 def fleet_config(
-    layouts: Sequence[EngineLayout], job: Job, model: str, pool: Pool, max_num_seqs: int, draft_tokens: int = 0
+    layouts: Sequence[EngineLayout],
+    job: Job,
+    model: str,
+    pool: Pool,
+    max_num_seqs: int,
+    draft_tokens: int = 0,
+    kv: Mapping[int, int] | None = None,
 ) -> FleetConfig:
     """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most, which
-    draft at most `draft_tokens` a step."""
+    draft at most `draft_tokens` a step and have KV caches as `kv` says by TP size (`kv_bytes`)."""
     return FleetConfig(
         layouts=tuple(layouts),
         model_path=model,
@@ -176,6 +201,7 @@ def fleet_config(
         seed=job.algorithm.seed,
         draft_tokens=draft_tokens,
         head_dtype=job.model.head_dtype,
+        kv_bytes=kv or {},
     )
 
 

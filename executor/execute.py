@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
+    from .memory.other_processes import beside_others, held_by_others, told
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
     from .rewards.judge.judge_config import judge_config
@@ -100,8 +102,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     train_pool = None if first.train_pool is pool else first.train_pool
     where = placement.device_names(pool.accelerators.kind)
     plans = {e.name: e.plan for e in executions}
-    ledgers = device_ledgers(settings.fleet, plans, pool, train_pool, where, shared=member is not None)
-    turns = DeviceTurns(ledgers, fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
+    ledgers_of = partial(device_ledgers, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
+    turns = DeviceTurns(ledgers_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
     group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
     runs = [
@@ -125,6 +127,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     try:
         watcher.phase("reserving devices")
         await seats.open(own_machine)
+        # Of a group the others are there by right, and sleep in turns.
+        on_gpus = pool.accelerators.kind == "cuda" and member is None
+        if on_gpus and (held := await held_by_others(seats.numbered)):
+            turns.ledgers = beside_others(ledgers_of, settings.fleet, plans, held)
+            watcher.note(f"{told(held)}; the plan fits beside them")
         for execution in executions:
             await check_shared(execution.run_dir, seats.nodes)
         names = ", ".join(engine.name for engine in fleet.all_engines())

@@ -168,6 +168,7 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
         engines=layout.engines,
         tp=layout.tp,
         max_num_seqs=at_once,
+        kv_tokens=search.setting.kv_tokens(key),
         drafts=drafts,
         prefix=prefix,
         balance=balance,

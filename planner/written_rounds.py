@@ -108,7 +108,11 @@ def search_with_plan(
         ),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
-    written = {key: AsWritten(kind.decode, kind.max_num_seqs) for key, kind in keys if _differs(setting, key, kind)}
+    written = {
+        key: AsWritten(kind.decode, kind.max_num_seqs, kind.kv_tokens)
+        for key, kind in keys
+        if _differs(setting, key, kind)
+    }
     # A cell has keys of its own, under which nothing is written: such a plan is simulated whole, however large.
     setting = dataclasses.replace(setting, as_written=written, cell_prompts=0 if written else setting.cell_prompts)
     whole = Search(setting, space, limits, job.slo.step_p95_s, search.mode, passes)

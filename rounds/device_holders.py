@@ -13,13 +13,50 @@ The planner states it by its estimates and the executor by what it starts, throu
 
 from __future__ import annotations
 
-from .device_ledger import Holder, Parts
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "streaming", "offloaded"]
+Parts = Mapping[str, float]
+"""Bytes by what holds them."""
 
 SLEEP_LEVEL = 2
 """vLLM's: 1 keeps a copy of the weights in host memory, 2 drops them."""
 
 PARAMETERS, MOMENTS, KV_CACHE = "trainer_parameters", "trainer_optimizer", "kv_cache"
 """Names of the parts that come and go."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An engine or a trainer, as each of its devices sees it.
+
+    Attributes:
+        name: of the engine or the trainer.
+        kind: which of the two it is.
+        on_device: bytes on a device by state; nothing in a state that is not named.
+        on_host: bytes in host memory by state, of what belongs to one device; a difference between two states crosses
+            the device's host link.
+    """
+
+    name: str
+    kind: Literal["engine", "trainer"]
+    on_device: Mapping[State, Parts] = field(default_factory=dict)
+    on_host: Mapping[State, Parts] = field(default_factory=dict)
+
+    def device_bytes(self, state: State) -> float:
+        """Bytes on a device in a state."""
+        return sum(self.on_device.get(state, {}).values())
+
+    @property
+    def most_bytes(self) -> float:
+        """Bytes on a device in the state in which it holds the most."""
+        return max(map(self.device_bytes, self.on_device), default=0.0)
+
+    def host_bytes(self, state: State) -> float:
+        """Bytes in host memory in a state, for one device."""
+        return sum(self.on_host.get(state, {}).values())
 
 
 def staying(states: Parts, room_bytes: float) -> dict[str, float]:

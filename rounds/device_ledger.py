@@ -22,10 +22,12 @@ Invariants (`check_invariants`):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-State = Literal["absent", "awake", "asleep", "loading", "loaded", "training", "sending", "streaming", "offloaded"]
+from .device_holders import Holder as Holder
+from .device_holders import Parts as Parts
+from .device_holders import State as State
+
 Event = Literal[
     "engine_starts",
     "engine_sleeps",
@@ -62,9 +64,6 @@ EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
 ROUNDING = 1e-9
 """Share of the capacity by which sums of floats may be off."""
 
-Parts = Mapping[str, float]
-"""Bytes by what holds them."""
-
 
 class OutOfMemory(ValueError):
     """An event that would take more memory than its device has."""
@@ -80,32 +79,6 @@ class OutOfMemory(ValueError):
 
 class WrongTurn(ValueError):
     """An event that cannot follow the holder's state."""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """An engine or a trainer, as each of its devices sees it.
-
-    Attributes:
-        name: of the engine or the trainer.
-        kind: which of the two it is.
-        on_device: bytes on a device by state; nothing in a state that is not named.
-        on_host: bytes in host memory by state, of what belongs to one device; a difference between two states crosses
-            the device's host link.
-    """
-
-    name: str
-    kind: Literal["engine", "trainer"]
-    on_device: Mapping[State, Parts] = field(default_factory=dict)
-    on_host: Mapping[State, Parts] = field(default_factory=dict)
-
-    def device_bytes(self, state: State) -> float:
-        """Bytes on a device in a state."""
-        return sum(self.on_device.get(state, {}).values())
-
-    def host_bytes(self, state: State) -> float:
-        """Bytes in host memory in a state, for one device."""
-        return sum(self.on_host.get(state, {}).values())
 
 
 class Turn(NamedTuple):
@@ -137,6 +110,8 @@ class DeviceLedger:
         holders: all that may ever be on it; they are absent at first, unless `states` has them.
         always: bytes by what holds them whatever the states are: contexts, communicators and captured graphs of whoever
             sleeps.
+        room_bytes: of its memory that an engine and a trainer may hold side by side, so that neither makes room for the
+            other; 0: they take turns, whatever they hold.
     """
 
     def __init__(
@@ -146,18 +121,31 @@ class DeviceLedger:
         holders: Iterable[Holder],
         always: Parts | None = None,
         states: Mapping[str, State] | None = None,
+        room_bytes: float = 0.0,
     ) -> None:
         self.name, self.capacity_bytes, self.always = name, capacity_bytes, dict(always or {})
         self.holders = {holder.name: holder for holder in holders}
+        self.beside = {
+            name: frozenset(
+                other for other in self.holders if other != name and not self._both(name, other, room_bytes)
+            )
+            for name in self.holders
+        }
+        """For each engine and trainer those that share this device with it in turns."""
         self.states: dict[str, State] = {name: (states or {}).get(name, "absent") for name in self.holders}
         self.peak_bytes = self.held_bytes
         if not self._fits(self.held_bytes):
             raise ValueError(f"{name}: {self.held_bytes:.6g} bytes are held of {capacity_bytes:.6g} from the start")
 
-    @property
-    def beside(self) -> dict[str, frozenset[str]]:
-        """For each engine and trainer all others: they share this device."""
-        return {name: frozenset(self.holders) - {name} for name in self.holders}
+    def _both(self, name: str, other: str, room_bytes: float) -> bool:
+        """Whether an engine and a trainer have room for all that either ever holds, beside what other trainers keep
+        here while engines decode. Engines take turns with each other, and trainers do."""
+        pair = [self.holders[name], self.holders[other]]
+        if not room_bytes or pair[0].kind == pair[1].kind:
+            return False
+        others = [each for each in self.holders.values() if each.kind == "trainer" and each not in pair]
+        kept = sum(self.always.values()) + sum(each.device_bytes("offloaded") for each in others)
+        return kept + sum(each.most_bytes for each in pair) <= room_bytes * (1 + ROUNDING)
 
     @property
     def held_bytes(self) -> float:
@@ -234,7 +222,7 @@ class DeviceLedgers:
             name: frozenset().union(*(ledger.beside[name] for ledger in ledgers))
             for name, ledgers in self.where.items()
         }
-        """For each engine and trainer those that it shares a device with."""
+        """For each engine and trainer those that it shares a device with in turns."""
         self.places = places or {name: [ledger.name for ledger in ledgers] for name, ledgers in self.where.items()}
 
     def state(self, holder: str) -> State:
@@ -258,24 +246,33 @@ class DeviceLedgers:
 
     def fits(self, turn: Turn) -> bool:
         """Whether the turn could be taken now."""
-        try:
-            self.check(turn)
-        except (OutOfMemory, WrongTurn):
-            return False
-        return True
+        return self.could([turn])
 
     def could(self, turns: Iterable[Turn]) -> bool:
         """Whether the turns could be taken one after another, from the states that are. Changes nothing."""
+        return self.refusal(turns) is None
+
+    def refusal(self, turns: Iterable[Turn]) -> OutOfMemory | WrongTurn | None:
+        """Why the turns could not be taken one after another, from the states that are; None if they could. `turns` may
+        look at the states as they go. Changes nothing."""
         before = [(ledger, dict(ledger.states), ledger.peak_bytes) for ledger in self.ledgers]
         try:
             for turn in turns:
                 self.take(turn)
-        except (OutOfMemory, WrongTurn):
-            return False
+        except (OutOfMemory, WrongTurn) as refused:
+            return refused
         finally:
             for ledger, states, peak_bytes in before:
                 ledger.states, ledger.peak_bytes = states, peak_bytes
-        return True
+        return None
+
+    def bounded(self, engine: str) -> bool:
+        """Whether an engine holds memory of a device."""
+        return self.holders[engine].device_bytes("awake") > 0
+
+    def contended(self, engine: str) -> bool:
+        """Whether an engine holds memory of a device that others use too."""
+        return self.bounded(engine) and (self.shared or bool(self.beside[engine]))
 
     def grows(self, turn: Turn) -> bool:
         """Whether a turn takes more of a device than its holder has there now."""

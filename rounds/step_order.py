@@ -19,9 +19,9 @@ decode its devices may be another job's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from .device_ledger import DeviceLedger, Holder, Move, State, Turn
+from .device_ledger import DeviceLedger, DeviceLedgers, Holder, Move, State, Turn
 from .permits.permit_events import PhaseName
 
 Holders = Mapping[str, Holder]
@@ -63,13 +63,15 @@ def to_sending(holders: Holders, states: States, beside: Beside, trainer: str, e
     """Turns after which `engines` can receive the weights of `trainer`: its moments leave, then weights wake.
 
     Engines that share its devices and are awake sleep first: beside their KV caches there may be no room for the
-    trainer's parameters. Engines that share no device with it receive weights as they are, awake or not.
+    trainer's parameters. Engines that share no device with it receive weights as they are, awake or not, and where all
+    of `engines` are such its moments stay.
     """
     loading = {name for name in engines if states[name] == "loading"}
     makes_room = {other for name in (*engines, trainer) for other in beside[name]}
     sleep = _sleep(holders, states, [n for n in makes_room - loading if n not in engines or n in beside[trainer]])
     turns = sleep + _leave(holders, states, makes_room - {trainer})
-    if beside[trainer] and states[trainer] != "sending":
+    elsewhere = {name for name, holder in holders.items() if holder.kind == "engine"} - set(engines)
+    if set(beside[trainer]) - elsewhere and states[trainer] != "sending":
         turns.append(Turn("trainer_sends", trainer))
     asleep = {turn.holder for turn in sleep} | {name for name in engines if states[name] == "asleep"}
     return turns + [Turn("engine_wakes_weights", name) for name in engines if name in asleep]
@@ -96,6 +98,26 @@ def to_starting(holders: Holders, states: States, beside: Beside, all_shared: bo
     `all_shared`: with other jobs, if with nobody else."""
     shared = [name for name in holders if beside[name] or all_shared]
     return _sleep(holders, states, shared) + _leave(holders, states, shared)
+
+
+def start_of(name: str, holders: Holders) -> Turn:
+    """The turn in which an engine or trainer starts."""
+    return Turn("engine_starts" if holders[name].kind == "engine" else "trainer_starts", name)
+
+
+def starting_together(ledgers: DeviceLedgers, names: Sequence[str], measuring: Collection[str]) -> list[str]:
+    """Of engines and trainers that are to start, in order, those that can start side by side now: the first for which
+    there is room, and others beside it; [] if there is room for none. Those that are `measuring` what they find free of
+    their devices start there alone."""
+    batch: list[str] = []
+    for name in names:
+        devices = {ledger.name for ledger in ledgers.where[name]}
+        near = [other for other in batch if devices & {ledger.name for ledger in ledgers.where[other]}]
+        alone = near and any(each in measuring for each in (name, *near))
+        absent = [each for each in (*batch, name) if ledgers.state(each) == "absent"]
+        if not alone and ledgers.could(start_of(each, ledgers.holders) for each in absent):
+            batch.append(name)
+    return batch
 
 
 def _sleep(holders: Holders, states: States, among: Collection[str]) -> list[Turn]:

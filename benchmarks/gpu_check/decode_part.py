@@ -71,7 +71,7 @@ def engine_config(model: Path, device: str, most: int, number: int) -> tuple[Eng
     cores = sorted(os.sched_getaffinity(0)) if device == "cpu" else []
     config = EngineConfig(
         "engine", str(model), dtype, 1, longest, most, device, max(LEAST_KV_BYTES, int(kv_bytes)),
-        cores=(cores[number % len(cores)],) if cores else (), fixed_cache=True,
+        cores=(cores[number % len(cores)],) if cores else (), memory_share=FIXED_CACHE_SHARE,
     )  # fmt: skip
     return config, shape.vocab
 

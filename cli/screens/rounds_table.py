@@ -36,6 +36,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("cutoff", [_cutoff(decided) for _, decided, _ in kinds]),
         ("engines", [f"{decided.rollout.engines} x tp {decided.rollout.tp}" for _, decided, _ in kinds]),
         ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
+        ("KV tokens", [_kv(decided) for _, decided, _ in kinds]),
         ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
         ("balance", [_balance(decided) for _, decided, _ in kinds]),
         ("kept", [_kept(decided) for _, decided, _ in kinds]),
@@ -46,13 +47,17 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("MFU", [_reached(plan, name, mean, "train") for name, _, mean in kinds]),
     ]
     if not wide:
-        columns = [column for column in columns if column[0] not in ("time", "seqs", "reads", "MFU")]
+        columns = [column for column in columns if column[0] not in ("time", "seqs", "KV tokens", "reads", "MFU")]
     # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
     drawn = table(*(title for title, _ in shown))
     for row in zip(*(values for _, values in shown), strict=True):
         drawn.add_row(*row)
     return drawn
+
+
+def _kv(decided: ShortRound | LongRound) -> str:
+    return "-" if decided.rollout.kv_tokens is None else f"{decided.rollout.kv_tokens:,}"
 
 
 def _issue(decided: ShortRound | LongRound) -> str:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.schema.sections.layouts import EngineLayout
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews
 from .messages import EngineConfig, engine_counts, engine_name
+from .vllm_options import FIXED_CACHE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class FleetConfig:
         seed: of the first engine; those after it have the numbers that follow.
         draft_tokens: that an engine drafts for a sample and step at most, in any kind of round; 0: none ever drafts.
         head_dtype: of logits; None: `dtype`.
+        kv_bytes: by TP size, of the KV cache of each of an engine's ranks, where a plan says it; else it takes what is
+            left of the engines' share of a GPU, or all the KV space of its cores.
     """
 
     layouts: tuple[EngineLayout, ...]
@@ -46,6 +50,7 @@ class FleetConfig:
     seed: int = 0
     draft_tokens: int = 0
     head_dtype: str | None = None
+    kv_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
@@ -54,6 +59,8 @@ class FleetConfig:
 
     def _engine(self, tp: int, number: int) -> EngineConfig:
         cores = sorted(os.sched_getaffinity(0)) if self.device == "cpu" else []
+        kv_bytes, room = self.kv_bytes.get(tp), self.kv_memory_bytes_per_accelerator
+        fixed = self.device == "cuda" and kv_bytes is not None
         return EngineConfig(
             name=engine_name(tp, number),
             model_path=self.model_path,
@@ -62,7 +69,8 @@ class FleetConfig:
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             device=self.device,
-            kv_memory_bytes=self.kv_memory_bytes_per_accelerator * tp,
+            kv_memory_bytes=room * tp if kv_bytes is None else kv_bytes,
+            memory_share=min(ENGINE_SHARE, FIXED_CACHE_SHARE + (kv_bytes or 0) / room) if fixed else None,
             cores=tuple(cores[(number * tp + rank) % len(cores)] for rank in range(tp)) if cores else (),
             seed=self.seed + number,
             draft_tokens=self.draft_tokens,

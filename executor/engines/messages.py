@@ -33,8 +33,9 @@ class EngineConfig:
     ids of GPUs for cuda (none: all that the process sees), `node_id` is Ray's of the engine's node ("": any).
 
     `draft_tokens`: drafted for a sample and step at most; 0: it never drafts. `compute_share`: of its cores, which an
-    engine beside others gets while these want them too. `fixed_cache`: its KV cache has `kv_memory_bytes` on GPUs, too,
-    where it otherwise takes what is left of the engines' share. `head_dtype`: of its logits; None: `dtype`.
+    engine beside others gets while these want them too. `memory_share`: of a GPU's memory, what must be free when it
+    starts; its KV cache then has `kv_memory_bytes` on each GPU, where it otherwise (None) takes what is left of the
+    engines' share. `sleeps`: it leaves GPUs to trainers in turns. `head_dtype`: of its logits; None: `dtype`.
     """
 
     name: str
@@ -50,7 +51,8 @@ class EngineConfig:
     gpus: tuple[str, ...] = ()
     node_id: str = ""
     compute_share: float = 1.0
-    fixed_cache: bool = False
+    memory_share: float | None = None
+    sleeps: bool = True
     draft_tokens: int = 0
     head_dtype: str | None = None
 

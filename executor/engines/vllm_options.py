@@ -19,7 +19,8 @@ CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
 
 FIXED_CACHE_SHARE = 0.05
-"""Of a GPU's memory: what must be free when an engine starts whose cache has a size of its own."""
+"""Of a GPU's memory: what must be free beside its cache when an engine starts whose cache has a size of its own. vLLM
+refuses to start with less than its `gpu_memory_utilization` free, which such an engine has no other use for."""
 
 # Prompt tokens in one engine step on a CPU, vLLM's default there.
 CPU_BATCHED_TOKENS = 4096
@@ -112,11 +113,26 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
         }
-    if config.fixed_cache:
-        return arguments | {
-            "gpu_memory_utilization": FIXED_CACHE_SHARE, "kv_cache_memory_bytes": config.kv_memory_bytes
-        }  # fmt: skip
-    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": ENGINE_SHARE}
+    arguments["enable_sleep_mode"] = config.sleeps
+    if config.memory_share is None:
+        return arguments | {"gpu_memory_utilization": ENGINE_SHARE}
+    # With bytes vLLM measures no free memory, which others may take and free while it starts.
+    return arguments | {
+        "gpu_memory_utilization": config.memory_share, "kv_cache_memory_bytes": config.kv_memory_bytes
+    }  # fmt: skip
+
+
+def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
+    """KV bytes of one token on each of `tp` ranks: 2 (K and V) x layers x KV heads x head size x bytes per value. Ranks
+    beyond the KV heads hold copies of them."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_path)
+    config = getattr(config, "text_config", config)
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * -(-kv_heads // tp) * head_dim * {"float32": 4}.get(dtype, 2))
 
 
 DRAWN_TOKENS = "rlplan_drawn_tokens"

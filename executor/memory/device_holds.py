@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
 from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
+from ...plans.schema.predicted import MemoryBar
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder, Parts
+from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder, OutOfMemory, Parts
 from ..engines.fleet import FleetConfig
 
 MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
@@ -36,6 +37,7 @@ def device_ledgers(
     train_pool: Pool | None = None,
     where: Mapping[str, Sequence[str]] | None = None,
     shared: bool = False,
+    others: Mapping[str, float] | None = None,
 ) -> DeviceLedgers:
     """The ledgers of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
 
@@ -47,13 +49,19 @@ def device_ledgers(
         where: names of the devices of each engine and trainer; None: the engines of each TP size, and the ranks of each
             trainer, take the devices of their pool from the first one on.
         shared: whether other jobs have the devices too, in turns that a group gives: then nothing stays on them.
+        others: bytes that other processes hold, by name of the device.
     """
+    most_of_others = max((others or {}).values(), default=0.0)
     capacity = float(pool.accelerators.memory_bytes)
     train_capacity = capacity if train_pool is None else float(train_pool.accelerators.memory_bytes)
     # A trainer whose GPUs nobody else uses, engines or other trainers, has no reason to leave them.
     alone = train_pool is not None and len(plans) == 1
-    room = 0.0 if shared else math.inf if alone else (PLANNED_SHARE - ENGINE_SHARE) * train_capacity
-    engines = {tp: _engine(tp, capacity, plans.values()) for tp in fleet.engines()}
+    engines = {tp: _engine(tp, capacity, plans.values(), fleet.kv_bytes.get(tp)) for tp in fleet.engines()}
+    held = (
+        max(sum(parts.values()) for parts in engines.values()) if train_pool is None else ENGINE_SHARE * train_capacity
+    )
+    free = PLANNED_SHARE * train_capacity - held - most_of_others
+    room = 0.0 if shared else math.inf if alone else max(0.0, free)
     trainers = {
         run: (
             _trainer(trainer_name(run), plan, room),
@@ -61,7 +69,10 @@ def device_ledgers(
         )
         for run, plan in plans.items()
     }
-    return ledgers_of(fleet, engines, trainers, pool, train_pool, where, shared)
+    # Of trainers of which the plan knows no peak nobody can tell that they fit beside engines.
+    known = all(bar is not None for plan in plans.values() for bar in _trainer_bars(plan))
+    by_need = known and not shared and bool(fleet.kv_bytes)
+    return ledgers_of(fleet, engines, trainers, pool, train_pool, where, shared, by_need, others)
 
 
 def ledgers_of(
@@ -72,6 +83,8 @@ def ledgers_of(
     train_pool: Pool | None = None,
     where: Mapping[str, Sequence[str]] | None = None,
     shared: bool = False,
+    by_need: bool = False,
+    others: Mapping[str, float] | None = None,
 ) -> DeviceLedgers:
     """The ledgers of all devices that engines of `fleet` and `trainers` are on.
 
@@ -79,7 +92,10 @@ def ledgers_of(
         fleet: the engines.
         engines: by TP size, bytes that an engine holds on each of its GPUs while it decodes, by what holds them.
         trainers: by name of the run, what a rank holds on its GPU, and the number of ranks.
-        pool, train_pool, where, shared: as in `device_ledgers`.
+        pool, train_pool, where, shared, others: as in `device_ledgers`.
+        by_need: whether engines and trainers stay side by side where both fit on a device.
+
+    Raises OutOfMemory where other processes hold all of a device.
     """
     on_gpu = pool.accelerators.kind == "cuda"
     kind = "GPU" if on_gpu else "core"
@@ -100,8 +116,14 @@ def ledgers_of(
         there = [holder for name, holder in holders.items() if device in places[name]]
         trained_only = all(holder.kind == "trainer" for holder in there)
         capacity = float((train_pool if train_pool and trained_only else pool).accelerators.memory_bytes)
-        always = {"asleep": (1 - PLANNED_SHARE) * capacity} if on_gpu else {}
-        ledgers.append(DeviceLedger(device, capacity if on_gpu else math.inf, there, always))
+        if not on_gpu:
+            ledgers.append(DeviceLedger(device, math.inf, there))
+            continue
+        asleep, taken = (1 - PLANNED_SHARE) * capacity, (others or {}).get(device, 0.0)
+        if asleep > capacity - taken:
+            raise OutOfMemory(device, "contexts", "engine_starts", asleep, capacity - taken)
+        room = capacity - taken if by_need else 0.0
+        ledgers.append(DeviceLedger(device, capacity - taken, there, {"asleep": asleep}, room_bytes=room))
     return DeviceLedgers(ledgers, places, shared)
 
 
@@ -111,8 +133,14 @@ def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
     return [(kind.rollout.layout, kind.train) for kind in kinds]
 
 
-def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, float]:
-    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last.
+def _trainer_bars(plan: Plan) -> list[MemoryBar | None]:
+    rounds = plan.predicted.rounds
+    return [rounds.short.memory.train, *([] if rounds.long is None else [rounds.long.memory.train])]
+
+
+def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan], kv_bytes: int | None) -> dict[str, float]:
+    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last; of
+    that, `kv_bytes` where its size is planned.
 
     Plans predict the KV cache of engines that rounds begin on. Of others, which decode a tail, the weights are divided
     over more ranks than in those, and the cache has the rest.
@@ -125,7 +153,7 @@ def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan]) -> dict[str, 
             cache = min(expected.memory.kv.capacity_bytes / engines.tp, share)
             caches[engines.tp] = max(caches.get(engines.tp, 0.0), cache)
     weights = share - caches[tp] if tp in caches else min((share - cache) * of / tp for of, cache in caches.items())
-    return {"engine_weights": weights, KV_CACHE: share - weights}
+    return {"engine_weights": weights, KV_CACHE: share - weights if kv_bytes is None else float(kv_bytes)}
 
 
 def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
@@ -140,12 +168,10 @@ def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
     states = {PARAMETERS: parameters * MASTER_BYTES, MOMENTS: 0.0 if offload else moments}
     training: dict[str, float] = dict(states)
     gathered = 0.0
-    rounds = plan.predicted.rounds
-    for predicted in (rounds.short, rounds.long):
-        bar = predicted.memory.train if predicted is not None else None
+    for bar in _trainer_bars(plan):
         if bar is None:
             continue
-        held = {part: size for part, size in bar.holds_bytes.items() if part != "asleep"}
+        held = {part: size for part, size in bar.holds_bytes.items() if part.startswith("trainer_")}
         gathered = max(gathered, held.get("trainer_gathered_weights", 0.0))
         if sum(held.values()) > sum(training.values()):
             training = held

@@ -16,11 +16,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from ...plans.yaml.errors import RunFailed
+from ...rounds import step_order
 from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
 from ...rounds.permits.permit_events import PhaseName
-from ...rounds.step_order import Beside, to_decoding, to_leaving, to_sending, to_starting, to_training
+from ...rounds.step_order import Beside
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
@@ -31,6 +33,7 @@ from .turns_took import TurnsOf, TurnsTook
 
 Engines = Sequence[EngineHandle]
 Names = Collection[str]
+Fails = Callable[[str, RunFailed], None]
 Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
 
 
@@ -50,39 +53,50 @@ class DeviceTurns:
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
-    async def start(self, engines: Engines | None = None, runs: Collection[str] | None = None) -> None:
+    async def start(
+        self, engines: Engines | None = None, runs: Names | None = None, fails: Fails | None = None
+    ) -> None:
         """Start engines and the trainers of runs, None: all; at the end engines sleep, and trainers are offloaded.
 
-        On GPUs one TP size starts after another, and then one trainer after another: vLLM measures how much memory of a
-        GPU is free, so nobody else may start there meanwhile, and whoever has started leaves the device to the next.
+        On GPUs those start side by side for whom there is room at once; whoever has started leaves the device to the
+        next. An engine without a planned KV cache starts there alone: vLLM measures how much memory is free. If a start
+        fails the others are cancelled; a trainer's is told to `fails` instead, by the name of its run, if there is one.
         Raises RunFailed or InputError.
         """
         engines = list(self._engines.values()) if engines is None else engines
-        trainers = list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
-        if not self.bounded:
-            starts = (self._start_trainer(name) for name in trainers)
-            await together(*(engine.start() for engine in engines), *starts)
-        else:
-            engines = sorted(engines, key=lambda engine: engine.config.tp)
-            for _, batch in itertools.groupby(engines, key=lambda engine: engine.config.tp):
+        waiting = [engine.name for engine in sorted(engines, key=lambda engine: engine.config.tp)]
+        waiting += list(self._trainers) if runs is None else [trainer_name(run) for run in runs]
+        measuring = {engine.name for engine in engines if self.bounded and engine.config.memory_share is None}
+        while waiting:
+            if self.bounded:
                 await self._free_devices()
-                self._let_start(True)
-                await together(*(engine.start() for engine in batch))
-            for name in trainers:
-                await self._free_devices()
-                await self._start_trainer(name)
+            batch = step_order.starting_together(self.ledgers, waiting, measuring)
+            if not batch:
+                self._take(step_order.start_of(waiting[0], self.ledgers.holders))
+            self._let_start(True)
+            await together(*(self._start(name, fails) for name in batch))
+            waiting = [name for name in waiting if name not in batch]
         await self._free_devices()
+
+    async def _start(self, name: str, fails: Fails | None) -> None:
+        if name in self._engines:
+            return await self._engines[name].start()
+        self._take(Turn("trainer_starts", name))
+        try:
+            await self._trainers[name].start()
+        except RunFailed as failure:
+            if fails is None:
+                raise
+            self._gone(name)
+            fails(self._trainers[name].name, failure)
 
     async def _free_devices(self) -> TurnsTook:
         """Put all that has started to sleep. A trainer that died meanwhile counts as absent; its run restarts it."""
         while True:
             try:
-                return await self._go(self._to_starting)
+                return await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared))
             except TrainerDied as death:
                 self._gone(death.process)
-
-    def _to_starting(self, holders: Mapping[str, Holder], states: Mapping[str, State], beside: Beside) -> list[Turn]:
-        return to_starting(holders, states, beside, self.ledgers.shared)
 
     async def end(self, engines: Engines, runs: Collection[str] = ()) -> None:
         """End engines and the trainers of runs, which others are to have the devices of; they may start again."""
@@ -93,15 +107,11 @@ class DeviceTurns:
         for name in (*(engine.name for engine in engines), *trainers):
             self._gone(name)
 
-    async def _start_trainer(self, name: str) -> None:
-        self._take(Turn("trainer_starts", name))
-        await self._trainers[name].start()
-
     async def room(self, name: str) -> None:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
         self._wanting.add(name)
         try:
-            while self._contended(name) and not self._may_start_now(name):
+            while self.ledgers.contended(name) and not self._may_start_now(name):
                 await self._changed.wait()
         finally:
             self._wanting.discard(name)
@@ -112,12 +122,11 @@ class DeviceTurns:
 
     async def before_restart(self, run: TurnsOf) -> None:
         """Make room for the ranks of a run's trainer, which died and will be started again."""
-        name = trainer_name(run.name)
-        if name not in self._trainers:
+        if (name := trainer_name(run.name)) not in self._trainers:
             return
         self._let_start(False)
         self._gone(name)
-        await self._go(self._to_starting, run)
+        await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared), run)
         self._take(Turn("trainer_starts", name))
 
     # -- a step --------------------------------------------------------------------------------------------------------
@@ -127,14 +136,13 @@ class DeviceTurns:
 
         Raises RunFailed, TrainerDied.
         """
-        name = trainer_name(run.name)
-        if name not in self._trainers:
+        if (name := trainer_name(run.name)) not in self._trainers:
             return TurnsTook()
-        nobody = any(self._contended(engine.name) for engine in engines) and not any(e.alive for e in engines)
+        nobody = any(self.ledgers.contended(engine.name) for engine in engines) and not any(e.alive for e in engines)
         if nobody or any(engine.name in self._wanting for engine in later):
             # A replacement finds no room beside a trainer that sends, and one of `later` none beside those that decode:
             # they book it now. Who has booked it is waited for; without any engine there is nobody to send to.
-            await self._go(self._to_starting, run)
+            await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared), run)
             self._let_start(True)
             while any(self._may_start_now(name) for name in self._wanting):
                 await asyncio.sleep(0)
@@ -142,14 +150,13 @@ class DeviceTurns:
                 await self._fleet.some_ready(engines)
         self._let_start(False)
         names = [engine.name for engine in engines]
-        return await self._go(lambda holders, states, beside: to_sending(holders, states, beside, name, names), run)
+        return await self._go(partial(step_order.to_sending, trainer=name, engines=names), run)
 
     async def to_decoding(self, run: TurnsOf, engines: Engines) -> TurnsTook:
         """Have `engines`, which hold new weights, ready to decode. Raises RunFailed, TrainerDied."""
         if trainer_name(run.name) not in self._trainers:
             return TurnsTook()
-        names = [engine.name for engine in engines]
-        took = await self._go(lambda holders, states, beside: to_decoding(holders, states, beside, names), run)
+        took = await self._go(partial(step_order.to_decoding, engines=[engine.name for engine in engines]), run)
         self._let_start(True)
         return took
 
@@ -158,7 +165,9 @@ class DeviceTurns:
         if trainer_name(run.name) not in self._trainers:
             return True
         ledgers, states = self.ledgers, self.ledgers.states
-        starting = (n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and self._contended(n))
+        starting = (
+            n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and ledgers.contended(n)
+        )
         turns = (turn for order in orders for turn in order(ledgers.holders, ledgers.states, ledgers.beside))
         return not any(starting) and ledgers.could(turns)
 
@@ -176,16 +185,15 @@ class DeviceTurns:
 
     async def to_training(self, run: TurnsOf) -> TurnsTook:
         """Have the run's trainer ready for an update: engines sleep. Raises RunFailed, TrainerDied."""
-        name = trainer_name(run.name)
-        if name not in self._trainers:
+        if (name := trainer_name(run.name)) not in self._trainers:
             return TurnsTook()
         self._let_start(False)
-        return await self._go(lambda holders, states, beside: to_training(holders, states, beside, name), run)
+        return await self._go(partial(step_order.to_training, trainer=name), run)
 
     async def leave(self, phase: PhaseName, run: TurnsOf | None = None) -> TurnsTook:
         """Free the devices of a phase for the other jobs of the group. Raises RunFailed, TrainerDied."""
         self._let_start(False)
-        return await self._go(lambda holders, states, beside: to_leaving(holders, states, phase), run)
+        return await self._go(lambda holders, states, beside: step_order.to_leaving(holders, states, phase), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> TurnsTook:
         """Take the turns of an order; those of one kind that follow each other at once."""
@@ -216,7 +224,7 @@ class DeviceTurns:
         """
         for name, engine in self._engines.items():
             while not engine.alive and self.ledgers.state(name) != "absent":
-                if not self._contended(name):
+                if not self.ledgers.contended(name):
                     self._gone(name)
                     break
                 engine.check()
@@ -264,15 +272,7 @@ class DeviceTurns:
     @property
     def bounded(self) -> bool:
         """Whether engines hold memory of devices, so that who starts needs room there."""
-        return self._bounded(*self._engines)
-
-    def _bounded(self, *names: str) -> bool:
-        """Whether any of these engines holds memory of a device."""
-        return any(self.ledgers.holders[name].device_bytes("awake") > 0 for name in names)
-
-    def _contended(self, name: str) -> bool:
-        """Whether an engine holds memory of a device that others use too."""
-        return self._bounded(name) and (self.ledgers.shared or bool(self.ledgers.beside[name]))
+        return any(map(self.ledgers.bounded, self._engines))
 
     def _gone(self, name: str) -> None:
         kind = self.ledgers.holders[name].kind

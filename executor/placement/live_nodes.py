@@ -185,10 +185,14 @@ def this_machine(kind: str, devices: int) -> LeasedNode:
     """The machine on which Ray was started for this run: nobody else has it, so nothing is leased."""
     facts = _facts()
     if kind == "cuda":
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = tuple(visible.split(",")) if visible else tuple(map(str, range(devices)))
-        facts = facts._replace(gpus=gpus)
+        facts = facts._replace(gpus=gpus_here(devices))
     return LeasedNode(ray.get_runtime_context().get_node_id(), facts)
+
+
+def gpus_here(devices: int) -> tuple[str, ...]:
+    """Ids of the GPUs of this machine that this process may use: the first `devices`, unless its environment says."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(visible.split(",")) if visible else tuple(map(str, range(devices)))
 
 
 def part_of_this_machine(kind: str, devices: int, users: Mapping[int, int]) -> LeasedNode:

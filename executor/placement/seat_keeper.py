@@ -135,6 +135,11 @@ class SeatKeeper:
         """The leased nodes, in order."""
         return list(self._nodes.values())
 
+    @property
+    def numbered(self) -> dict[int, LeasedNode]:
+        """The leased nodes, by the placement's numbers."""
+        return dict(self._nodes)
+
     def address(self, number: int) -> str:
         """Address of the node that stands, or stood last, for a node of the placement."""
         return self._nodes[number].facts.address

@@ -27,7 +27,7 @@ from ..costs.decode_costs import DecodeCost, engines_of, entry_of
 from ..costs.device_memory import device_bars, device_bytes, trainer_bars
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools
-from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
+from ..costs.memory_bars import WEIGHT_BYTES, Bar, Engines, gb, largest
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 from ..costs.update_costs import law_dtype_fault, measured_update
 
@@ -50,7 +50,8 @@ def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> It
             all_priced = False
             yield _fault("layout-unmeasured", (*location, "rollout"), error.message)
         else:
-            yield from _engine((*location, "rollout"), rollout, cost, job)
+            most = engines_of(profile, rollout.layout).entry.kv_capacity_tokens
+            yield from _engine((*location, "rollout"), rollout, cost, job, most)
         if rollout.drafts is not None:
             try:
                 draft_laws(profile.drafts, job.search.drafts, rollout.drafts.tokens)
@@ -59,7 +60,8 @@ def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> It
         trains = list(_update((*location, "train"), train, job, profile, shape, per_node))
         yield from trains
         if cost is not None and pools is not None:
-            yield from _devices(location, cost, None if trains else train, job, profile, pools)
+            engines = engines_of(profile, cost.key, rollout.kv_tokens)
+            yield from _devices(location, engines, None if trains else train, job, profile, pools)
     if planned.reward.judge is not None:
         try:
             judge_of(profile, planned.reward.judge)
@@ -138,13 +140,19 @@ def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture 
     return (None if shape is None or shape.guessed else shape), per_node
 
 
-def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Iterator[Fault]:
-    longest = job.rollout.longest_tokens
-    if cost.kv_capacity_tokens < longest:
-        message = f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, most_kv: int) -> Iterator[Fault]:
+    longest, planned = job.rollout.longest_tokens, rollout.kv_tokens
+    if most_kv < longest:
+        message = f"an engine holds {most_kv} KV tokens, the longest sequence has {longest}"
         yield Fault(
             "kv-below-longest", (*location, "tp"), message, "take more accelerators per engine, or lower the job's cap"
         )
+    elif planned is not None and planned < longest:
+        message = f"is {planned}, and the longest sequence has {longest} tokens"
+        yield Fault("kv-below-longest", (*location, "kv_tokens"), message, f"write at least {longest}, or null")
+    elif planned is not None and planned > most_kv:
+        message = f"is {planned}, and an engine holds {most_kv} KV tokens at most"
+        yield Fault("engine-memory", (*location, "kv_tokens"), message, f"write at most {most_kv}, or null")
     if rollout.max_num_seqs > cost.max_sequences:
         message = f"is {rollout.max_num_seqs}, and at most {cost.max_sequences} at once were measured"
         yield Fault("batch-unmeasured", (*location, "max_num_seqs"), message, f"write at most {cost.max_sequences}")
@@ -170,11 +178,11 @@ def _update(
 
 
 def _devices(
-    location: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pools: JobPools
+    location: Loc, engines: Engines, train: UpdateLayout | None, job: Job, profile: Profile, pools: JobPools
 ) -> Iterator[Fault]:
     """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
     fault."""
-    weight_bytes, engines = WEIGHT_BYTES[job.model.dtype], engines_of(profile, cost.key)
+    weight_bytes, beside = WEIGHT_BYTES[job.model.dtype], [] if engines.kv_tokens is None else [engines]
     engines_only = device_bars(profile, pools.rollout, weight_bytes, engines, None)
     for bar in engines_only:
         if not bar.fits:
@@ -186,7 +194,7 @@ def _devices(
     else:
         # Phases that the engines alone outgrow were reported.
         short = {bar.phase for bar in engines_only if not bar.fits}
-        bars_of = device_bars(profile, pools.rollout, weight_bytes, engines, train)
+        bars_of = device_bars(profile, pools.rollout, weight_bytes, engines, train, beside=beside)
     for bar in bars_of:
         if not bar.fits and bar.phase not in short:
             fewer = f"write a state_copies below {train.state_copies}, " if train.state_copies > 1 else ""

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
@@ -119,19 +121,34 @@ def staging_s(profile: Profile, layout: UpdateLayout) -> float:
     return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * trained_parameters(profile, layout)
 
 
-def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout]]) -> str | None:
-    """Text on the seconds of a step in which engines and trainers take turns; None where they are not priced.
+class TurnsTake(NamedTuple):
+    """Seconds of a step in which engines sleep and wake, and in which trainers' states leave a GPU and come back."""
 
-    `kinds`: of each kind of round (GPUs of an engine, the trainers' layout).
+    engines_s: float
+    trainers_s: float
+
+
+def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsTake]]) -> str | None:
+    """Text on the seconds of a step in which engines and trainers take turns, and on those that are saved by KV caches
+    no larger than rounds need; None where turns are not priced.
+
+    `kinds`: of each kind of round (GPUs of an engine, the trainers' layout, what its turns take).
     """
     if not turns_known(profile):
         return None
-    text = f"engines sleep and wake in {_seconds([sleep_and_wake_s(profile, tp) for tp, _ in kinds])} of each step"
-    moves = [state_moves_s(profile, layout) for _, layout in kinds]
-    states = "trainers' weights" if all(layout.offload for _, layout in kinds) else "optimizer states"
-    if not any(moves):
-        return f"{text}, {states} stay on the GPUs" if profile.train_law is not None else text
-    return f"{text}, {states} leave the GPUs and come back in {_seconds(moves)}"
+    states = "trainers' weights" if all(layout.offload for _, layout, _ in kinds) else "optimizer states"
+    saved = [sleep_and_wake_s(profile, tp) + state_moves_s(profile, layout) - sum(take) for tp, layout, take in kinds]
+    because = f"beside KV caches as large as rounds need, which saves {_seconds(saved)} of each step"
+    if not any(sum(take) for _, _, take in kinds):
+        return f"engines stay awake and {states} stay on the GPUs, {because}" if any(saved) else None
+    text = f"engines sleep and wake in {_seconds([take.engines_s for _, _, take in kinds])} of each step"
+    moves = [take.trainers_s for _, _, take in kinds]
+    if any(moves):
+        text = f"{text}, {states} leave the GPUs and come back in {_seconds(moves)}"
+        return f"{text}; less {because}" if any(saved) else text
+    if any(saved):
+        return f"{text}, {states} stay on the GPUs {because}"
+    return f"{text}, {states} stay on the GPUs" if profile.train_law is not None else text
 
 
 def train_physics(profile: Profile) -> TrainPhysics | None:
@@ -147,21 +164,25 @@ def train_physics(profile: Profile) -> TrainPhysics | None:
 def engine_on_device(
     profile: Profile, capacity_bytes: float, weight_bytes: float, engines: Engines
 ) -> dict[str, float]:
-    """Bytes that an engine that is awake holds on each of its GPUs, by what holds them.
+    """Bytes that an engine that is awake holds on each of its GPUs, by what holds them; KV cache as `engines` has it.
 
     Args:
         capacity_bytes: of a GPU.
         weight_bytes: of an engine's parameter.
     """
-    entry, tp = engines.entry, engines.layout.tp
+    tp = engines.layout.tp
     physics = train_physics(profile)
     shape = None if physics is None else physics.architecture
     # Ranks beyond the KV heads hold copies of them.
     ranks = tp if shape is None else min(tp, 1 if shape.latent_kv else shape.kv_heads)
     weights = weight_bytes * profile.model_parameters / tp
-    kv = entry.kv_capacity_tokens * entry.kv_bytes_per_token / ranks
-    left = UTILISATION * capacity_bytes - weights - kv
-    return {"engine_weights": weights, KV_CACHE: kv, "engine_activations_and_graphs": max(0.0, left)}
+    # What vLLM leaves of its share when it takes all the KV cache that there is room for, which the profile has.
+    left = UTILISATION * capacity_bytes - weights - replace(engines, kv_tokens=None).kv_bytes / ranks
+    return {
+        "engine_weights": weights,
+        KV_CACHE: engines.kv_bytes / ranks,
+        "engine_activations_and_graphs": max(0.0, left),
+    }
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
@@ -180,16 +201,20 @@ def trainer_state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
 
 
 def stays_on_device(
-    profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout
+    profile: Profile,
+    capacity_bytes: float,
+    weight_bytes: float,
+    layout: UpdateLayout,
+    engines: Sequence[Engines] = (),
 ) -> dict[str, float]:
-    """Bytes of what a trainer keeps on its GPU between updates that stay there while engines decode, whichever these
-    are: its parameters and its optimizer if both fit, else its parameters if they do, else nothing.
+    """Bytes of what a trainer keeps on its GPU between updates that stay there while `engines` decode, none: whichever
+    the profile has: its parameters and its optimizer if both fit, else its parameters if they do, else nothing.
 
     Args:
         capacity_bytes: of a GPU.
         weight_bytes: of an engine's parameter.
     """
-    engines = (Engines(entry, entry.layout) for entry in profile.rollout)
+    engines = engines or [Engines(entry, entry.layout) for entry in profile.rollout]
     held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
     return staying(trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held)
 
@@ -202,18 +227,20 @@ def trainer_on_turns(
     training: Parts | None = None,
     sending: Parts | None = None,
     alone: bool = False,
+    engines: Sequence[Engines] = (),
 ) -> Holder:
     """A trainer's rank by what it holds on its GPU and in host memory in each state.
 
     `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel; `alone`: no
-    engine is ever on its GPU, so that nothing leaves it.
+    engine is ever on its GPU, so that nothing leaves it; `engines`: that it takes turns with, none: any of the
+    profile's.
     """
     state = trainer_state(profile, layout)
     moments = trained_parameters(profile, layout) * MOMENT_BYTES
     return trainer_holder(
         "trainer",
         state,
-        state if alone else stays_on_device(profile, capacity_bytes, weight_bytes, layout),
+        state if alone else stays_on_device(profile, capacity_bytes, weight_bytes, layout, engines),
         training,
         sending,
         {MOMENTS: moments} if layout.offload else None,
@@ -230,11 +257,16 @@ def could_stream(
     return engine.device_bytes("awake") + trainer.device_bytes("streaming") <= MEMORY_SHARE * capacity_bytes
 
 
-def shared_device(engine: Holder, trainer: Holder, always: Parts | None = None) -> DeviceLedger:
-    """The ledger of a GPU on which an engine decodes while the trainer is offloaded. It refuses nothing: what does not
-    fit is told by bars of the memory table."""
+def shared_device(
+    engine: Holder, trainer: Holder, always: Parts | None = None, room_bytes: float = 0.0
+) -> DeviceLedger:
+    """The ledger of a GPU on which an engine decodes while the trainer is offloaded, or stays loaded where `room_bytes`
+    suffice for both. It refuses nothing: what does not fit is told by bars of the memory table."""
     states: dict[str, State] = {engine.name: "awake", trainer.name: "offloaded"}
-    return DeviceLedger("GPU", math.inf, [trainer, engine], always, states)
+    ledger = DeviceLedger("GPU", math.inf, [trainer, engine], always, states, room_bytes)
+    if room_bytes and not ledger.beside[trainer.name]:
+        ledger.states[trainer.name] = "loaded"
+    return ledger
 
 
 def _seconds(values: Sequence[float]) -> str:

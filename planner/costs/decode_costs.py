@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +15,12 @@ from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balance import BLOCK_TOKENS, PrefixSharing
 from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
-from .colocation import sleep_and_wake_s, train_physics
+from .colocation import TurnsTake, sleep_and_wake_s, train_physics
+from .device_memory import turns_of
 from .host_memory import engine_share
 from .job_pools import JobPools, Travel
 from .memory_bars import Engines
+from .update_costs import TrainCost
 
 TRAINING_CROWDS = 0.3
 """Of what an engine more takes of the others' speed on a CPU's cores, what a trainer takes in its place: it trains a
@@ -44,6 +47,7 @@ class DecodeCost:
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
         sync_s: weight transfer to all engines, with sleep and wake where trainers share their GPUs (colocation.py).
         turns_s: of `sync_s`, sleep and wake.
+        turns: what turns take, by KV tokens of an engine and layout of trainers; None: `turns_s`, and moves as priced.
         travel: the way of weights over networks that the cluster names, by which `sync_beside` prices them; else None.
         host_bytes: host memory of the layout's engines, whether they are in use or not (memory_table.py).
         round_s: seconds that a round takes before anything is decoded.
@@ -77,6 +81,7 @@ class DecodeCost:
     balance: BalanceSpec | None = None
     turns_s: float = 0
     travel: Travel | None = None
+    turns: Callable[[int, UpdateLayout], TurnsTake] | None = field(default=None, repr=False, compare=False)
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +94,24 @@ class DecodeCost:
 
     def sync_beside(self, trainers: UpdateLayout) -> float:
         """Seconds of a weight transfer from trainers of a layout, with sleep and wake."""
-        return self.sync_s if self.travel is None else self.turns_s + self.travel.seconds(trainers)
+        way_s = self.sync_s - self.turns_s if self.travel is None else self.travel.seconds(trainers)
+        return way_s + self.turns_beside(trainers)
+
+    def turns_beside(self, trainers: UpdateLayout) -> float:
+        """Seconds of a step in which the engines sleep and wake beside trainers of a layout."""
+        return self.turns_s if self.turns is None else self.turns(self.kv_capacity_tokens, trainers).engines_s
+
+    def update_beside(self, train: TrainCost) -> TrainCost:
+        """Costs of an update beside the engines: of states that stay beside these nothing moves."""
+        if self.turns is None or not train.moves_s:
+            return train
+        return train.with_moves(self.turns(self.kv_capacity_tokens, train.layout).trainers_s)
+
+    def with_kv(self, tokens: int | None) -> DecodeCost:
+        """The same engines with room for so many KV tokens; None: for all that fit, beside which trainers make room."""
+        if tokens is None:
+            return replace(self, turns=None)
+        return replace(self, kv_capacity_tokens=min(tokens, self.kv_capacity_tokens))
 
     def base_s(self, sequences: int) -> float:
         """Seconds of a decode step with so many sequences and no KV; beyond the curve along its last slope."""
@@ -177,11 +199,11 @@ def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
     return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
 
 
-def engines_of(profile: Profile, layout: EngineLayout) -> Engines:
+def engines_of(profile: Profile, layout: EngineLayout, kv_tokens: int | None = None) -> Engines:
     """The engines of a layout with the profile's entry for them, as the memory table takes them."""
     entry = entry_of(profile, layout)
     assert entry is not None, f"{layout} is priced by no entry"
-    return Engines(entry, layout)
+    return Engines(entry, layout, kv_tokens)
 
 
 def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
@@ -238,6 +260,7 @@ def decode_cost(
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
         turns_s=turns_s,
+        turns=turns_of(profile, pools.rollout, Engines(rollout, layout)) if pools is not None and turns_s else None,
         travel=None if pools is None else _travel(profile, pools, layout, rollout.sync.p50),
     )
 

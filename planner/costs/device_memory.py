@@ -5,18 +5,28 @@ What is held in a phase follows from the order in which they take turns (rounds/
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory
 from ...profiles.profile_schema import Profile
 from ...rounds.device_holders import engine_holder
+from ...rounds.device_ledger import DeviceLedger
 from ...rounds.step_order import step_moves
 from .colocation import (
     NO_ENGINE,
     NO_TRAINER,
+    WEIGHT_BYTES,
+    TurnsTake,
     engine_on_device,
     shared_device,
+    sleep_and_wake_s,
+    state_moves_s,
+    stays_on_device,
     train_physics,
     trained_parameters,
     trainer_on_turns,
@@ -34,11 +44,13 @@ def device_bars(
     trainers: UpdateLayout | None,
     kind: int = 0,
     side: Side = "both",
+    beside: Sequence[Engines] = (),
 ) -> list[Bar]:
     """The memory bars of a device, one for each phase; without trainers, of engines alone. On CPUs only the KV space of
-    engines is bounded."""
+    engines is bounded. `beside`: engines of all kinds of round, beside which trainers keep what fits; none: any of the
+    profile's."""
     if pool.accelerators.kind == "cpu":
-        kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.layout.tp
+        kv = engines.kv_bytes / engines.layout.tp
         # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by
         # rank).
         return [
@@ -58,15 +70,62 @@ def device_bars(
     if trainers is None:
         _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
         return [Bar("device", phase, kind, held[phase], {}, capacity, side=side) for phase in ("rollout", "sync")]
-    kept, moments, complete = trainer_on_device(profile, trainers)
-    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
-    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered)
-    _, held = step_moves(shared_device(engine, trainer, always), trainer.name, [engine.name])
+    shared = _shared(profile, capacity, weight_bytes, engines, trainers, beside)
+    _, moments, complete = trainer_on_device(profile, trainers)
+    _, held = step_moves(shared, "trainer", [engine.name])
     return [
         Bar("device", "rollout", kind, held["rollout"], {}, capacity),
         Bar("device", "train", kind, held["train"], moments, capacity, complete),
         Bar("device", "sync", kind, held["sync"], {}, capacity),
     ]
+
+
+def _shared(
+    profile: Profile,
+    capacity: float,
+    weight_bytes: float,
+    engines: Engines,
+    trainers: UpdateLayout,
+    beside: Sequence[Engines],
+) -> DeviceLedger:
+    """The ledger of a device that `engines` and `trainers` share: they take no turns where both fit on it at once, the
+    trainers' worst moment included, as far as all of it is known."""
+    kept, moments, complete = trainer_on_device(profile, trainers)
+    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
+    engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
+    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
+    worst = max((sum(held.values()) for held in moments.values()), default=0.0)
+    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, engines=beside)
+    # The worst moment is no part of what is kept, so the room is less by it.
+    room = max(0.0, capacity - worst) if complete and engines.kv_tokens is not None else 0.0
+    return shared_device(engine, trainer, always, room)
+
+
+def turns_take(
+    profile: Profile, pool: Pool, engines: Engines, trainers: UpdateLayout, weight_bytes: float = WEIGHT_BYTES
+) -> TurnsTake:
+    """What the turns of engines and trainers on a pool take: nothing where both fit on a device at once, and nothing
+    for states that stay beside engines whose KV cache is as large as their rounds need."""
+    sleep_s, moves_s = sleep_and_wake_s(profile, engines.layout.tp), state_moves_s(profile, trainers)
+    if pool.accelerators.kind != "cuda" or engines.kv_tokens is None or not (sleep_s or moves_s):
+        return TurnsTake(sleep_s, moves_s)
+    capacity = device_bytes(profile, pool)
+    shared = _shared(profile, capacity, weight_bytes, engines, trainers, [engines])
+    if not shared.beside["trainer"]:
+        return TurnsTake(0.0, 0.0)
+    state = trainer_state(profile, trainers)
+    stays = stays_on_device(profile, capacity, weight_bytes, trainers, [engines])
+    return TurnsTake(sleep_s, 0.0 if stays == state else moves_s)
+
+
+def turns_of(profile: Profile, pool: Pool, engines: Engines) -> Callable[[int, UpdateLayout], TurnsTake]:
+    """What turns take (`turns_take`), by KV tokens of an engine and layout of trainers."""
+
+    @cache
+    def seconds(kv_tokens: int, trainers: UpdateLayout) -> TurnsTake:
+        return turns_take(profile, pool, replace(engines, kv_tokens=kv_tokens), trainers)
+
+    return seconds
 
 
 def trainer_bars(profile: Profile, pool: Pool, weight_bytes: float, trainers: UpdateLayout, kind: int = 0) -> list[Bar]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
     held: dict[str, float] = {"engine_processes": each * (engines.layout.tp + 2) * HOST_PROCESS_BYTES}
     if profile.machine.kind == "cpu":
         held["engine_weights"] = each * 4 * profile.model_parameters
-        held["kv_cache"] = each * engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token
+        held["kv_cache"] = each * engines.kv_bytes
     return held
 
 
@@ -71,8 +72,10 @@ def trainers_on_host(
     ranks: int,
     phase: Phase,
     alone: bool = False,
+    beside: Sequence[Engines] = (),
 ) -> dict[str, float]:
-    """Bytes of host memory that `ranks` trainer ranks of a layout hold in a phase; `alone`: on a pool without engines.
+    """Bytes of host memory that `ranks` trainer ranks of a layout hold in a phase; `alone`: on a pool without engines;
+    `beside`: engines that they take turns with, none: any of the profile's.
 
     In every phase that may be the copy that a checkpoint is written from while training goes on.
     """
@@ -84,7 +87,8 @@ def trainers_on_host(
         return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
     held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
     # What ever leaves the GPU has page-locked memory of its own, which is not freed (local_tensors.host_zeros).
-    trainer = trainer_on_turns(profile, device_bytes(profile, pool), weight_bytes, layout, alone=alone)
+    capacity = device_bytes(profile, pool)
+    trainer = trainer_on_turns(profile, capacity, weight_bytes, layout, alone=alone, engines=beside)
     return held | {part: ranks * size for part, size in trainer.on_host["offloaded"].items()}
 
 

@@ -21,10 +21,18 @@ WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class Engines:
-    """The engines of a layout, priced by `entry` of the profile."""
+    """The engines of a layout, priced by `entry` of the profile; `kv_tokens`: that each has room for, where a plan says
+    it (None: all that the entry's has)."""
 
     entry: Rollout
     layout: EngineLayout
+    kv_tokens: int | None = None
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of an engine's KV cache, of all its ranks together."""
+        most = self.entry.kv_capacity_tokens
+        return min(most, most if self.kv_tokens is None else self.kv_tokens) * self.entry.kv_bytes_per_token
 
 
 @dataclass(frozen=True)

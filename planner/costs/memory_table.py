@@ -61,10 +61,12 @@ def memory_table(
         nodes: of the pools, that engines and trainers are spread over; a bar of a host is that of the fullest.
     """
     layouts = list({engines.layout: engines for engines, _ in kinds}.values())
+    # One whose KV cache takes all that is free leaves what any of the profile's engines leaves.
+    beside = [engines for engines, _ in kinds] if all(each.kv_tokens is not None for each, _ in kinds) else []
     bars: list[Bar] = []
     for number, (engines, trainers) in enumerate(kinds):
         if pools.train is None:
-            bars += device_bars(profile, pools.rollout, weight_bytes, engines, trainers, number)
+            bars += device_bars(profile, pools.rollout, weight_bytes, engines, trainers, number, beside=beside)
         else:
             bars += device_bars(profile, pools.rollout, weight_bytes, engines, None, number, "engines")
             bars += trainer_bars(profile, pools.train, weight_bytes, trainers, number)
@@ -74,7 +76,7 @@ def memory_table(
                 _add(of_engines, held)
             ranks = ranks_on_node(trainers, nodes.rollout if pools.train is None else nodes.train)
             of_trainers = trainers_on_host(
-                profile, pools.of_trainers, weight_bytes, trainers, ranks, phase, pools.apart
+                profile, pools.of_trainers, weight_bytes, trainers, ranks, phase, pools.apart, beside
             )
             if pools.train is None:
                 _add(of_engines, of_trainers)

@@ -33,6 +33,8 @@ from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 class RoundCosts:
     """Costs of one kind of round: its engines, with at most `max_num_seqs` sequences on each, and its update.
 
+    `kv_tokens`: for which each engine has room, as the plan says.
+
     `change`: of the engines before the round's end. `streams`: trainers on a pool of their own train complete groups
     while others are decoded.
     """
@@ -42,6 +44,7 @@ class RoundCosts:
     train: TrainCost
     change: ChangeCost | None = None
     streams: bool = False
+    kv_tokens: int | None = None
 
     def in_first_epoch(self) -> RoundCosts:
         """The same while no prompt has earlier responses, from which drafts come."""
@@ -141,7 +144,10 @@ def _kind(
         decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
     spec = change_spec(round_)
     change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
-    return RoundCosts(decode, rollout.max_num_seqs, train_of(profile, round_.train, apart), change, streams)
+    if isinstance(spec, TailSpec):  # whose engines take all that is free, so that trainers make room
+        decode = replace(decode, turns=None)
+    train = decode.update_beside(train_of(profile, round_.train, apart))
+    return RoundCosts(decode, rollout.max_num_seqs, train, change, streams, rollout.kv_tokens)
 
 
 def change_spec(round_: ShortRound | LongRound) -> HandOverSpec | TailSpec | None:
@@ -200,6 +206,7 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
         balance_spec = None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers())
+        cost = cost.with_kv(rollout.kv_tokens)
         return replace(cost, sharing=sharing_of(rollout), balance=balance_spec)
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
@@ -242,7 +249,11 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
 def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
     """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
-    return [(engines_of(profile, layout), kind.train) for kind in rounds for layout in kind.layouts]
+    return [
+        (engines_of(profile, layout, kind.rollout.kv_tokens if layout == kind.rollout.layout else None), kind.train)
+        for kind in rounds
+        for layout in kind.layouts
+    ]
 
 
 def table_of(

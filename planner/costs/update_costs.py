@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +37,7 @@ class TrainCost:
         per_sample_s: more per sample, where samples are padded instead of packed.
         peak_bytes: accelerator memory of a rank; 0: not known.
         host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
+        moves_s: of `step_s`, states that make room for engines and come back.
     """
 
     layout: UpdateLayout
@@ -46,6 +47,13 @@ class TrainCost:
     peak_bytes: int = 0
     per_sample_s: float = 0
     host_link_s: float = 0
+    moves_s: float = 0
+
+    def with_moves(self, moves_s: float) -> TrainCost:
+        """The same where the moves of states take so long."""
+        more_s = moves_s - self.moves_s
+        law_s = self.host_link_s + more_s if self.host_link_s else 0.0
+        return replace(self, step_s=self.step_s + more_s, host_link_s=law_s, moves_s=moves_s)
 
     def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
         """Seconds of an update on samples with these sums; `samples` only matters where samples are padded."""
@@ -63,6 +71,7 @@ def train_cost(train: Train, apart: bool = False) -> TrainCost:
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
         peak_bytes=train.peak_bytes,
+        moves_s=moves_s,
     )
 
 
@@ -88,6 +97,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
         peak_bytes=peak_bytes(physics, layout, train_law.memory_factors),
         per_sample_s=update.per_sample_s,
         host_link_s=physics.moments_s(layout) + moves_s,
+        moves_s=moves_s,
     )
 
 

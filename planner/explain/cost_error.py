@@ -111,7 +111,7 @@ def _of_spread(spread: Spread) -> float:
 def _sync_off_s(profile: Profile, rounds: ScheduledRounds) -> float:
     """Standard deviation, in seconds, of a weight transfer of a kind of round, sleep and wake included."""
     log = rounds.log
-    turns_s = 0.0 if log.cost is None else log.cost.turns_s
+    turns_s = log.turns_of(rounds.train)
     return math.hypot((log.sync_of(rounds.train) - turns_s) * _sync_error(profile, rounds.layout), turns_s * LINK_ERROR)
 
 

@@ -85,7 +85,7 @@ def predict(
         pools,
         WEIGHT_BYTES[job.model.dtype],
         nodes,
-        [(engines_of(profile, kind.layout), kind.train.layout) for kind in kinds],
+        [(engines_of(profile, kind.layout, again.setting.kv_tokens(kind.key)), kind.train.layout) for kind in kinds],
     )
     watched = [_watched(again, kind) for kind in kinds]
     rounds = [

@@ -45,10 +45,12 @@ def scheduled_rounds(search: Search, cycle: Cycle) -> list[ScheduledRounds]:
     """The schedule's kinds of round, short first."""
     share, trains = cycle.long_share(), search.space.train
     short = cast(ShortKey, cycle.short.key)
-    rounds = [ScheduledRounds(1.0 - share, short, search.short[short].log, trains[cycle.train], 0.0)]
+    log = search.short[short].log
+    rounds = [ScheduledRounds(1.0 - share, short, log, log.update_of(trains[cycle.train]), 0.0)]
     if cycle.long is not None:
         long = cast(LongKey, cycle.long.key)
-        rounds.append(ScheduledRounds(share, long, search.long[long].log, trains[cycle.long_train], cycle.switch_s))
+        log = search.long[long].log
+        rounds.append(ScheduledRounds(share, long, log, log.update_of(trains[cycle.long_train]), cycle.switch_s))
     return rounds
 
 

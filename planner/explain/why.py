@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import critical_path
-from ...plans.phrases.numbers import count
+from ...plans.phrases.numbers import bytes_text, count
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
@@ -25,9 +25,11 @@ from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
 from ..choose.ways_between import placement_text, transfer_text
-from ..costs.colocation import turns_text
+from ..costs.colocation import TurnsTake, turns_text
+from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
+from ..simulate.columns.kv_loads import KV_MARGIN
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
@@ -50,7 +52,7 @@ def explain(
         why["reward.workers"] = _workers(decided, profile, job)
     if search.space.rewards[decided.cycle.short.reward].further:
         why["reward.further"] = _further(search, decided.cycle)
-    why |= _rollouts(search, decided) | _drafts(search, decided.cycle, profile, job, predicted)
+    why |= _rollouts(search, decided, profile) | _drafts(search, decided.cycle, profile, job, predicted)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile, predicted)
@@ -76,13 +78,18 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     return why
 
 
-def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
+def _rollouts(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
     """Reasons on rollouts: shared prefixes, the share of long rounds, layouts priced by another count of engines."""
     why, cycle = {}, decided.cycle
     for rounds in scheduled_rounds(search, cycle):
+        round_kind = "short" if isinstance(rounds.key, ShortKey) else "long"
+        kv = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
+        if kv.kv_tokens is not None and kv.kv_tokens < kv.entry.kv_capacity_tokens:
+            most = bytes_text(replace(kv, kv_tokens=None).kv_bytes)
+            text = f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: {KV_MARGIN:g} times what its"
+            why[f"rounds.{round_kind}.rollout.kv_tokens"] = f"{text} samples hold at once, or all at their longest"
         saved = search.space.kept_together.get(rounds.layout)
         if saved is not None:
-            round_kind = "short" if isinstance(rounds.key, ShortKey) else "long"
             why[f"rounds.{round_kind}.rollout.prefix"] = (
                 f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
             )
@@ -123,7 +130,8 @@ def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted:
 def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
     """Reasons for the schedule beside its speed: ties, the baseline, pools, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
-    turns = [(kind.layout.tp, kind.train.layout) for kind in rounds]
+    take = [TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s) for kind in rounds]
+    turns = [(kind.layout.tp, kind.train.layout, each) for kind, each in zip(rounds, take, strict=True)]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),

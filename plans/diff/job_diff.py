@@ -162,15 +162,15 @@ def _block_of(key: str) -> str:
     return next((block for prefix, block in _BLOCKS.items() if key.startswith(prefix)), "job")
 
 
-_DERIVED = "max_num_seqs"
-"""A key that follows from the samples and the engines: the reason for its layout does not explain it."""
+_DERIVED = ("max_num_seqs", "kv_tokens")
+"""Keys that follow from the samples and the engines: the reason for their layout does not explain them."""
 
 
 def why_of(key: str, why: Mapping[str, str]) -> str:
     """The reason that a plan gives for the decision `key`: that of `key`, else that of the nearest key above it; "" if
     there is none."""
     path = key.split(".")
-    if path[-1] == _DERIVED:
+    if path[-1] in _DERIVED:
         return why.get(key, "")
     for end in range(len(path), 0, -1):
         above = ".".join(path[:end])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ...executor.actors import start_ray
 from ...executor.engines.engine_handle import EngineHandle
+from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.shared_folder import check_shared
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
@@ -43,7 +44,7 @@ from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
 from .measure_site import Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
 from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
-from .model_sizes import architecture_of_model, kv_bytes_per_token, parameter_count
+from .model_sizes import architecture_of_model, parameter_count
 from .scoring.measure_judge import measure_judge
 from .scoring.measure_reward import measure_reward
 from .time_budget import Notify, TimeBudget

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...executor.configuration import update_settings
+from ...executor.memory.device_holds import trainer_name
+from ...executor.placement.memory_check import free_host_bytes
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
@@ -34,6 +36,9 @@ RECOMPUTED_UPDATES = 2
 
 MUCH_SLOWER = 1.5
 """Between rounds updates take a fifth longer than in a row; if they take this much longer, a line says so."""
+
+HOST_SHARE = 0.5
+"""Of free host memory, what trainers may take that have started and wait for others to be measured."""
 
 Groups = list[list[TrainSample]]
 
@@ -117,6 +122,12 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
     entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
     fastest = statistics.median(base.seconds)
     recomputed = _recomputed(fit, fit.layout, base, base)
+    failed: dict[str, RunFailed] = {}
+    side_by_side = len(others) > 1 and bench.on_gpu and _host_room(site, others)
+    side_by_side = side_by_side and budget.allows(took_s, "other layouts of the trainer")
+    if side_by_side:
+        budget.tell(f"starting {len(others)} trainers side by side")
+        await site.turns.start([], list(others), failed.__setitem__)
     for name, layout in others.items():
         text = f"updates with {update_name(layout)}"
         if not budget.allows(took_s, text):
@@ -124,7 +135,10 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
         budget.tell(text)
         began_s = budget.elapsed_s
         try:
-            await site.turns.start([], [name])
+            if name in failed:
+                raise failed[name]
+            if not side_by_side:
+                await site.turns.start([], [name])
             found = await _measured(bench, name, layout)
         except RunFailed as error:
             budget.tell(f"{text} are left out: {error}")
@@ -145,6 +159,13 @@ def _fitted_s(fit: Train, steps: Sequence[Groups]) -> float:
     lengths = [[sample.tokens for samples in step for sample in samples] for step in steps]
     tokens, squares = sum(map(sum, lengths)), sum(t * t for step in lengths for t in step)
     return len(steps) * fit.step_s + tokens * fit.step_s_per_token + squares * fit.step_s_per_token_squared
+
+
+def _host_room(site: Site, names: Collection[str]) -> bool:
+    """Whether the host of this node has room for what all these trainers keep there while another one trains."""
+    free, holders = free_host_bytes(), site.turns.ledgers.holders
+    held = sum(site.updates[name].accelerators * holders[trainer_name(name)].host_bytes("offloaded") for name in names)
+    return free is None or held <= HOST_SHARE * free
 
 
 def _keys(measured: _Measured, peak: bool) -> dict[str, float | int | None]:

@@ -28,15 +28,3 @@ def parameter_count(model_path: str) -> int:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def kv_bytes_per_token(model_path: str, dtype: str) -> int:
-    """KV bytes of one token: 2 (K and V) x layers x KV heads x head size x bytes per value."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model_path)
-    config = getattr(config, "text_config", config)
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return int(2 * config.num_hidden_layers * kv_heads * head_dim * {"float32": 4}.get(dtype, 2))

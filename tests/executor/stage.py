@@ -56,11 +56,11 @@ class Seats:
 
 class Stage(Fakes):
     """See the module. `bounded`: the devices' memory holds one layout at a time; `shared`: other jobs of a group have
-    the devices too, and trainers have one of their own."""
+    the devices too, and trainers have one of their own; `room`: of a device for engine and trainer side by side."""
 
     needs = ()
 
-    def __init__(self, training=90.0, bounded=True, shared=False, actor=FakeActor):
+    def __init__(self, training=90.0, bounded=True, shared=False, actor=FakeActor, capacity=CAPACITY, room=0.0):
         super().__init__((1, 2), (2, 1), actor=actor)
         self.run = RunInMemory()
         self.short, self.long = self.fleet.engines(SHORT), self.fleet.engines(LONG)
@@ -73,7 +73,7 @@ class Stage(Fakes):
         for number in range(2):
             names = [self.short[number].name, self.long[0].name]
             holders = [*(engine_holder(name, parts) for name in names), *([] if shared else [trainer])]
-            devices.append(DeviceLedger(f"GPU {number}", CAPACITY, holders))
+            devices.append(DeviceLedger(f"GPU {number}", capacity, holders, room_bytes=room))
         if shared:
             devices.append(DeviceLedger("trainers' GPU", CAPACITY, [trainer]))
         self.ranks = Ranks("a", self.log)

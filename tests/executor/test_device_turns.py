@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,21 @@ from rlplan.executor.engines.fleet import FleetConfig
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import device_ledgers, trainer_name
 from rlplan.executor.memory.no_turns import no_turns
-from rlplan.planner.costs.colocation import stays_on_device, trained_parameters
+from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, trained_parameters
+from rlplan.planner.costs.decode_costs import engines_of
+from rlplan.planner.costs.device_memory import turns_take
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.yaml.errors import RunFailed
+from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS
 from rlplan.rounds.step_order import to_decoding, to_tail
 
 from .conftest import RunInMemory
 from .engines.engine_fakes import until
-from .stage import staged
+from .stage import Stage, staged
+from .virtual_loop import now_s
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 TRAINER = trainer_name("a")
@@ -53,6 +57,83 @@ async def test_engines_start_by_tp_size_and_leave_the_device_to_the_next(stage):
     long = stage.long[0].name
     assert stage.log[4:] == [(long, "start"), (long, "sleep"), ("a", "start"), ("a", [PARAMETERS])]
     assert set(stage.turns.ledgers.states.values()) == {"asleep", "offloaded"}
+
+
+START_S = 3.0
+
+
+class SideBySide(Stage):
+    """A stage on which engines have caches of a planned size, the trainer beside them, and starts take time."""
+
+    def __init__(self, capacity=200.0, **options):
+        super().__init__(capacity=capacity, room=capacity, **options)
+        for engine in (*self.short, *self.long):
+            engine.config = replace(engine.config, memory_share=0.3)
+        self.began = []
+        begin = self.ranks.start
+
+        async def slow(actor_start, name):
+            self.began.append((name, now_s()))
+            await asyncio.sleep(START_S)
+            return await actor_start()
+
+        self.ranks.start = lambda: slow(begin, "a")
+
+        def prepare(actor):
+            start = actor._start
+            actor._start = lambda: slow(start, actor.name)
+
+        self.prepare = prepare
+
+
+@staged(SideBySide, start=False, capacity=270.0)
+async def test_who_fits_side_by_side_starts_side_by_side(stage):
+    began_s = now_s()
+    await stage.turns.start()
+    assert {name for name, _ in stage.began} == {"a", *(handle.name for handle in (*stage.short, *stage.long))}
+    assert now_s() - began_s < 2 * START_S, "one after the other they would take four starts, or three"
+    assert stage.state(TRAINER) == "loaded" and {stage.state(each) for each in stage.short} == {"asleep"}
+
+
+@staged(SideBySide, start=False, capacity=150.0)
+async def test_who_finds_no_room_beside_the_first_starts_after_them(stage):
+    began_s = now_s()
+    await stage.turns.start()
+    late = stage.long[0].name
+    first = {name for name, at_s in stage.began if at_s < began_s + START_S}
+    assert first == {"a", *(handle.name for handle in stage.short)}, "the trainer goes before engines that do not fit"
+    assert [name for name, at_s in stage.began if at_s >= began_s + START_S] == [late]
+
+
+@staged(SideBySide, start=False)
+async def test_a_start_that_fails_ends_those_beside_it(stage):
+    async def fails():
+        await asyncio.sleep(1)
+        raise InputError("the model has no such layer")
+
+    stage.ranks.start, began_s = fails, now_s()
+    with pytest.raises(InputError, match="no such layer"):
+        await stage.turns.start()
+    assert not any(engine.alive for engine in stage.short) and now_s() < began_s + START_S
+
+
+@staged(SideBySide, capacity=190.0)
+async def test_engines_and_trainers_that_fit_side_by_side_move_nothing(stage):
+    stage.log.clear()
+    await stage.decoding(stage.short)
+    for _ in range(2):
+        await stage.turns.to_training(stage.run)
+        assert stage.state(TRAINER) == "training" and {stage.state(each) for each in stage.short} == {"awake"}
+        await stage.turns.to_sending(stage.run, stage.short)
+        await stage.turns.to_decoding(stage.run, stage.short)
+    after = [entry for entry in stage.log if entry[1] != "wake weights" and entry[1] != "wake kv_cache"]
+    assert not after, "engines wake once, after the start of all sizes"
+
+
+@staged(SideBySide, start=False, capacity=70.0)
+async def test_a_start_without_room_on_its_device_ends_the_run(stage):
+    with pytest.raises(RunFailed, match=r"GPU 0: engine starts would take .* more for rollout-tp1-0"):
+        await stage.turns.start()
 
 
 @staged(start=False)
@@ -317,6 +398,23 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan(shipped):
     assert trainer.device_bytes("training") == pytest.approx(bar.needed_bytes - bar.holds_bytes["asleep"], rel=1e-5)
     assert engine.device_bytes("asleep") == engine.host_bytes("asleep") == 0.0, "level 2 keeps no weights anywhere"
     assert engine.device_bytes("awake") == 0.9 * 80e9
+
+
+def test_planner_and_executor_state_the_same_bytes_by_need(shipped):
+    plan, pool, fleet = shipped
+    profile, rounds, capacity = library_profile("H100", "Qwen2.5-32B"), plan.job.rounds, pool.accelerators.memory_bytes
+    engines = engines_of(profile, rounds.short.rollout.layout, 400_000)
+    planned = engine_on_device(profile, capacity, 2, engines)
+    kv_bytes = int(planned[KV_CACHE])
+    ledgers = device_ledgers(replace(fleet(), kv_bytes={8: kv_bytes}), {"math": plan}, pool)
+    awake = ledgers.holders["rollout-tp8-0"].on_device["awake"]
+    assert sum(awake.values()) == pytest.approx(sum(planned.values()), rel=1e-5) and awake[KV_CACHE] == kv_bytes
+    layout = rounds.short.train
+    stays = stays_on_device(profile, capacity, 2, layout, [engines])
+    assert ledgers.holders["trainer math"].on_device["offloaded"] == pytest.approx(stays, rel=1e-5)
+    assert set(stays) == {PARAMETERS, MOMENTS} != set(stays_on_device(profile, capacity, 2, layout)), "more stays"
+    beside = not turns_take(profile, pool, engines, layout).engines_s
+    assert beside == (not ledgers.beside["trainer math"])
 
 
 def test_a_tails_engines_divide_weights_and_have_more_cache(shipped):

@@ -15,10 +15,11 @@ pytest.importorskip("torch")
 
 from rlplan.executor import execute as execute_module
 from rlplan.executor import prepare as prepare_module
-from rlplan.executor.configuration import configuration
+from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
 from rlplan.executor.placement.seats import DoesNotFit
 from rlplan.executor.prepare import Options, history_of, placement_of, prepare
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
@@ -135,8 +136,16 @@ def test_a_plans_decisions_are_those_of_its_parts(job):
     assert (short.sharing, long.sharing) == (None, PrefixSharing(16, 40)) and long.update.micro_batch_tokens == 512
     assert (run.spec.short_prompts, run.spec.cutoff_tokens, run.spec.max_tokens) == (7, 30, 48)
     assert short.layouts == (short.layout,) and (short.hand_over, long.tail, short.balance) == (None, None, None)
+    # 2 (K and V) x 2 layers x 2 heads of 32 x 4 bytes: 1024 of each token, and half as many on each of two ranks.
+    assert fleet.kv_bytes == {1: 1024 * 1024}
+    of_two = replace(short, layout=EngineLayout(2, 1), kv_tokens=512)
+    assert kv_bytes([short, replace(long, kv_tokens=2048), of_two], fleet.model_path, "float32") == {
+        1: 2048 * 1024, 2: 512 * 512,
+    }  # fmt: skip
+    assert kv_bytes([short, replace(long, kv_tokens=None)], fleet.model_path, "float32") == {}, "as all engines of TP 1"
     tail = replace(long, tail=TailSpec(1, 2, 0.5), hand_over=HandOverSpec(1, 0.5))
     assert [(layout.tp, layout.engines) for layout in tail.layouts] == [(1, 1), (2, 1)]
+    assert kv_bytes([tail], fleet.model_path, "float32") == {1: 1024 * 1024}, "a tail's engines have all that is free"
 
 
 class Parts:

@@ -73,7 +73,7 @@ def make_plan(folder, name="tiny", prompts=4, samples=2, cutoff=30, engines=1, a
     inputs["profile"]["provenance"] = "measured"
     kind = {
         "issue": {"prompts": prompts, "samples": samples},
-        "rollout": {"pool": "main", "engines": engines, "tp": 1, "max_num_seqs": at_once},
+        "rollout": {"pool": "main", "engines": engines, "tp": 1, "max_num_seqs": at_once, "kv_tokens": 1024},
         "train": {"dp": 1, "micro_batch_tokens": micro_batch},
     }
     rounds, mode = {"short": kind | {"cutoff_tokens": None}, "long": None}, "sync"

@@ -135,6 +135,31 @@ def test_a_holder_is_in_one_state_on_all_its_devices():
         both.check_invariants()
 
 
+def test_engines_and_trainers_that_fit_side_by_side_take_no_turns():
+    """By hand: 10 of the device are always held; the trainer trains with 60, and the engine decodes with 20 or 31."""
+    trainer = trainer_holder("trainer", {PARAMETERS: 10.0, MOMENTS: 20.0}, {PARAMETERS: 10.0}, {"all": 60.0})
+    other = trainer_holder("other", {PARAMETERS: 5.0, MOMENTS: 0.0}, {PARAMETERS: 5.0})
+    small, large = (engine_holder(name, {"engine_weights": 10.0, KV_CACHE: kv}) for name, kv in (("s", 10), ("l", 21)))
+    always = {"asleep": 10.0}
+    states = {"s": "awake", "l": "asleep", "trainer": "loaded"}
+    device = DeviceLedger("GPU 0", 100.0, [small, large, trainer], always, states, room_bytes=100.0)
+    assert device.beside == {"s": {"l"}, "l": {"s", "trainer"}, "trainer": {"l"}}
+    moves, held = step_moves(device, "trainer", ["s"])
+    assert [move.turn for move in moves] == [("trainer_trains", "trainer")] and device.states["s"] == "awake"
+    assert held["train"] == {"all": 60.0, "engine_weights": 10.0, KV_CACHE: 10.0, "asleep": 10.0}
+    assert not DeviceLedger("GPU 0", 90.0, [small, trainer], always, room_bytes=90.0).beside["s"], "to the byte"
+    beside_another = DeviceLedger("GPU 0", 90.0, [small, trainer, other], always, room_bytes=90.0)
+    assert beside_another.beside["s"] == {"trainer"}, "another trainer keeps 5 there"
+    assert DeviceLedger("GPU 0", 100.0, [small, trainer], always).beside["s"] == {"trainer"}, "who is not told shares"
+
+
+def test_a_refusal_says_why_turns_cannot_be_taken_and_changes_nothing():
+    both = DeviceLedgers([DeviceLedger("GPU 0", 80.0, [SHORT, TRAINER])])
+    refused = both.refusal([Turn("trainer_starts", "trainer"), Turn("engine_starts", "short")])
+    assert isinstance(refused, OutOfMemory) and refused.holder == "short"
+    assert set(both.states.values()) == {"absent"} and both.refusal([Turn("engine_starts", "short")]) is None
+
+
 sizes = st.floats(0, 50)
 parts = st.fixed_dictionaries({"engine_weights": sizes, KV_CACHE: sizes})
 states = st.fixed_dictionaries({PARAMETERS: sizes, MOMENTS: sizes})

@@ -11,6 +11,7 @@ from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.levers import RewardJudge
 from ...engines.messages import EngineConfig, judge_name
+from ...engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
 
 SPARE_TOKENS_FACTOR = 2
 """Tokens of the judge's own tokenizer that a token of the policy's may take, where its model has room for so many."""
@@ -55,9 +56,7 @@ def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokeniz
     prompt = fitting_prompt(job, tokenizer, most, model)
     own = prompt.frame_tokens + prompt.verdict_tokens
     longest = min(most, own + SPARE_TOKENS_FACTOR * job.rollout.longest_tokens)
-    head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    token_bytes = 2 * shape.num_hidden_layers * heads * head * (4 if job.model.dtype == "float32" else 2)
+    token_bytes = kv_bytes_per_token(model, job.model.dtype)
     engine = EngineConfig(
         name="",
         model_path=model,
@@ -69,7 +68,8 @@ def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokeniz
         kv_memory_bytes=int(CACHE_FACTOR * planned.at_once * longest * token_bytes),
         seed=job.algorithm.seed,
         compute_share=planned.share or 1.0,
-        fixed_cache=True,
+        memory_share=FIXED_CACHE_SHARE,
+        sleeps=False,
     )
     return JudgeConfig(
         engines=tuple(engine.renamed(judge_name(number)) for number in range(planned.instances)),

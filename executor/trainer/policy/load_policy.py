@@ -65,7 +65,8 @@ def load_policy(
             _shard(model, init_device_mesh(device.type, (1,)), dtype)
     else:
         layout = DistributedConfig(fsdp_size=mesh.dp * mesh.sp, tp_size=mesh.tp)
-        model = _sharded_class(path, dtype, head_dtype, mesh).from_pretrained(path, distributed_config=layout, **options)
+        sharded = _sharded_class(path, dtype, head_dtype, mesh)
+        model = sharded.from_pretrained(path, distributed_config=layout, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.

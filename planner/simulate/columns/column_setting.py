@@ -18,7 +18,7 @@ from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
-from ...choose.candidates.round_kinds import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
@@ -27,6 +27,7 @@ from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
 from ..reference_round import Observe
+from .kv_loads import KV_MARGIN, Loads, kv_peak
 
 # Prompts that a column is fed with at once: an epoch of its own.
 FEED = 768
@@ -43,10 +44,11 @@ has short ones gets more of them."""
 @dataclass(frozen=True, slots=True)
 class AsWritten:
     """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
-    decoding costs, and `max_num_seqs`."""
+    decoding costs, `max_num_seqs`, and `kv_tokens`."""
 
     cost: DecodeCost
     at_once: int
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Setting:
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
-    `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
+    `as_written`: kinds of round whose costs, `max_num_seqs` and `kv_tokens` are those of a plan (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
@@ -98,10 +100,16 @@ class Setting:
         """Decode costs of a kind of round."""
         if key in self.as_written:
             return self.as_written[key].cost
-        cost = self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
-        cost = slowed(cost, self.crowding(key.layout, self.reward_of(key).on_cores))
+        cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
+        cost = cost.with_kv(self.kv_tokens(key))
+        if isinstance(key, LongKey) and key.tail:  # for engines that take all that is free trainers make room
+            cost = replace(cost, turns=None)
         # Samples that start where they would end soonest are not kept with their prompts.
         return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
+
+    def _on_device(self, key: ShortKey | LongKey) -> DecodeCost:
+        """Decode costs of the engines of a kind of round, with all the KV that they have room for."""
+        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
@@ -141,18 +149,74 @@ class Setting:
         """
         if key in self.as_written:
             return self.as_written[key].at_once
-        if isinstance(key, ShortKey):
-            alike, prompts = key.samples, key.prompts
-        else:
-            draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
-            alike, prompts = self.group_size * draws, self.target
-        cost, engines = self.cost_of(key), key.layout.engines
+        alike, prompts = self._in_flight(key)
+        cost, engines = self._on_device(key), key.layout.engines
         ahead = self._ahead(cost, alike)
-        if cost.balance is not None:
+        if key.balanced:
             return max(1, min(cost.max_sequences, BALANCED_SHARE * math.ceil(alike * prompts / engines)))
         # An engine gets a sample only while it is at most so far ahead of every other one.
         most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
         return max(1, min(cost.max_sequences, most))
+
+    def _in_flight(self, key: ShortKey | LongKey) -> tuple[int, int]:
+        """(samples of a prompt that a kind of round has in flight at most, prompts)."""
+        if isinstance(key, ShortKey):
+            return key.samples, key.prompts
+        draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
+        return self.group_size * draws, self.target
+
+    def kv_tokens(self, key: ShortKey | LongKey) -> int | None:
+        """KV tokens that one engine has room for in a kind of round, `kv_tokens` of a plan; None: all that there is, in
+        a plan that is there already and does not say. Short and long rounds of a layout share engines, which have what
+        those need that need the most, each as issued at least."""
+        if key in self.as_written:
+            return self.as_written[key].kv_tokens
+        rule, needed = key.deferral, self._kv_needed(key)
+        if not defers(rule, self.target):
+            return needed
+        shared: ShortKey | LongKey = LongKey(rule, 1, key.layout, key.draft_tokens)
+        if isinstance(key, LongKey):
+            issued = rule.prompts or self.target, rule.samples or self.group_size
+            shared = ShortKey(rule.mode, *issued, rule.cutoff_tokens, key.layout, rule.long_share, key.draft_tokens)
+        return max(needed, self._kv_needed(shared))
+
+    def _kv_needed(self, key: ShortKey | LongKey) -> int:
+        """KV tokens that a kind of round needs of an engine: `KV_MARGIN` times what its samples hold at once, and in
+        whole blocks one for each of them, which is not full, and one for vLLM. That is no more than so many samples of
+        the greatest length take, and no less than one of them."""
+        cost, at_once, block = self._on_device(key), self.at_once(key), self._on_device(key).block_tokens
+        longest_prompt = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
+        longest = longest_prompt + self.cap_tokens
+        cutoff = key.cutoff_tokens if isinstance(key, ShortKey) else None
+        # An engine is given a token beyond a sample's last one before it tells that the sample has ended.
+        most = at_once * (longest_prompt + (cutoff or self.cap_tokens) + 1)
+        # Engines that decode on after a hand-over get what the others hold.
+        freed = key.freed_engines if isinstance(key, LongKey) else 0
+        margin = KV_MARGIN * key.layout.engines / (key.layout.engines - freed)
+        held = min(most, math.ceil(margin * self._held_at_once(key, at_once)))
+        needed = max(longest + 1, held) + (at_once + 1) * block
+        return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
+
+    def _held_at_once(self, key: ShortKey | LongKey, at_once: int) -> int:
+        """KV tokens that the samples of one engine hold at once (kv_loads.py)."""
+        (alike, prompts), engines = self._in_flight(key), key.layout.engines
+        kept_together = self._on_device(key).sharing is not None and not key.balanced
+        together = self.group_size if kept_together else min(self.group_size, -(-alike // engines))
+        waits = self.dynamic_sampling or key.balanced or at_once < alike * prompts // engines
+        loads = Loads(self.draws.model, self.group_size, self.cap_tokens, together)
+        if isinstance(key, ShortKey):
+            known: tuple[object, ...] = (at_once, together, waits, key.cutoff_tokens)
+        else:
+            waits = key.deferral.mode != "exact" and waits  # draws that wait are few (Loads.of_long_round)
+            known = (at_once, together, waits, key.deferral, engines, key.copies)
+        if known not in self.of_loads:
+            drawn = (
+                loads.of_groups(at_once, key.cutoff_tokens or self.cap_tokens)
+                if isinstance(key, ShortKey)
+                else loads.of_long_round(key, at_once, self.target)
+            )
+            self.of_loads[known] = kv_peak(*drawn, waits)
+        return self.of_loads[known]
 
     def _ahead(self, cost: DecodeCost, alike: int) -> int:
         """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
@@ -170,6 +234,11 @@ class Setting:
     def earlier(self) -> EarlierEpoch:
         """The earlier epoch from which mode `predict`, and balanced rounds, have the history of their prompts."""
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
+
+    @cached_property
+    def of_loads(self) -> dict[tuple[object, ...], int]:
+        """What loads of an engine hold at once, by what they are drawn by: made on demand, kept by `kv_tokens`."""
+        return {}
 
     @cached_property
     def of_cells(self) -> dict[tuple[EngineLayout, int], Setting]:

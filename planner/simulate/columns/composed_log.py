@@ -53,8 +53,9 @@ class ComposedLog(RoundLog):
             steps = [step - refill for step, refill in zip(self.step_s(train), refills, strict=True)]
             shared = math.sqrt(max(1.0, cells_per_round * len(self) / len(cells)))
         else:
+            update = self.update_of(train)
             updates = [
-                train.update_s(cells_per_round * t, cells_per_round * q)
+                update.update_s(cells_per_round * t, cells_per_round * q)
                 for t, q in zip(cells.tokens, cells.squares, strict=True)
             ]
             steps = [a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)]

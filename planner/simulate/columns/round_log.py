@@ -50,6 +50,14 @@ class RoundLog:
         """Seconds of a weight transfer from the trainers of an update."""
         return self.sync_s if self.cost is None else self.cost.sync_beside(train.layout)
 
+    def turns_of(self, train: TrainCost) -> float:
+        """Of a weight transfer, seconds in which engines sleep and wake beside the trainers of an update."""
+        return 0.0 if self.cost is None else self.cost.turns_beside(train.layout)
+
+    def update_of(self, train: TrainCost) -> TrainCost:
+        """An update beside the engines of these rounds: of states that stay beside them nothing moves."""
+        return train if self.cost is None else self.cost.update_beside(train)
+
     def step_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's whole step."""
         sync_s = self.sync_of(train)
@@ -60,6 +68,7 @@ class RoundLog:
 
     def updates_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's update after its end: without what freed engines have trained by then."""
+        train = self.update_of(train)
         if not self.windows:
             return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
         # Called often while the log grows, so results are kept.

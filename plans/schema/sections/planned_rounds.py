@@ -70,6 +70,11 @@ class RoundRollout(Strict):
     max_num_seqs: Count
     """Sequences that one engine decodes at once in this kind of round; more wait in their order."""
 
+    kv_tokens: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """KV tokens that one engine has room for, all its accelerators together; engines that several kinds of round share
+    have the most of them. What rounds need, times a margin: with too few, samples wait or are decoded again. Null: all
+    that fit on accelerators beside which trainers make room."""
+
     drafts: RoundDrafts | None = None
     """Speculative decoding; null for none."""
 

@@ -403,9 +403,14 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     assert (on_cores["kv_cache_memory_bytes"], on_cores["max_num_batched_tokens"], on_cores["seed"]) == (10**6, 4096, 7)
     assert on_cores["enforce_eager"] and not on_cores["enable_chunked_prefill"] and on_cores["max_model_len"] == 64
     assert "distributed_executor_backend" not in on_cores and "one_process" in alone["distributed_executor_backend"]
-    on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", fixed_cache=each)) for each in (False, True))
+    on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", memory_share=share)) for share in (None, 0.07))
     assert on_gpus["enable_sleep_mode"] and on_gpus["gpu_memory_utilization"] == 0.9
-    assert fixed["kv_cache_memory_bytes"] == 10**6 and "enable_sleep_mode" not in fixed
+    assert "kv_cache_memory_bytes" not in on_gpus, "it has what vLLM finds free"
+    assert (fixed["kv_cache_memory_bytes"], fixed["gpu_memory_utilization"]) == (10**6, 0.07)
+    assert (
+        fixed["enable_sleep_mode"]
+        and not engine_arguments(replace(CONFIG, sleeps=False, device="cuda"))["enable_sleep_mode"]
+    )
     found = SimpleNamespace()
     auto = SimpleNamespace(from_pretrained=lambda path: found)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoConfig=auto))
@@ -451,4 +456,8 @@ def test_a_fleet_has_its_largest_layouts_engines_on_own_cores(monkeypatch):
         ("rollout-tp2-0", (4, 5), 7, 200, 2),
     ]  # fmt: skip
     assert replace(config, device="cuda").engines()[2][0].cores == ()
+    planned = replace(config, kv_bytes={2: 30}).engines()
+    assert (planned[1][0].kv_memory_bytes, planned[2][0].kv_memory_bytes) == (100, 30), "of each rank"
+    on_gpus = replace(config, kv_bytes={1: 70, 2: 99}, device="cuda").engines()
+    assert [on_gpus[tp][0].memory_share for tp in (1, 2)] == [pytest.approx(0.75), 0.9], "cache, and 5 % of 100 bytes"
     assert engines[0].renamed("judge-0") == replace(engines[0], name="judge-0")

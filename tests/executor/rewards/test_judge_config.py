@@ -39,7 +39,7 @@ def test_a_judges_engines_have_room_for_its_longest_questions(tiny_model):
     config = judge_config(job(100), str(tiny_model), planned, pool, tokenizer)
     assert [engine.name for engine in config.engines] == ["judge-0", "judge-1"]
     engine = config.engines[0]
-    assert (engine.max_num_seqs, engine.compute_share, engine.fixed_cache) == (4, 0.2, True)
+    assert (engine.max_num_seqs, engine.compute_share, engine.sleeps) == (4, 0.2, False)
     assert engine.max_model_len >= 2 + 8 + 100
     per_token = 2 * 2 * 2 * 32 * 4  # keys and values of 2 layers with 2 heads of 32, in float32
     assert engine.kv_memory_bytes >= 4 * engine.max_model_len * per_token

@@ -25,7 +25,7 @@ def test_a_killed_judge_is_replaced_and_every_sample_gets_a_verdict(tiny_model, 
     pytest.importorskip("vllm")
     engine = EngineConfig(
         "judge-0", str(tiny_model), "float32", 1, 256, 4, "cpu", 50_000_000,
-        cores=(sorted(os.sched_getaffinity(0))[-1],), compute_share=0.2, fixed_cache=True,
+        cores=(sorted(os.sched_getaffinity(0))[-1],), compute_share=0.2, sleeps=False,
     )  # fmt: skip
     rubric = " ".join(f"w{i % 60}" for i in range(160))
     config = JudgeConfig((engine,), f"{rubric} {{prompt}} {{response}}", {"w1": 1.0, "w2": 0.25}, 4, 120.0, 2)

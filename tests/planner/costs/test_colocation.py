@@ -6,9 +6,18 @@ import pytest
 
 from rlplan.executor.weights.by_broadcast import BUCKET_BYTES
 from rlplan.planner.costs import colocation, host_memory
-from rlplan.planner.costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, staging_s, trained_parameters, turns_text
+from rlplan.planner.costs.colocation import (
+    MAP_BYTES_PER_S,
+    TurnsTake,
+    sleep_and_wake_s,
+    staging_s,
+    trained_parameters,
+    turns_text,
+)
 from rlplan.planner.costs.decode_costs import decode_cost, engines_of, layout_cost
+from rlplan.planner.costs.device_memory import device_bars, turns_take
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken, job_pools
+from rlplan.planner.costs.memory_bars import Engines
 from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.planner.explain import cost_error
@@ -55,10 +64,16 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     of_eight = next(each for each in measured.rollout if each.tp == 8)
     assert decode_cost(measured, of_eight).sync_s == pytest.approx(of_eight.sync.p50 + 0.75)
     assert train_cost(entry).step_s == pytest.approx(entry.step_s + 0.7)
-    assert turns_text(measured, [(8, update)]) == (
+    texts = [turns_text(measured, [(8, update, TurnsTake(*take))]) for take in ((0.75, 0.7), (0.75, 0.0), (0.0, 0.0))]
+    assert texts[0] == (
         "engines sleep and wake in 0.75 s of each step, optimizer states leave the GPUs and come back in 0.7 s"
     )
-    assert turns_text(measured.model_copy(update={"rollout": PROFILE.rollout}), [(8, update)]) is None
+    because = "beside KV caches as large as rounds need, which saves"
+    assert texts[1].endswith(f"of each step, optimizer states stay on the GPUs {because} 0.7 s of each step")
+    stays = "engines stay awake and optimizer states stay on the GPUs"
+    assert texts[2] == f"{stays}, {because} {0.75 + 0.7:.2g} s of each step"
+    unmeasured = measured.model_copy(update={"rollout": PROFILE.rollout})
+    assert turns_text(unmeasured, [(8, update, TurnsTake(0.0, 0.0))]) is None
 
 
 @pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])
@@ -94,13 +109,54 @@ def test_a_plan_on_gpus_says_what_turns_and_checkpoints_take():
     planned, predicted, profile = documents.plan.job, documents.plan.predicted, documents.profile
     tp, layout = planned.rounds.short.rollout.tp, planned.rounds.short.train
     (entry,) = [e for e in profile.rollout if e.tp == tp]
-    turns_s = sleep_and_wake_s(profile, tp)
-    assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50 + turns_s)
-    assert f"engines sleep and wake in {turns_s:.2g} s of each step" in planned.why["colocation"]
+    saved_s = sleep_and_wake_s(profile, tp) + colocation.state_moves_s(profile, layout)
+    assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50), "engines stay awake"
+    assert planned.why["colocation"].endswith(f"as large as rounds need, which saves {saved_s:.2g} s of each step")
     taken = predicted.checkpoint
     assert taken.bytes == pytest.approx(12 * profile.model_parameters)
     assert taken.rank_bytes == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-4)
     assert taken.stood_s == pytest.approx(staging_s(profile, layout), rel=1e-4)
+
+
+def test_what_fits_beside_a_cache_by_need_stays_and_costs_no_turns():
+    """7B on 8 H100s (TP 1): beside 15.2 GB of weights, vLLM's graphs and activations, and a cache of 1 GB in place of
+    all that fits there is room for 11.4 GB of states, and for training."""
+    profile = library_profile("H100", "Qwen2.5-7B")
+    layout = update_layout(8, recompute="full", micro_batch_tokens=4096)
+    entry = next(each for each in profile.rollout if each.tp == 1)
+    pool = gpu_pool().pools["main"]
+    tokens = 10**9 // entry.kv_bytes_per_token
+    moves_s = colocation.state_moves_s(profile, layout)
+    full = Engines(entry, entry.layout)
+    assert turns_take(profile, pool, full, layout) == (sleep_and_wake_s(profile, 1), moves_s) and moves_s > 0
+    assert turns_take(profile, pool, dataclasses.replace(full, kv_tokens=tokens), layout) == (0.0, 0.0)
+    held = {
+        bar.phase: bar for bar in device_bars(profile, pool, 2, dataclasses.replace(full, kv_tokens=tokens), layout)
+    }
+    assert held["train"].fits and held["train"].holds_bytes["kv_cache"] == pytest.approx(1e9, rel=1e-3)
+    assert held["rollout"].holds_bytes["trainer_optimizer"] == pytest.approx(8 * 7.615617e9 / 8, rel=1e-3)
+    # As much more cache as there is room for, and a little more: the states stay, and engines and training take turns.
+    room = 80e9 - held["train"].needed_bytes
+    most = tokens + int(room / entry.kv_bytes_per_token)
+    assert turns_take(profile, pool, dataclasses.replace(full, kv_tokens=most - 20), layout) == (0.0, 0.0)
+    more = dataclasses.replace(full, kv_tokens=most + 20)
+    assert turns_take(profile, pool, more, layout) == (sleep_and_wake_s(profile, 1), 0.0)
+
+
+def test_costs_of_a_round_follow_the_cache_that_its_plan_has():
+    profile = library_profile("H100", "Qwen2.5-7B")
+    entry = next(each for each in profile.rollout if each.tp == 1)
+    pools = JobPools(gpu_pool().pools["main"])
+    layout = update_layout(8, recompute="full", micro_batch_tokens=4096)
+    cost, update = decode_cost(profile, entry, pools=pools), train_cost_in(profile, layout)
+    need = cost.with_kv(10**9 // entry.kv_bytes_per_token)
+    assert (
+        need.sync_beside(layout) == pytest.approx(entry.sync.p50) and need.kv_capacity_tokens < cost.kv_capacity_tokens
+    )
+    stays = need.update_beside(update)
+    assert stays.step_s == pytest.approx(update.step_s - update.moves_s) and stays.moves_s == 0.0 < update.moves_s
+    assert need.update_beside(stays) == stays and cost.with_kv(None).update_beside(update) == update
+    assert cost.with_kv(None).sync_beside(layout) == pytest.approx(cost.sync_s)
 
 
 def test_a_checkpoint_stops_training_while_ranks_copy_their_states():
@@ -149,7 +205,7 @@ def test_engines_and_trainers_apart_neither_sleep_nor_move_states():
     turns, own = train_cost_in(PROFILE, layout), train_cost_in(PROFILE, layout, apart=True)
     assert turns.step_s - own.step_s == pytest.approx(colocation.state_moves_s(PROFILE, layout))
     assert own.step_s < turns.step_s
-    assert dataclasses.replace(own, step_s=turns.step_s, host_link_s=turns.host_link_s) == turns
+    assert turns.with_moves(0.0) == own
 
 
 def test_each_pool_has_bars_and_nothing_of_a_trainer_leaves_its_gpu():

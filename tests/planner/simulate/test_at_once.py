@@ -1,4 +1,5 @@
-"""max_num_seqs of a plan: what its columns were simulated with, and wide enough for the waves of exact long rounds."""
+"""max_num_seqs and kv_tokens of a plan: what its columns were simulated with, wide enough for the waves of exact long
+rounds, and for what samples hold at once."""
 
 from __future__ import annotations
 
@@ -6,10 +7,15 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from rlplan.planner.explain.watched_rounds import watch_rounds
+from rlplan.planner.simulate.columns import column_setting
 from rlplan.planner.simulate.columns import whole_columns as columns
+from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
+from rlplan.planner.simulate.columns.whole_columns import long_draws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
@@ -125,3 +131,49 @@ def test_the_most_draws_at_once_are_those_of_the_largest_wave(copies):
             for sample in range(2):
                 machine.handle(Finished(SampleKey(draw.number, sample), 5, False))  # short, so a new wave begins
     assert most == most_draws_at_once(copies) and issued == MAX_DRAWS
+
+
+def test_what_samples_hold_at_once_is_most_as_one_of_them_ends():
+    """By hand: prompts of 10, 10 and 20 tokens, responses of 5, 30 and 8. At 5 tokens 3 run: 40 + 15 = 55; at 8 tokens
+    two: 30 + 16 = 46; at 30 tokens one: 40. Of the other load, which is fuller in the end, 100 + 7."""
+    prompts = np.array([[10, 10, 20], [1, 1, 100]])
+    tokens = np.array([[5, 30, 8], [1, 1, 7]])
+    assert kv_peak(prompts[:1], tokens[:1]) == 55
+    assert kv_peak(prompts, tokens) == 107 == max(102 + 3 * 1, 100 + 7)
+    assert kv_peak(prompts[:1], tokens[:1], waits=True) == 40 + 5 + 30 + 8, "all at their ends"
+
+
+def test_an_engine_has_room_for_what_its_rounds_hold():
+    """Rounds that are watched hold less than engines have room for, and no sample is preempted; less room than that is
+    simulated as it is."""
+    for key in (ShortKey("sync", TARGET, GROUP, None, LAYOUT), ShortKey("exact", 7, GROUP, 200, LAYOUT), KEY):
+        setting = SETTING if key is KEY else make_setting()
+        tokens = setting.kv_tokens(key)
+        pool = long_draws(setting.draws, GROUP, LATE.cutoff_tokens, 8 * TARGET)
+        watched = watch_rounds(setting, key, pool, 8)
+        assert watched.kv_tokens <= tokens < setting.decode[LAYOUT].kv_capacity_tokens and not watched.preemptions
+        assert tokens % 16 == 0 and tokens > CAP + int(setting.draws.model.prompt_tokens.max())
+        assert setting.cost_of(key).kv_capacity_tokens == tokens
+    short = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
+    less = AsWritten(SETTING.cost_of(short).with_kv(CAP + 100), SETTING.at_once(short), CAP + 100)
+    assert watch_rounds(replace(SETTING, as_written={short: less}), short, (), 8).preemptions > 0
+
+
+def test_kv_is_no_more_than_samples_of_the_greatest_length_take(monkeypatch):
+    """By hand: 8 samples of an engine, each of a prompt of 100 tokens, a response of 1024 at most and one more as it
+    ends, are 9000 tokens; 9 blocks of 32 more are 9288, or 291 blocks."""
+    monkeypatch.setattr(column_setting, "KV_MARGIN", 100.0)
+    setting = replace(SETTING, max_prompt_tokens=100)
+    key = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
+    assert (setting.at_once(key), setting.decode[LAYOUT].block_tokens, CAP) == (8, 32, 1024)
+    assert setting.kv_tokens(key) == 291 * 32
+    one = ShortKey("sync", 1, 1, None, LAYOUT)
+    assert setting.at_once(one) == 1
+    assert setting.kv_tokens(one) == math.ceil((100 + CAP + 1 + 2 * 32) / 32) * 32, "one sample, and two blocks"
+
+
+def test_short_and_long_rounds_share_the_larger_cache():
+    short = ShortKey("exact", TARGET, GROUP, LATE.cutoff_tokens, LAYOUT)
+    assert SETTING._kv_needed(short) < SETTING._kv_needed(KEY) == SETTING.kv_tokens(KEY) == SETTING.kv_tokens(short)
+    early = DeferralRule("exact", 0, 0, 3)
+    assert SETTING.kv_tokens(LongKey(early, 1, LAYOUT)) >= SETTING._kv_needed(short._replace(cutoff_tokens=3))

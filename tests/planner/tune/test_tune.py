@@ -132,13 +132,13 @@ def test_runs_of_other_jobs_and_other_sizes_are_refused(tmp_path):
 
 def test_tuning_says_how_far_what_was_not_run_may_be_off(tmp_path):
     base = solved_on_gpus()
-    train = UpdateLayout(dp=1, tp=8, micro_batch_tokens=4096).model_dump()
+    train = UpdateLayout(dp=1, tp=8, micro_batch_tokens=4096).model_dump() | {"sp": 1}
     plan = changed(base.plan, rollout={"engines": 4, "tp": 2, "max_num_seqs": 8}, train=train)
     documents = dataclasses.replace(base, plan=plan)
     result = tuned(tmp_path / "r", documents, slower(base.profile, decode=1.5, train=1.5), steps=16)
     rollout, predicted = result.plan.job.rounds.short.rollout, result.plan.predicted
     assert (rollout.engines, rollout.tp) == (2, 4)
-    assert result.not_run == ("2 x tp 4", "dp 8, offload, micro-batches of 4096 tokens")
+    assert result.not_run == ("2 x tp 4", "dp 2, tp 2, sp 2, micro-batches of 4096 tokens")
     parts = ((predicted.phases_s.rollout, result.costs.rollout[2, 4]), (predicted.phases_s.train, result.costs.train))
     off_s = sum(seconds * (1 - TRANSFER) * math.log(line.factor) for seconds, line in parts)
     assert (

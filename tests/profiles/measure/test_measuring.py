@@ -34,6 +34,7 @@ from rlplan.profiles.measure.measure_updates import measure_updates, scaled, ste
 from rlplan.profiles.measure.scoring import measure_judge as judge_module
 from rlplan.profiles.measure.scoring import measure_reward as reward_module
 from rlplan.profiles.phase_schema import Train
+from rlplan.rounds.device_ledger import Holder
 from rlplan.rounds.machines.events import Finished, Issue, Scored
 
 from .fakes import Bench, Clock, Turns, budget, demo_job, engine, pool
@@ -457,18 +458,25 @@ class Trainer:
         return next(self.peaks)
 
 
-def updates_of(clock, trainers, minutes=15.0, on_gpu=True, fails=()):
+def updates_of(clock, trainers, minutes=15.0, on_gpu=True, fails=(), host=1.0):
     time, _, lines = budget(minutes)
     time._now, time._began = clock, clock.now
     time.begin(1)
     layouts = {FIRST: UpdateLayout(dp=1, micro_batch_tokens=4096)}
     layouts |= {name: UpdateLayout(dp=2, micro_batch_tokens=4096, offload=True) for name in trainers if name != FIRST}
-    turns = Turns()
+    turns, held = Turns(), {"offloaded": {"states": host}}
+    holders = {f"trainer {name}": Holder(name, "trainer", {}, held) for name in trainers}
 
     class Failing(Turns):
-        async def start(self, engines, names):
-            if names[0] in fails:
-                raise RunFailed("no memory")
+        ledgers = SimpleNamespace(holders=holders)
+
+        async def start(self, engines, names, failed=None):
+            turns.taken += [("start", *names)] if failed is not None else []
+            for name in names:
+                if name in fails and failed is None:
+                    raise RunFailed("no memory")
+                if name in fails:
+                    failed(name, RunFailed("no memory"))
 
         async def end(self, engines, names):
             turns.taken.append(("end", *names))
@@ -538,6 +546,23 @@ def test_a_layout_that_fails_or_has_no_time_is_left_out(clock, unrefused):
     assert "updates with dp 2, offload are left out: no memory" in lines[-1]
     entries, time, _, _ = updates_of(clock, trainers, minutes=0.1)
     assert [e.dp for e in entries] == [1, 1, 1] and time.outcome.endswith("updates with dp 2, offload")
+
+
+def test_several_trainers_start_side_by_side_where_the_host_holds_them(clock, unrefused, monkeypatch):
+    monkeypatch.setattr(updates_module, "free_host_bytes", lambda: 100)
+    names = ("second", "third", "large")
+
+    def measured(host, **options):
+        trainers = {FIRST: Trainer(clock, 1.0, 1.5)} | {name: Trainer(clock, 1.0, 1.5) for name in names}
+        return updates_of(clock, trainers, fails=["large"], host=host, **options)
+
+    # Two ranks of each: 3 x 2 x 8 bytes of the half of 100.
+    for host, together in ((8.0, True), (9.0, False)):
+        entries, _, lines, turns = measured(host)
+        assert [taken for taken in turns.taken if taken[0] == "start"] == [("start", *names)] * together
+        assert [e.dp for e in entries if e.recompute == "none"] == [1, 1, 2, 2]
+        assert sum("are left out: no memory" in line for line in lines) == 1
+    assert not any(taken[0] == "start" for taken in measured(8.0, on_gpu=False)[3].taken)
 
 
 def test_an_update_that_is_refused_has_no_seconds(clock, monkeypatch):
