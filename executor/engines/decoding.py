@@ -27,8 +27,8 @@ class Decoding:
     def __init__(self, max_num_seqs: int, died: Callable[[str], None]) -> None:
         self.grew = False
         """Whether any request got tokens since the last poll began."""
-        self.continues_seeds = False
-        """Whether vLLM's ranks go on with the random numbers of a sample that another engine began."""
+        self.draws_by_place = False
+        """Whether vLLM's ranks draw samples by their seeds and places (seeded_sampling.py)."""
         self._engine: Any = None
         self._died = died
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -56,7 +56,7 @@ class Decoding:
 
     async def _decode(self, request: Request, version: str) -> None:
         name, cutoff_tokens = request.request_id, request.cutoff_tokens
-        parameters = sampling_parameters(request, self.continues_seeds)
+        parameters = sampling_parameters(request, self.draws_by_place)
         event = EngineEvent("finished", name, version_start=version)
         self._progress[name] = (request, event)
         began = time.perf_counter()

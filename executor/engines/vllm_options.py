@@ -41,7 +41,7 @@ def environment(config: EngineConfig) -> dict[str, str]:
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
         return env
-    # Moved samples, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
+    # Samples with seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
     # GPUs vLLM would take its second one for some models.
     env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
@@ -106,8 +106,6 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enforce_eager": True,
             "block_size": BLOCK_TOKENS["cpu"],
             "kv_cache_memory_bytes": config.kv_memory_bytes,
-            # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
-            "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
         }
     if config.fixed_cache:
@@ -117,16 +115,16 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": ENGINE_SHARE}
 
 
-DRAWN_TOKENS = "rlplan_drawn_tokens"
-"""Key of vLLM's extra arguments: tokens of the sample that another engine has drawn."""
+SEED = "rlplan_seed"
+"""Key of vLLM's extra arguments: a request's seed (seeded_sampling.py)."""
 
 
-def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
+def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     """vLLM's `SamplingParams` of a request.
 
-    `continues_seeds`: the engine's ranks skip the random numbers that the tokens of another engine have used. Where
-    they cannot, such a sample goes on with another seed: with its own it would use these numbers again, and what is
-    drawn by them is not independent of what it has decoded.
+    `draws_by_place`: the engine's ranks draw by seeds and places (seeded_sampling.py). Where they cannot, vLLM gives a
+    request a generator of its own, and a sample of another engine goes on with another seed: with its own it would use
+    numbers again that it has used, and what is drawn by them is not independent of what it has decoded.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -146,9 +144,10 @@ def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
             PROMPT_TOKENS: len(request.prompt_tokens) - request.drawn_tokens,
             REQUEST: request.request_id,
         }
-    if seed is not None and request.drawn_tokens:
-        extra_args |= {DRAWN_TOKENS: request.drawn_tokens} if continues_seeds else {}
-        seed = seed if continues_seeds else (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
+    if seed is not None and draws_by_place:
+        extra_args[SEED], seed = seed, None
+    elif seed is not None:
+        seed = (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
     return SamplingParams(
         extra_args=extra_args or None,
         max_tokens=request.max_tokens,

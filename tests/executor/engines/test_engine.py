@@ -22,6 +22,7 @@ from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
+    SEED,
     context_tokens,
     engine_arguments,
     environment,
@@ -104,7 +105,7 @@ class LLM:
 
     async def collective_rpc(self, method, args=()):
         self.calls.append((method, args) if args else method)
-        answer = self.answers.get(method, [True, True])
+        answer = self.answers.get(method, [None, None] if method == "draw_by_place" else [True, True])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -159,9 +160,9 @@ async def events(engine, timeout_s=60.0):
 @pytest.mark.parametrize(
     ("config", "asked"),
     [
-        (CONFIG, ["continue_moved_samples"]),
-        (replace(CONFIG, draft_tokens=3, compute_share=0.1), ["continue_moved_samples", "attach_drafts"]),
-        (replace(CONFIG, device="cuda"), ["continue_moved_samples", "device_uuid"]),
+        (CONFIG, ["draw_by_place"]),
+        (replace(CONFIG, draft_tokens=3, compute_share=0.1), ["draw_by_place", "attach_drafts"]),
+        (replace(CONFIG, device="cuda"), ["draw_by_place", "device_uuid"]),
     ],
 )
 def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, config, asked):
@@ -173,7 +174,7 @@ def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, 
         return await call(self, method, args)
 
     async def body(engine, llm):
-        seen.append((engine._decoding.continues_seeds, await engine.poll(0.0)))
+        seen.append((engine._decoding.draws_by_place, await engine.poll(0.0)))
         assert len(llm.parameters) == 4 and {each.max_tokens for each in llm.parameters.values()} == {4}
         assert isinstance(await engine.look_at_children(), Children)
 
@@ -401,7 +402,7 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     assert "CUDA_VISIBLE_DEVICES" not in environment(replace(CONFIG, device="cuda"))
     on_cores, alone = engine_arguments(CONFIG), engine_arguments(replace(CONFIG, tp=1, cores=(3,)))
     assert (on_cores["kv_cache_memory_bytes"], on_cores["max_num_batched_tokens"], on_cores["seed"]) == (10**6, 4096, 7)
-    assert on_cores["enforce_eager"] and not on_cores["enable_chunked_prefill"] and on_cores["max_model_len"] == 64
+    assert on_cores["enforce_eager"] and on_cores["max_model_len"] == 64
     assert "distributed_executor_backend" not in on_cores and "one_process" in alone["distributed_executor_backend"]
     on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", fixed_cache=each)) for each in (False, True))
     assert on_gpus["enable_sleep_mode"] and on_gpus["gpu_memory_utilization"] == 0.9
@@ -418,13 +419,12 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
 
 def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     first = sampling_parameters(request(prompt_id="p", temperature=0.5))
-    assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, 1, ALIVE_TOKENS)
+    assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, None, ALIVE_TOKENS)
     assert (first.logprobs, first.output_kind, first.ignore_eos, first.detokenize) == (0, "delta", False, False)
-    assert set(first.extra_args.values()) == {"p", 2, "r"}
-    moved = request(drawn_tokens=1)
-    assert sampling_parameters(moved).extra_args == {"rlplan_drawn_tokens": 1} and sampling_parameters(moved).seed == 1
-    anew = sampling_parameters(moved, continues_seeds=False)
-    assert anew.extra_args is None and anew.seed == 1 + 0x9E3779B1
+    assert set(first.extra_args.values()) == {"p", 2, "r", 1} and first.extra_args[SEED] == 1
+    by_vllm = [sampling_parameters(request(drawn_tokens=drawn), draws_by_place=False) for drawn in (0, 1)]
+    assert [(each.extra_args, each.seed) for each in by_vllm] == [(None, 1), (None, 1 + 0x9E3779B1)]
+    assert sampling_parameters(request(seed=None)).extra_args is None
     assert sampling_parameters(request(choices=("A", "B"))).structured_outputs == {"choice": ["A", "B"]}
     monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
     assert not hasattr(sampling_parameters(request()), "stream_interval"), "vLLM 0.24 does not know it"
