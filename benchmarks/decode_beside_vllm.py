@@ -47,7 +47,7 @@ class PlainVllm:
         """Seconds that it takes."""
         from vllm.sampling_params import RequestOutputKind
 
-        prompts = [{"prompt_token_ids": list(request.prompt_tokens)} for request in requests]
+        prompts: list[Any] = [{"prompt_token_ids": list(request.prompt_tokens)} for request in requests]
         parameters = [sampling_parameters(request) for request in requests]
         for each in parameters:
             each.output_kind = RequestOutputKind.FINAL_ONLY
@@ -83,7 +83,8 @@ async def beside_vllm(
     news: asyncio.Queue[Any] = asyncio.Queue()
     ours = EngineHandle(config, news.put_nowait, Supervisor())
     options = ACTOR_OPTIONS | {"runtime_env": {"env_vars": environment(config)}}
-    plain = ray.remote(PlainVllm).options(**options).remote(config.renamed("vllm"))
+    remote: Any = ray.remote(PlainVllm)
+    plain = remote.options(**options).remote(config.renamed("vllm"))
 
     async def by_vllm(asked: list[Request]) -> float:
         return float(await plain.decode.remote(asked))
@@ -138,9 +139,7 @@ def made_model(folder: Path, longest: int) -> Path:
 @click.option("--tokens", type=click.IntRange(min=2), default=128, show_default=True, help="Of each of them.")
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON line.")
-def main(
-    model: Path | None, device: str, dtype: str, sequences: str, tokens: int, repeats: int, as_json: bool
-) -> None:
+def main(model: Path | None, device: str, dtype: str, sequences: str, tokens: int, repeats: int, as_json: bool) -> None:
     """Decode the same requests by vLLM alone and by an engine of ours."""
     counts = [int(count) for count in sequences.split(",")]
     start_ray()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .messages import EngineEvent, Request
-from .vllm_options import output_interval, sampling_parameters, versions_of
+from .vllm_options import output_interval, requests_have_intervals, sampling_parameters, tell_at_cutoff, versions_of
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -66,6 +66,8 @@ class Decoding:
                 self._started.add(name)
                 async for output in self._engine.generate(prompt, parameters, name):
                     self.grew = True
+                    if cutoff_tokens is not None and not event.tokens and not requests_have_intervals():
+                        tell_at_cutoff(self._engine, request)
                     event.cached_tokens = output.num_cached_tokens or 0
                     part = output.outputs[0]
                     event.tokens.extend(part.token_ids)

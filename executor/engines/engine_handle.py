@@ -129,8 +129,8 @@ class EngineHandle:
         finally:
             watch.cancel()
         if facts.slow_seeds:
-            log.warning("%s: vLLM's generators draw requests with seeds, a loop in Python (on a GPU some 55 us a request "
-                        "and step): %s", self.name, facts.slow_seeds)  # fmt: skip
+            log.warning("%s: %s; so vLLM's generators draw by seeds, on a GPU some 55 us a sample and step",
+                        self.name, facts.slow_seeds)  # fmt: skip
         self._facts, self.alive, self.version = facts, True, ""
         process.start_pump(lambda events: self._tell(EngineEvents(self, events)))
 

@@ -86,8 +86,8 @@ class SeededSampling:
 
     @contextlib.contextmanager
     def at(self, rows: torch.Tensor, tokens: torch.Tensor) -> Iterator[None]:
-        """Within the block logits are of these rows of the batch, and of these tokens among all of the step (int64); else
-        of each row and its last token."""
+        """Within the block logits are of these rows of the batch and of these tokens of the step (int64); else of each
+        row and its last token."""
         self._drafted = rows, tokens
         try:
             yield
@@ -111,15 +111,10 @@ class SeededSampling:
         """The seed of each row; None if no request has one."""
         names = self._runner.input_batch.req_ids
         if names != self._names:
-            self._names = list(names)
-            seeds = [self._seed(name) for name in names]
-            self._seeds = None
-            if any(seed is not None for seed in seeds):
-                of_all = [crc32(name.encode()) if seed is None else seed for name, seed in zip(names, seeds, strict=True)]
+            self._names, self._seeds = list(names), None
+            requests = [self._runner.requests[name].sampling_params.extra_args or {} for name in names]
+            if any(SEED in request for request in requests):
+                seeds = [each.get(SEED, crc32(name.encode())) for each, name in zip(requests, names, strict=True)]
                 pinned = self._runner.device.type == "cuda"  # so that the copy waits for no step
-                self._seeds = torch.tensor(of_all, pin_memory=pinned).to(self._runner.device, non_blocking=True)
+                self._seeds = torch.tensor(seeds, pin_memory=pinned).to(self._runner.device, non_blocking=True)
         return self._seeds
-
-    def _seed(self, name: str) -> int | None:
-        arguments: dict[str, Any] = getattr(self._runner.requests[name].sampling_params, "extra_args", None) or {}
-        return arguments.get(SEED)

@@ -41,7 +41,7 @@ def environment(config: EngineConfig) -> dict[str, str]:
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
         return env
-    # Samples with seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
+    # Drawing by seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
     # GPUs vLLM would take its second one for some models.
     env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
@@ -93,6 +93,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "generation_config": "vllm",
         "worker_extension_cls": "rlplan.executor.engines.engine_worker.EngineRank",
     }
+    if not requests_have_intervals():
+        arguments["stream_interval"] = ALIVE_TOKENS
     if config.draft_tokens:
         arguments["speculative_config"] = {
             "method": "custom_class",
@@ -129,9 +131,8 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    # vLLM 0.24 knows no interval of a request, and gives an output for each token: more messages, the same samples.
     further: dict[str, Any] = {}
-    if "stream_interval" in SamplingParams.__struct_fields__:
+    if requests_have_intervals():
         further["stream_interval"] = output_interval(request.cutoff_tokens)
     if request.choices:
         from vllm.sampling_params import StructuredOutputsParams
@@ -160,6 +161,22 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
         output_kind=RequestOutputKind.DELTA,
         **further,
     )
+
+
+def requests_have_intervals() -> bool:
+    """Whether vLLM knows an interval between outputs for each request; 0.24 knows the engine's only."""
+    from vllm import SamplingParams
+
+    return "stream_interval" in SamplingParams.__struct_fields__
+
+
+def tell_at_cutoff(engine: Any, request: Request) -> None:
+    """Give a request of vLLM's `AsyncLLM` an interval of its own where `SamplingParams` has none, once its first token
+    is told."""
+    processor = engine.output_processor
+    for name in processor.external_req_ids.get(request.request_id, ()):
+        # Every token for itself (1) would forget which ones were told already.
+        processor.request_states[name].stream_interval = max(2, output_interval(request.cutoff_tokens))
 
 
 def output_interval(cutoff_tokens: int | None) -> int:

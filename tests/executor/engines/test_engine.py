@@ -65,6 +65,7 @@ class LLM:
     """Decodes `told` tokens of a request, then `untold` ones in a second with its end; `calls` has what was asked."""
 
     told, untold, errored, resets, starts = 2, 1, False, True, True
+    by_place = (None, None)
 
     def __init__(self):
         self.calls, self.aborted, self.answers, self.arguments = [], {}, {}, None
@@ -105,7 +106,7 @@ class LLM:
 
     async def collective_rpc(self, method, args=()):
         self.calls.append((method, args) if args else method)
-        answer = self.answers.get(method, [None, None] if method == "draw_by_place" else [True, True])
+        answer = self.answers.get(method, self.by_place if method == "draw_by_place" else [True, True])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -185,6 +186,17 @@ def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, 
     assert facts.devices == ((True, True) if config.device == "cuda" else ()) and seen == [(True, [])]
 
 
+def test_ranks_that_cannot_draw_by_place_leave_seeds_to_vllm(vllm, monkeypatch):
+    monkeypatch.setattr(LLM, "by_place", ["no sampler", None])
+
+    async def body(engine, llm):
+        await engine.submit([request(seed=5)], "v1")
+        await engine.poll(60.0)
+        assert (llm.parameters["r"].seed, llm.parameters["r"].extra_args) == (5, None)
+
+    assert started(body, vllm).slow_seeds == "no sampler"
+
+
 def test_a_core_that_does_not_come_up_is_a_dead_actor(vllm):
     async def scene():
         vllm.llm.starts = False
@@ -256,6 +268,19 @@ def test_a_released_sample_tells_its_tokens_and_a_cutoff_once(vllm, told, untold
         assert ("released", "waits", 0) in found and llm.calls.count(("abort", ("r",))) == 1
 
     started(body, vllm, told=told, untold=untold)
+
+
+@pytest.mark.parametrize(("cutoff", "interval"), [(None, ALIVE_TOKENS), (2, 2), (101, 100)])
+def test_vllm_without_intervals_of_requests_tells_at_cutoffs_too(vllm, monkeypatch, cutoff, interval):
+    async def body(engine, llm):
+        monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
+        state = SimpleNamespace(stream_interval=ALIVE_TOKENS)
+        llm.output_processor = SimpleNamespace(external_req_ids={"r": ["r-0"]}, request_states={"r-0": state})
+        await engine.submit([request(cutoff_tokens=cutoff)], "v1")
+        await engine.poll(60.0)
+        assert state.stream_interval == interval
+
+    started(body, vllm)
 
 
 def test_a_poll_without_events_says_whether_anything_grew_or_lives(vllm):
@@ -428,6 +453,7 @@ def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     assert sampling_parameters(request(choices=("A", "B"))).structured_outputs == {"choice": ["A", "B"]}
     monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
     assert not hasattr(sampling_parameters(request()), "stream_interval"), "vLLM 0.24 does not know it"
+    assert engine_arguments(CONFIG)["stream_interval"] == ALIVE_TOKENS
     assert [output_interval(cutoff) for cutoff in (None, 1, 2, 257, 258, 514)] == [256, 256, 1, 256, 129, 171]
 
 
