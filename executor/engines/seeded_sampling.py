@@ -73,10 +73,7 @@ class SeededSampling:
         self._names: list[str] = []
         self._seeds: torch.Tensor | None = None
         self._drafted: tuple[torch.Tensor, torch.Tensor] | None = None
-        if runner.device.type == "cpu" and hasattr(torch.ops._C, "fused_gumbel_argmax"):
-            self._draw = drawn_on_cpu
-        else:
-            self._draw = torch.compile(drawn, dynamic=True)
+        self._draw = drawn_on_cpu if runner.device.type == "cpu" else torch.compile(drawn, dynamic=True)
         with torch.inference_mode():  # as vLLM's steps are, or they would compile it once more
             for count in (2, 1):  # torch compiles a single row apart
                 logits = torch.zeros(count, runner.input_batch.vocab_size, device=runner.device)

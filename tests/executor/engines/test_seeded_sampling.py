@@ -8,9 +8,11 @@ pytest.importorskip("torch")
 
 import torch
 
+from rlplan.executor.engines import seeded_sampling
 from rlplan.executor.engines.seeded_sampling import SeededSampling, drawn, mixed, uniform
 from rlplan.executor.engines.vllm_options import SEED
 
+ON_CPU = seeded_sampling.drawn_on_cpu
 SAME = torch.full((200,), 12345)
 COUNTED = torch.arange(200)
 
@@ -69,6 +71,16 @@ def test_a_token_without_rivals_is_drawn_and_one_without_chance_is_not():
     assert uniform(COUNTED, SAME, 100_000).max() <= 1 - 2.0**-24, "an infinite E would make it as bad as the others"
 
 
+def test_the_kernel_on_cpus_has_64_bits_for_each_seed_and_place(monkeypatch):
+    kernel = SimpleNamespace(fused_gumbel_argmax=lambda logits, keys: keys)
+    monkeypatch.setattr(torch, "ops", SimpleNamespace(_C=kernel))
+    seeds, places = COUNTED.repeat_interleave(200), COUNTED.repeat(200)
+    keys = ON_CPU(None, seeds, places)
+    assert keys.dtype == torch.int64 and len(keys.unique()) == len(keys)
+    for half in (keys >> 32, keys & 0xFFFFFFFF):
+        assert abs(strangeness(torch.bincount(half % 2**32 >> 24, minlength=256), len(keys) / 256)) < 5
+
+
 class Runner:
     """What is looked at of vLLM's model runner, in a step of requests `seeds` at the `positions` of all its tokens."""
 
@@ -96,7 +108,7 @@ class Runner:
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: function)
+    monkeypatch.setattr(seeded_sampling, "drawn_on_cpu", drawn)
 
 
 LOGITS = torch.randn(4, 30, generator=torch.Generator().manual_seed(1))
