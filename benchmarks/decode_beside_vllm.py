@@ -2,9 +2,10 @@
 
     python -m benchmarks.decode_beside_vllm [--model FOLDER] [--sequences 1,32] [--tokens 128] [--repeats 5] [--json]
 
-`vllm` is `vllm.LLM.generate` by the same options, without seeds; `ours` an engine as `execute` has it, Ray and events
-included; `seeded` the same engine with a seed for each request. Both hold the weights at a time and take turns, the
-least of the repeats counts, in seconds a step (prefill included). `of_vllm` is vLLM's step over ours: 1 as fast.
+`vllm` is `vllm.LLM.generate` by the same options, without seeds, by the model runner that vLLM takes by itself; `ours`
+an engine as `execute` has it, Ray and events included; `seeded` the same engine with a seed for each request. All hold
+the weights at a time and take turns; the least of the repeats counts, in seconds a step (prefill included). `of_vllm`
+is vLLM's step over ours: 1 as fast.
 
     {"1": {"vllm": …, "ours": …, "seeded": …, "of_vllm": …, "seeded_of_vllm": …}, "32": …}
 """
@@ -82,7 +83,8 @@ async def beside_vllm(
     )  # fmt: skip
     news: asyncio.Queue[Any] = asyncio.Queue()
     ours = EngineHandle(config, news.put_nowait, Supervisor())
-    options = ACTOR_OPTIONS | {"runtime_env": {"env_vars": environment(config)}}
+    env = {name: value for name, value in environment(config).items() if name != "VLLM_USE_V2_MODEL_RUNNER"}
+    options = ACTOR_OPTIONS | {"runtime_env": {"env_vars": env}}
     remote: Any = ray.remote(PlainVllm)
     plain = remote.options(**options).remote(config.renamed("vllm"))
 
