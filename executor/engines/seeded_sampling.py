@@ -55,10 +55,8 @@ def drawn(logits: torch.Tensor, seeds: torch.Tensor, places: torch.Tensor) -> to
 
 
 def drawn_on_cpu(logits: torch.Tensor, seeds: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """As `drawn`, by the kernel of vLLM's own sampler on CPUs, which makes a row's noise from 64 bits."""
-    one, other = keys_of(seeds, places)
-    keys = one.to(torch.int64) << 32 | other.to(torch.int64) & 0xFFFFFFFF
-    tokens: torch.Tensor = torch.ops._C.fused_gumbel_argmax(logits, keys)
+    """As `drawn`, by the kernel of vLLM's own sampler on CPUs, which mixes 64 bits of a row with each token's number."""
+    tokens: torch.Tensor = torch.ops._C.fused_gumbel_argmax(logits, seeds << 32 | places)
     return tokens
 
 
@@ -111,7 +109,8 @@ class SeededSampling:
             self._names, self._seeds = list(names), None
             requests = [self._runner.requests[name].sampling_params.extra_args or {} for name in names]
             if any(SEED in request for request in requests):
-                seeds = [each.get(SEED, crc32(name.encode())) for each, name in zip(requests, names, strict=True)]
+                both = zip(requests, names, strict=True)
+                seeds = [request[SEED] if SEED in request else crc32(name.encode()) for request, name in both]
                 pinned = self._runner.device.type == "cuda"  # so that the copy waits for no step
                 self._seeds = torch.tensor(seeds, pin_memory=pinned).to(self._runner.device, non_blocking=True)
         return self._seeds
