@@ -55,7 +55,7 @@ def drawn(logits: torch.Tensor, seeds: torch.Tensor, places: torch.Tensor) -> to
 
 
 def drawn_on_cpu(logits: torch.Tensor, seeds: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """As `drawn`, by the kernel of vLLM's own sampler on CPUs, which mixes 64 bits of a row with each token's number."""
+    """As `drawn`, by the kernel of vLLM's own sampler on CPUs, which mixes a row's 64 bits with each token's number."""
     tokens: torch.Tensor = torch.ops._C.fused_gumbel_argmax(logits, seeds << 32 | places)
     return tokens
 
