@@ -118,7 +118,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
 
 
 SEED = "rlplan_seed"
-"""Key of vLLM's extra arguments: a request's seed (seeded_sampling.py)."""
+"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (seeded_sampling.py)."""
 
 
 def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
