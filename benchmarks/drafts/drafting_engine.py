@@ -13,9 +13,12 @@ from rlplan.executor.drafts.draft_messages import DraftReport
 from rlplan.executor.drafts.history_store import HistoryStore
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle, EngineNews
+from rlplan.executor.engines.engine_worker import EngineRank
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent, Request
 from rlplan.executor.engines.vllm_options import environment
 from rlplan.executor.supervision import Supervisor
+
+from .exact_expand import mend_expand
 
 METHODS = ("none", "history", "suffix", "ngram")
 DRAFT_TOKENS = 4
@@ -35,6 +38,14 @@ STOCK: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+class StockRank(EngineRank):
+    """All that runs in a rank of a stock engine beside vLLM's own."""
+
+    def mend_drafts(self) -> bool:
+        """Have vLLM verify whatever drafts it has exactly (exact_expand.py); returns whether it did not."""
+        return mend_expand()
+
+
 class StockEngine(RolloutEngine):
     """An engine whose drafts are vLLM's own, by one of its methods."""
 
@@ -48,7 +59,8 @@ class StockEngine(RolloutEngine):
             sys.path.append(folder)
             os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"  # of the process of vLLM's core
         made = engine.engine_arguments
-        engine.engine_arguments = lambda config: made(config) | {"speculative_config": dict(options)}
+        further = {"speculative_config": dict(options), "worker_extension_cls": f"{__name__}.{StockRank.__name__}"}
+        engine.engine_arguments = lambda config: made(config) | further
         facts = await self.start()
         await self._call_ranks("mend_drafts", ())
         return facts

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .draft_messages import PromptHistory
-from .exact_expand import mend_expand
 from .proposer import HistoryProposer
 
 
@@ -17,17 +16,17 @@ class DraftRank:
 
     model_runner: Any
     rank: int
+    seeded: Any = None
+    """What draws samples by their seeds (engines/seeded_sampling.py); None: vLLM's generators do."""
 
     def attach_drafts(self) -> None:
-        """Make ready for drafts. Raises RuntimeError if vLLM did not take our proposer."""
+        """Make ready for drafts. Raises RuntimeError if vLLM did not take our proposer or our sampling."""
         proposer = getattr(self.model_runner, "drafter", None)
         if not isinstance(proposer, HistoryProposer):
             raise RuntimeError(f"vLLM drafts by {type(proposer).__name__}, not by HistoryProposer")
-        proposer.attach(self.model_runner)
-
-    def mend_drafts(self) -> bool:
-        """Have vLLM verify whatever drafts it has exactly (exact_expand.py); returns whether it did not."""
-        return mend_expand()
+        if self.seeded is None:
+            raise RuntimeError("drafts are verified by drawing with seeds, for which this vLLM has no place")
+        proposer.attach(self.model_runner, self.seeded)
 
     def begin_drafts(self, tokens: int, up_to_sequences: int) -> None:
         """Begin a round (proposer.HistoryProposer.begin)."""

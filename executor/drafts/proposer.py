@@ -22,8 +22,7 @@ from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
 from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
-from .drawn_verification import DrawnVerification, draws_a_number_a_token
-from .exact_expand import mend_expand
+from .drawn_verification import DrawnVerification
 from .plain_steps import sample_plainly
 from .prompt_index import EMPTY, CommonText, PromptIndex
 
@@ -72,12 +71,9 @@ class HistoryProposer:
 
     # -- of the worker -------------------------------------------------------------------------------------------------
 
-    def attach(self, runner: Any) -> None:
-        """Follow what vLLM's model runner schedules; compiles what drafting needs."""
-        if runner.device.type == "cpu":
-            mend_expand()
-            if draws_a_number_a_token(runner.sampler):
-                runner.rejection_sampler = DrawnVerification(runner.rejection_sampler, runner.sampler)
+    def attach(self, runner: Any, seeded: Any) -> None:
+        """Follow what vLLM's model runner schedules; compiles what drafting needs. `seeded` draws in its sampler."""
+        runner.rejection_sampler = DrawnVerification(runner.sampler, seeded)
         sample_plainly(runner)
         self._context[:2] = 0
         self._chain(EMPTY, EMPTY, 2, 1, 1.0)

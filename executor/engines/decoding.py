@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .messages import EngineEvent, Request
-from .vllm_options import output_interval, sampling_parameters, versions_of
+from .vllm_options import output_interval, requests_have_intervals, sampling_parameters, tell_at_cutoff, versions_of
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -27,8 +27,8 @@ class Decoding:
     def __init__(self, max_num_seqs: int, died: Callable[[str], None]) -> None:
         self.grew = False
         """Whether any request got tokens since the last poll began."""
-        self.continues_seeds = False
-        """Whether vLLM's ranks go on with the random numbers of a sample that another engine began."""
+        self.draws_by_place = False
+        """Whether vLLM's ranks draw samples by their seeds and places (seeded_sampling.py)."""
         self._engine: Any = None
         self._died = died
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -56,7 +56,7 @@ class Decoding:
 
     async def _decode(self, request: Request, version: str) -> None:
         name, cutoff_tokens = request.request_id, request.cutoff_tokens
-        parameters = sampling_parameters(request, self.continues_seeds)
+        parameters = sampling_parameters(request, self.draws_by_place)
         event = EngineEvent("finished", name, version_start=version)
         self._progress[name] = (request, event)
         began = time.perf_counter()
@@ -66,6 +66,8 @@ class Decoding:
                 self._started.add(name)
                 async for output in self._engine.generate(prompt, parameters, name):
                     self.grew = True
+                    if cutoff_tokens is not None and not event.tokens and not requests_have_intervals():
+                        tell_at_cutoff(self._engine, request)
                     event.cached_tokens = output.num_cached_tokens or 0
                     part = output.outputs[0]
                     event.tokens.extend(part.token_ids)

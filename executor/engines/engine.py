@@ -29,11 +29,11 @@ from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key, output_file, without_collection
+from ..placement.guard import guard_group
 from ..weights.transfer.engine_transfers import ActorTransfers, Received, agreed
 from ..weights.transfer.session import RankAnswer, Session
 from .core_watch import CoreWatch
 from .decoding import Decoding
-from .guard import guard_group
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import Children, look_at_children
 from .vllm_options import engine_arguments, niceness
@@ -77,11 +77,8 @@ class RolloutEngine:
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)
         with self._watch.deaths():
-            # vLLM's verification of drafts, which GPUs have, draws numbers for each drafted token, too: how many is not
-            # known elsewhere. On a CPU drafts are verified by one number a token (drafts/drawn_verification.py).
-            counts_draws = not self._config.draft_tokens or self._config.device == "cpu"
-            continues = await self._engine.collective_rpc("continue_moved_samples")
-            self._decoding.continues_seeds = all(continues) and counts_draws
+            obstacle = next(filter(None, await self._engine.collective_rpc("draw_by_place")), "")
+            self._decoding.draws_by_place = not obstacle
             if self._config.draft_tokens:
                 await self._engine.collective_rpc("attach_drafts")
             await self._warm_up()
@@ -100,6 +97,7 @@ class RolloutEngine:
             cores=tuple(process.pid for process in self._engine.engine_core.resources.engine_manager.processes),
             node=node_key(),
             devices=tuple(devices),
+            slow_seeds=obstacle,
         )
 
     async def look_at_children(self) -> Children:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from ..weights.transfer.session import Session
 from .engine_process import EngineProcess, spawn_engine
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import START_GROUP, watch_start
+
+log = logging.getLogger(__name__)
 
 CLOSE_S = 20.0
 LOAD_BYTES_PER_S = 20e6  # slower than any disk or network that weights are sent over
@@ -122,10 +125,13 @@ class EngineHandle:
         watch = asyncio.create_task(self._watch_start(process), name=f"watch of the start of {self.name}")
         try:
             deadline_s = self._supervisor.start_deadline_s(self.name)
-            self._facts = await process.answer(process.actor.start.remote(), deadline_s, "start")
+            facts: EngineFacts = await process.answer(process.actor.start.remote(), deadline_s, "start")
         finally:
             watch.cancel()
-        self.alive, self.version = True, ""
+        if facts.slow_seeds:
+            log.warning("%s: %s; so vLLM's generators draw by seeds, on a GPU some 55 us a sample and step",
+                        self.name, facts.slow_seeds)  # fmt: skip
+        self._facts, self.alive, self.version = facts, True, ""
         process.start_pump(lambda events: self._tell(EngineEvents(self, events)))
 
     async def _watch_start(self, process: EngineProcess) -> None:

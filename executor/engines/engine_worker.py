@@ -1,5 +1,5 @@
-"""What runs inside each vLLM worker process: receiving weights, from a file or a transfer, going on with the random
-numbers of samples that another engine began, and telling that it lives.
+"""What runs inside each vLLM worker process: receiving weights, from a file or a transfer, drawing samples by their
+seeds, and telling that it lives.
 
 vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
@@ -15,24 +15,7 @@ from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.slots.device_slots import device_key
 from ..weights.transfer.bucket_reader import ReaderPlace, ReaderRank
 from ..weights.transfer.session import RankAnswer
-from .vllm_options import DRAWN_TOKENS
-
-
-def skip_draws(generator: Any, tokens: int, vocabulary: int) -> None:
-    """Bring a new generator to where it is after vLLM has drawn so many tokens with it.
-
-    On a CPU vLLM takes one integer a token (`TopKTopPSampler.forward_cpu`), on a GPU an exponential variable for each
-    entry of the vocabulary (`random_sample`), which moves its counter by the same steps each time.
-    """
-    import torch
-
-    if generator.device.type == "cpu":
-        for _ in range(tokens):
-            torch.randint(0, 2**31, (1,), generator=generator, dtype=torch.long)
-        return
-    begin = generator.get_offset()
-    torch.empty(vocabulary, device=generator.device).exponential_(generator=generator)
-    generator.set_offset(begin + tokens * (generator.get_offset() - begin))
+from .seeded_sampling import SeededSampling
 
 
 class WeightReceiver:
@@ -126,23 +109,13 @@ class WeightReceiver:
             digest.update(f"{name}:{tensor_checksum(parameter.data)}".encode())
         return digest.hexdigest()[:16]
 
-    def continue_moved_samples(self) -> bool:
-        """Have this rank go on with the random numbers of samples that another engine began; False if it cannot."""
-        runner, update = self.model_runner, getattr(self.model_runner, "_update_states", None)
-        if update is None or not hasattr(runner, "requests"):
-            return False
-
-        def updated(scheduled: Any) -> Any:
-            result = update(scheduled)
-            for new in scheduled.scheduled_new_reqs:
-                arguments = getattr(new.sampling_params, "extra_args", None) or {}
-                generator = getattr(runner.requests.get(new.req_id), "generator", None)
-                if generator is not None and arguments.get(DRAWN_TOKENS):
-                    skip_draws(generator, arguments[DRAWN_TOKENS], runner.input_batch.vocab_size)
-            return result
-
-        runner._update_states = updated
-        return True
+    def draw_by_place(self) -> str | None:
+        """Have this rank draw samples by their seeds and places (seeded_sampling.py); returns why it cannot."""
+        try:
+            self.seeded = SeededSampling(self.model_runner)
+        except Exception as error:  # noqa: BLE001 - whatever this vLLM or torch lacks, vLLM's own generators do
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def pulse(self) -> bool:
         """A sign of life; it comes between two engine steps."""

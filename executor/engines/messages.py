@@ -63,7 +63,8 @@ class EngineConfig:
 
 class EngineFacts(NamedTuple):
     """What an engine that started says of itself: seconds of the start, room of its KV cache in tokens and tokens of
-    one block of it, process ids of its actor and of vLLM's cores, Ray's id of its node, UUIDs of its ranks' GPUs."""
+    one block of it, process ids of its actor and of vLLM's cores, Ray's id of its node, UUIDs of its ranks' GPUs, and
+    why requests with seeds are left to vLLM's generators ("": they are not)."""
 
     start_s: float
     kv_capacity_tokens: int
@@ -72,6 +73,7 @@ class EngineFacts(NamedTuple):
     cores: tuple[int, ...]
     node: str = ""
     devices: tuple[str, ...] = ()
+    slow_seeds: str = ""
 
 
 @dataclass(frozen=True, slots=True)

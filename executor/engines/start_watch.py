@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from ..actors import track
+from ..placement.guard import guard_pid
 from ..supervision import BORN_S, PULSE_S, LastHeard, silent_seconds
-from .guard import guard_pid
 
 START_GROUP = "start"
 """Ray's concurrency group, a thread of its own, in which an actor answers while it starts."""

@@ -42,7 +42,7 @@ def environment(config: EngineConfig) -> dict[str, str]:
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
         return env
-    # Moved samples, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
+    # Drawing by seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
     # GPUs vLLM would take its second one for some models.
     env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
@@ -96,6 +96,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     }
     if config.head_dtype is not None:
         arguments["hf_overrides"] = {"head_dtype": config.head_dtype}
+    if not requests_have_intervals():
+        arguments["stream_interval"] = ALIVE_TOKENS
     if config.draft_tokens:
         arguments["speculative_config"] = {
             "method": "custom_class",
@@ -109,8 +111,6 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enforce_eager": True,
             "block_size": BLOCK_TOKENS["cpu"],
             "kv_cache_memory_bytes": config.kv_memory_bytes,
-            # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
-            "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
         }
     arguments["enable_sleep_mode"] = config.sleeps
@@ -135,23 +135,22 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
     return int(2 * config.num_hidden_layers * -(-kv_heads // tp) * head_dim * {"float32": 4}.get(dtype, 2))
 
 
-DRAWN_TOKENS = "rlplan_drawn_tokens"
-"""Key of vLLM's extra arguments: tokens of the sample that another engine has drawn."""
+SEED = "rlplan_seed"
+"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (seeded_sampling.py)."""
 
 
-def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
+def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     """vLLM's `SamplingParams` of a request.
 
-    `continues_seeds`: the engine's ranks skip the random numbers that the tokens of another engine have used. Where
-    they cannot, such a sample goes on with another seed: with its own it would use these numbers again, and what is
-    drawn by them is not independent of what it has decoded.
+    `draws_by_place`: the engine's ranks draw by seeds and places (seeded_sampling.py). Where they cannot, vLLM gives a
+    request a generator of its own, and a sample of another engine goes on with another seed: with its own it would use
+    numbers again that it has used, and what is drawn by them is not independent of what it has decoded.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    # vLLM 0.24 knows no interval of a request, and gives an output for each token: more messages, the same samples.
     further: dict[str, Any] = {}
-    if "stream_interval" in SamplingParams.__struct_fields__:
+    if requests_have_intervals():
         further["stream_interval"] = output_interval(request.cutoff_tokens)
     if request.choices:
         from vllm.sampling_params import StructuredOutputsParams
@@ -164,9 +163,10 @@ def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
             PROMPT_TOKENS: len(request.prompt_tokens) - request.drawn_tokens,
             REQUEST: request.request_id,
         }
-    if seed is not None and request.drawn_tokens:
-        extra_args |= {DRAWN_TOKENS: request.drawn_tokens} if continues_seeds else {}
-        seed = seed if continues_seeds else (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
+    if seed is not None and draws_by_place:
+        extra_args[SEED], seed = seed, None
+    elif seed is not None:
+        seed = (seed + 0x9E3779B1 * request.drawn_tokens) % 2**32  # a golden-ratio stride
     return SamplingParams(
         extra_args=extra_args or None,
         max_tokens=request.max_tokens,
@@ -179,6 +179,22 @@ def sampling_parameters(request: Request, continues_seeds: bool = True) -> Any:
         output_kind=RequestOutputKind.DELTA,
         **further,
     )
+
+
+def requests_have_intervals() -> bool:
+    """Whether vLLM knows an interval between outputs for each request; 0.24 knows the engine's only."""
+    from vllm import SamplingParams
+
+    return "stream_interval" in SamplingParams.__struct_fields__
+
+
+def tell_at_cutoff(engine: Any, request: Request) -> None:
+    """Give a request of vLLM's `AsyncLLM` an interval of its own where `SamplingParams` has none, once its first token
+    is told."""
+    processor = engine.output_processor
+    for name in processor.external_req_ids.get(request.request_id, ()):
+        # Every token for itself (1) would forget which ones were told already.
+        processor.request_states[name].stream_interval = max(2, output_interval(request.cutoff_tokens))
 
 
 def output_interval(cutoff_tokens: int | None) -> int:

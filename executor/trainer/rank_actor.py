@@ -12,8 +12,8 @@ from typing import Any
 import ray
 
 from ..actors import ACTOR_OPTIONS, visible_gpus
-from ..engines.guard import guard_group
 from ..host import without_collection
+from ..placement.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat
 from .trainer_config import TrainerConfig

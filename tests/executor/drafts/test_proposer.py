@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +10,7 @@ import pytest
 from rlplan.executor.drafts import proposer as proposers
 from rlplan.executor.drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, DraftReport, PromptHistory
 from rlplan.executor.drafts.draft_worker import DraftRank
-from rlplan.executor.drafts.drawn_verification import DrawnVerification, draws_a_number_a_token
-from rlplan.executor.drafts.exact_expand import expand, mend_expand
+from rlplan.executor.drafts.drawn_verification import DrawnVerification
 from rlplan.executor.drafts.proposer import HistoryProposer
 
 MOST, LONGEST = 4, 240
@@ -26,7 +24,6 @@ class Engine:
     """A model runner with its batch; `drafted` and `accepted` count what it verified, by place."""
 
     def __init__(self):
-        self.device = SimpleNamespace(type="cuda")
         self.model_config = SimpleNamespace(is_hybrid=True, is_attention_free=False)
         self.input_batch = SimpleNamespace(
             req_ids=[], req_id_to_index={}, token_ids_cpu=np.zeros((4, LONGEST), np.int32),
@@ -41,7 +38,8 @@ class Engine:
             model_config=SimpleNamespace(max_model_len=LONGEST),
         )
         self.drafter = HistoryProposer(config)
-        self.drafter.attach(self)
+        self.sampler = "vLLM's"
+        self.drafter.attach(self, "seeded")
 
     def add(self, name, prompt, text):
         """A sample that writes `text`; "" as its prompt: it is none of a round."""
@@ -221,32 +219,11 @@ def test_the_first_rank_drafts_for_all_ranks_of_an_engine():
             assert DraftReport.unpacked(rank.take_drafts(["x"])).drafted_at == [0] * MOST
         else:
             assert rank.take_drafts(["x"]) is None
+    with pytest.raises(RuntimeError, match="drawing with seeds"):
+        rank.attach_drafts()
+    rank.seeded = "seeded"
+    rank.attach_drafts()
+    assert isinstance(rank.model_runner.rejection_sampler, DrawnVerification)
     rank.model_runner.drafter = object()
     with pytest.raises(RuntimeError, match="vLLM drafts by object, not by HistoryProposer"):
         rank.attach_drafts()
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_vllms_function_is_replaced_only_if_it_is_wrong(monkeypatch, right):
-    def of_vllm(values, ends, tokens, replace_from=0, replace_to=0):
-        return expand(values, ends, tokens, replace_from, replace_to) + (0 if right else 1)
-
-    kernel = SimpleNamespace(expand_batch_to_tokens=of_vllm)
-    monkeypatch.setitem(sys.modules, "vllm.v1.sample", SimpleNamespace(rejection_sampler=kernel))
-    assert mend_expand() is not right
-    assert kernel.expand_batch_to_tokens is (of_vllm if right else expand)
-
-
-def test_drafts_on_a_cpu_are_verified_by_a_draw_per_token(monkeypatch):
-    monkeypatch.setattr(proposers, "mend_expand", lambda: None)
-
-    def forward_cpu():
-        return None
-
-    for fp64, forward, draws in ((False, forward_cpu, True), (True, forward_cpu, False), (False, len, False)):
-        sampler = SimpleNamespace(topk_topp_sampler=SimpleNamespace(use_fp64_gumbel=fp64, forward=forward))
-        assert draws_a_number_a_token(sampler) is draws
-        engine = Engine()
-        engine.device, engine.sampler, engine.rejection_sampler = SimpleNamespace(type="cpu"), sampler, "vLLM's"
-        engine.drafter.attach(engine)
-        assert isinstance(engine.rejection_sampler, DrawnVerification) is draws

@@ -56,6 +56,7 @@ class FakeActor:
 
     token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
     dies_in_start = stuck_in_start = core_dead = grew = False
+    slow_seeds = ""
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -85,7 +86,7 @@ class FakeActor:
             raise ActorFailed(self.name, "its core died while it started")
         if self.stuck_in_start:
             await asyncio.Event().wait()
-        return EngineFacts(0.0, self.capacity, 16, 0, ())
+        return EngineFacts(0.0, self.capacity, 16, 0, (), slow_seeds=self.slow_seeds)
 
     async def _look_at_children(self):
         return Children(2, 7.5, False)

@@ -22,6 +22,7 @@ from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
+    SEED,
     context_tokens,
     engine_arguments,
     environment,
@@ -64,6 +65,7 @@ class LLM:
     """Decodes `told` tokens of a request, then `untold` ones in a second with its end; `calls` has what was asked."""
 
     told, untold, errored, resets, starts = 2, 1, False, True, True
+    by_place = (None, None)
 
     def __init__(self):
         self.calls, self.aborted, self.answers, self.arguments = [], {}, {}, None
@@ -104,7 +106,7 @@ class LLM:
 
     async def collective_rpc(self, method, args=()):
         self.calls.append((method, args) if args else method)
-        answer = self.answers.get(method, [True, True])
+        answer = self.answers.get(method, self.by_place if method == "draw_by_place" else [True, True])
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -159,9 +161,9 @@ async def events(engine, timeout_s=60.0):
 @pytest.mark.parametrize(
     ("config", "asked"),
     [
-        (CONFIG, ["continue_moved_samples"]),
-        (replace(CONFIG, draft_tokens=3, compute_share=0.1), ["continue_moved_samples", "attach_drafts"]),
-        (replace(CONFIG, device="cuda"), ["continue_moved_samples", "device_uuid"]),
+        (CONFIG, ["draw_by_place"]),
+        (replace(CONFIG, draft_tokens=3, compute_share=0.1), ["draw_by_place", "attach_drafts"]),
+        (replace(CONFIG, device="cuda"), ["draw_by_place", "device_uuid"]),
     ],
 )
 def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, config, asked):
@@ -173,7 +175,7 @@ def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, 
         return await call(self, method, args)
 
     async def body(engine, llm):
-        seen.append((engine._decoding.continues_seeds, await engine.poll(0.0)))
+        seen.append((engine._decoding.draws_by_place, await engine.poll(0.0)))
         assert len(llm.parameters) == 4 and {each.max_tokens for each in llm.parameters.values()} == {4}
         assert isinstance(await engine.look_at_children(), Children)
 
@@ -182,6 +184,17 @@ def test_an_engine_that_starts_warms_up_and_says_what_it_has(vllm, monkeypatch, 
     assert (facts.start_s, facts.kv_capacity_tokens, facts.kv_block_tokens, facts.cores) == (1.0, 160, 16, (41,))
     assert [name for name in calls if name != "pulse"] == asked and vllm.nice == [niceness(config)]
     assert facts.devices == ((True, True) if config.device == "cuda" else ()) and seen == [(True, [])]
+
+
+def test_ranks_that_cannot_draw_by_place_leave_seeds_to_vllm(vllm, monkeypatch):
+    monkeypatch.setattr(LLM, "by_place", ["no sampler", None])
+
+    async def body(engine, llm):
+        await engine.submit([request(seed=5)], "v1")
+        await engine.poll(60.0)
+        assert (llm.parameters["r"].seed, llm.parameters["r"].extra_args) == (5, None)
+
+    assert started(body, vllm).slow_seeds == "no sampler"
 
 
 def test_a_core_that_does_not_come_up_is_a_dead_actor(vllm):
@@ -255,6 +268,19 @@ def test_a_released_sample_tells_its_tokens_and_a_cutoff_once(vllm, told, untold
         assert ("released", "waits", 0) in found and llm.calls.count(("abort", ("r",))) == 1
 
     started(body, vllm, told=told, untold=untold)
+
+
+@pytest.mark.parametrize(("cutoff", "interval"), [(None, ALIVE_TOKENS), (2, 2), (101, 100)])
+def test_vllm_without_intervals_of_requests_tells_at_cutoffs_too(vllm, monkeypatch, cutoff, interval):
+    async def body(engine, llm):
+        monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
+        state = SimpleNamespace(stream_interval=ALIVE_TOKENS)
+        llm.output_processor = SimpleNamespace(external_req_ids={"r": ["r-0"]}, request_states={"r-0": state})
+        await engine.submit([request(cutoff_tokens=cutoff)], "v1")
+        await engine.poll(60.0)
+        assert state.stream_interval == interval
+
+    started(body, vllm)
 
 
 def test_a_poll_without_events_says_whether_anything_grew_or_lives(vllm):
@@ -401,7 +427,7 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     assert "CUDA_VISIBLE_DEVICES" not in environment(replace(CONFIG, device="cuda"))
     on_cores, alone = engine_arguments(CONFIG), engine_arguments(replace(CONFIG, tp=1, cores=(3,)))
     assert (on_cores["kv_cache_memory_bytes"], on_cores["max_num_batched_tokens"], on_cores["seed"]) == (10**6, 4096, 7)
-    assert on_cores["enforce_eager"] and not on_cores["enable_chunked_prefill"] and on_cores["max_model_len"] == 64
+    assert on_cores["enforce_eager"] and on_cores["max_model_len"] == 64
     assert "distributed_executor_backend" not in on_cores and "one_process" in alone["distributed_executor_backend"]
     on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", memory_share=share)) for share in (None, 0.07))
     assert on_gpus["enable_sleep_mode"] and on_gpus["gpu_memory_utilization"] == 0.9
@@ -425,16 +451,16 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
 
 def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     first = sampling_parameters(request(prompt_id="p", temperature=0.5))
-    assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, 1, ALIVE_TOKENS)
+    assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, None, ALIVE_TOKENS)
     assert (first.logprobs, first.output_kind, first.ignore_eos, first.detokenize) == (0, "delta", False, False)
-    assert set(first.extra_args.values()) == {"p", 2, "r"}
-    moved = request(drawn_tokens=1)
-    assert sampling_parameters(moved).extra_args == {"rlplan_drawn_tokens": 1} and sampling_parameters(moved).seed == 1
-    anew = sampling_parameters(moved, continues_seeds=False)
-    assert anew.extra_args is None and anew.seed == 1 + 0x9E3779B1
+    assert set(first.extra_args.values()) == {"p", 2, "r", 1} and first.extra_args[SEED] == 1
+    by_vllm = [sampling_parameters(request(drawn_tokens=drawn), draws_by_place=False) for drawn in (0, 1)]
+    assert [(each.extra_args, each.seed) for each in by_vllm] == [(None, 1), (None, 1 + 0x9E3779B1)]
+    assert sampling_parameters(request(seed=None)).extra_args is None
     assert sampling_parameters(request(choices=("A", "B"))).structured_outputs == {"choice": ["A", "B"]}
     monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
     assert not hasattr(sampling_parameters(request()), "stream_interval"), "vLLM 0.24 does not know it"
+    assert engine_arguments(CONFIG)["stream_interval"] == ALIVE_TOKENS
     assert [output_interval(cutoff) for cutoff in (None, 1, 2, 257, 258, 514)] == [256, 256, 1, 256, 129, 171]
 
 

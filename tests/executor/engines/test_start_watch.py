@@ -74,7 +74,7 @@ def test_a_start_is_stuck_when_its_processes_use_no_cpu_time(answers, why, after
 
 def test_cpu_time_of_children_is_seen_without_the_guards():
     code = (
-        "import subprocess, sys, time; from rlplan.executor.engines.guard import guard_group; "
+        "import subprocess, sys, time; from rlplan.executor.placement.guard import guard_group; "
         "from rlplan.executor.engines.start_watch import look_at_children as look; "
         "guard_group(); guard_group(); print(look().processes); "
         "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
@@ -96,7 +96,7 @@ child.wait()
 """
 ACTOR = """
 import os, subprocess, time
-from rlplan.executor.engines.guard import guard_group
+from rlplan.executor.placement.guard import guard_group
 guard_group()
 print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
 time.sleep(600)

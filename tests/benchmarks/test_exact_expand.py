@@ -1,5 +1,8 @@
 """The mend of vLLM's kernel on CPUs gives what vLLM documents."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch")
@@ -8,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.drafts.exact_expand import expand
+from rlplan.benchmarks.drafts.exact_expand import expand, mend_expand
 
 
 @given(
@@ -28,3 +31,14 @@ def test_the_documented_example_of_vllm_holds():
     """x = [a, b, c] and cu_num_tokens = [2, 5, 6] give [a, a, b, b, b, c]."""
     expanded = expand(torch.tensor([1.5, 2.5, 3.5]), torch.tensor([2, 5, 6]), 6)
     assert expanded.tolist() == [1.5, 1.5, 2.5, 2.5, 2.5, 3.5]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_vllms_function_is_replaced_only_if_it_is_wrong(monkeypatch, right):
+    def of_vllm(values, ends, tokens, replace_from=0, replace_to=0):
+        return expand(values, ends, tokens, replace_from, replace_to) + (0 if right else 1)
+
+    kernel = SimpleNamespace(expand_batch_to_tokens=of_vllm)
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample", SimpleNamespace(rejection_sampler=kernel))
+    assert mend_expand() is not right
+    assert kernel.expand_batch_to_tokens is (of_vllm if right else expand)
