@@ -4,13 +4,15 @@
 
 Both start at once, in processes of their own, each with a KV cache of the size that the requests need; then they decode
 in turns, while the other one waits. Prompts are random, responses of a forced length, sampled at temperature 1 without
-seeds, with the log-probability of each token, which training needs. vLLM alone has its own defaults and takes a batch
-by one call of `generate`; requests to the engine travel through Ray and come back as events, as in a run.
+seeds (`seeded`: by the engine again, each with a seed), with the log-probability of each token, which training needs.
+vLLM alone has its own defaults and takes a batch by one call of `generate`; requests to the engine travel through Ray
+and come back as events, as in a run.
 
-Of each number of sequences: `of_vllm`, tokens/s of the engine over those of vLLM alone, prefill and delivery included,
-the faster of two turns each; `step_s` and `vllm_step_s`, seconds of a decode step, from the difference of a long and a
-short decode of the same prompts. `s_per_sequence`: by how much a step grows for each further sequence between these
-numbers: the slope of the laws that ship (profiles/library/). Prints JSON lines, fragments of the check's result.
+Of each number of sequences: `of_vllm` and `seeded_of_vllm`, tokens/s of the engine over those of vLLM alone, prefill
+and delivery included, the faster of two turns each; `step_s`, `seeded_step_s` and `vllm_step_s`, seconds of a decode
+step, from the difference of a long and a short decode of the same prompts. `s_per_sequence`: by how much a step grows
+for each further sequence between these numbers: the slope of the laws that ship (profiles/library/). Prints JSON lines,
+fragments of the check's result.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +47,8 @@ BATCH_S, START_S = 120.0, 400.0
 LEAST_KV_BYTES, KV_MARGIN = 2**28, 1.5
 TOKENS = {"cuda": (32, 8, 136), "cpu": (8, 2, 18)}
 """Of a prompt, of a short and of a long response."""
+PREFIX = {"ours": "", "seeded": "seeded_", "vllm": "vllm_"}
+"""Of a side's figures."""
 
 
 class Batch(NamedTuple):
@@ -76,17 +81,17 @@ def engine_config(model: Path, device: str, most: int, number: int) -> tuple[Eng
     return config, shape.vocab
 
 
-async def start_engine(config: EngineConfig, vocabulary: int) -> Side:
-    """Start the executor's engine behind Ray."""
+async def start_engine(config: EngineConfig, vocabulary: int) -> dict[str, Side]:
+    """Start the executor's engine behind Ray: one side without seeds, one with them."""
     news: asyncio.Queue[EngineNews] = asyncio.Queue()
     handle, serial = EngineHandle(config, news.put_nowait, Supervisor()), itertools.count()
     start_ray()
     await handle.start()
 
-    async def seconds(batch: Batch) -> float:
+    async def seconds(seeded: bool, batch: Batch) -> float:
         requests = [
-            Request(f"check-{next(serial)}", tuple(prompt), batch.tokens, ignore_eos=True)
-            for prompt in batch.prompts(config.device, vocabulary)
+            Request(f"check-{number}", tuple(prompt), batch.tokens, ignore_eos=True, seed=number if seeded else None)
+            for prompt, number in zip(batch.prompts(config.device, vocabulary), serial, strict=False)
         ]
         began, missing = time.perf_counter(), len(requests)
         await handle.submit(requests, handle.version)
@@ -97,10 +102,10 @@ async def start_engine(config: EngineConfig, vocabulary: int) -> Side:
             missing -= sum(event.name == "finished" for event in heard.events)
         return time.perf_counter() - began
 
-    return seconds
+    return {"ours": partial(seconds, False), "seeded": partial(seconds, True)}
 
 
-async def start_alone(command: list[str], environ: Mapping[str, str]) -> Side:
+async def start_alone(command: list[str], environ: Mapping[str, str]) -> dict[str, Side]:
     """Start vLLM alone, in a process that answers batches with seconds (`serve_alone`)."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=dict(environ))
@@ -118,7 +123,7 @@ async def start_alone(command: list[str], environ: Mapping[str, str]) -> Side:
         return await answer(BATCH_S)
 
     await answer(START_S)
-    return seconds
+    return {"vllm": seconds}
 
 
 def serve_alone(config: EngineConfig, vocabulary: int) -> None:
@@ -147,8 +152,8 @@ def serve_alone(config: EngineConfig, vocabulary: int) -> None:
 
 
 async def measured(sides: Mapping[str, Side], sequences: int, short: int, long: int) -> dict[str, float]:
-    """What is told of one number of sequences; sides: `ours` and `vllm`, either of which may lack. `short` and `long`:
-    tokens of a response."""
+    """What is told of one number of sequences; sides: `ours` and `seeded`, and `vllm`, which may lack. `short`
+    and `long`: tokens of a response."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for turn in range(TURNS):
         for name in sides if turn % 2 == 0 else reversed(list(sides)):
@@ -156,11 +161,11 @@ async def measured(sides: Mapping[str, Side], sequences: int, short: int, long: 
             taken[name].append((short_s, await sides[name](Batch(sequences, long, turn))))
     figures: dict[str, float] = {}
     for name, turns in taken.items():
-        prefix, (short_s, long_s) = "vllm_" if name == "vllm" else "", map(min, zip(*turns, strict=True))
-        figures[f"{prefix}tokens_per_s"] = sequences * long / long_s
-        figures[f"{prefix}step_s"] = (long_s - short_s) / (long - short)
-    if len(taken) == 2:
-        figures["of_vllm"] = round(figures["tokens_per_s"] / figures["vllm_tokens_per_s"], 4)
+        short_s, long_s = map(min, zip(*turns, strict=True))
+        figures[f"{PREFIX[name]}tokens_per_s"] = sequences * long / long_s
+        figures[f"{PREFIX[name]}step_s"] = (long_s - short_s) / (long - short)
+    for prefix in (PREFIX[name] for name in taken if name != "vllm" and "vllm" in taken):
+        figures[f"{prefix}of_vllm"] = round(figures[f"{prefix}tokens_per_s"] / figures["vllm_tokens_per_s"], 4)
     return figures
 
 
@@ -170,7 +175,7 @@ def slopes(steps: Mapping[int, float]) -> dict[str, float]:
     return {f"{few}-{many}": (steps[many] - steps[few]) / (many - few) for few, many in pairs}
 
 
-async def compare(starts: Mapping[str, Awaitable[Side]], sizes: list[int], device: str) -> bool:
+async def compare(starts: Mapping[str, Awaitable[dict[str, Side]]], sizes: list[int], device: str) -> bool:
     """Start both sides at once and tell the figures of all sizes; whether both sides could be measured."""
     began = time.perf_counter()
     started = await asyncio.gather(*starts.values(), return_exceptions=True)
@@ -180,14 +185,14 @@ async def compare(starts: Mapping[str, Awaitable[Side]], sizes: list[int], devic
         if isinstance(side, BaseException):
             tell(failed={f"decode by {name}": f"{type(side).__name__}: {side}"})
         else:
-            sides[name] = side
+            sides |= side
     found: dict[int, dict[str, float]] = {}
     for sequences in sizes if sides else ():
         found[sequences] = await measured(sides, sequences, *TOKENS[device][1:])
         tell(decode={str(sequences): found[sequences]})
-    keys = {"ours": "step_s", "vllm": "vllm_step_s"}
-    tell(decode={"s_per_sequence": {s: slopes({n: f[keys[s]] for n, f in found.items()}) for s in sides}})
-    return len(sides) == len(starts)
+    steps = {side: {count: figures[f"{PREFIX[side]}step_s"] for count, figures in found.items()} for side in sides}
+    tell(decode={"s_per_sequence": {side: slopes(by_count) for side, by_count in steps.items()}})
+    return set(sides) == set(PREFIX)
 
 
 @click.command()

@@ -167,11 +167,12 @@ def test_decode_tells_ratio_and_slope_of_its_two_sides():
 
         return seconds
 
-    sides = {"ours": side(1.0, 0.01), "vllm": side(0.2, 0.01)}
+    sides = {"ours": side(1.0, 0.01), "seeded": side(2.0, 0.01), "vllm": side(0.2, 0.01)}
     found = asyncio.run(decode_part.measured(sides, 4, 10, 30))
     assert found["step_s"] == pytest.approx(0.04)
     assert found["of_vllm"] == pytest.approx(1.4 / 2.2, abs=1e-4)
     assert found["tokens_per_s"] == pytest.approx(4 * 30 / 2.2)
+    assert found["seeded_of_vllm"] == pytest.approx(1.4 / 3.2, abs=1e-4)
     assert "of_vllm" not in asyncio.run(decode_part.measured({"vllm": sides["vllm"]}, 4, 10, 30))
     assert decode_part.slopes({32: 0.004, 1: 0.0009, 256: 0.0264}) == {
         "1-32": pytest.approx(1e-4),
