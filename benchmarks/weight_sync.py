@@ -70,9 +70,9 @@ class Late:
 
     async def each(self, method: str, deadline_s: float, what: str, *arguments: Any) -> list[Any]:
         """A call to all ranks."""
-        if what == "publish":
-            name, turn, _ = arguments
-            arguments = (name, turn, "old")
+        if what == "begin":
+            (transfer,) = arguments
+            arguments = (transfer._replace(version="old"),)
         return await self._trainer.each(method, deadline_s, what, *arguments)
 
 
@@ -149,8 +149,6 @@ class Bench:
             said = "holds weights 'old', not 'new'" in str(error)
         else:
             return False
-        finally:
-            await way.close()
         refused = 0
         for engine in self.engines:
             try:
@@ -236,11 +234,8 @@ async def figures(folder: Path, sizes: dict[str, Any], dtype: str, repeats: int)
         whole = folder / "first.safetensors"
         join_shards(first, whole)
         bench = Bench(trainer, fleet, folder, whole)
-        try:
-            found = await measure(bench, repeats)
-            sent = await bench.broadcast.send(bench.engines, "last", checked=False)
-        finally:
-            await bench.broadcast.close()
+        found = await measure(bench, repeats)
+        sent = await bench.broadcast.send(bench.engines, "last", checked=False)
     finally:
         await fleet.close()
         await trainer.close()

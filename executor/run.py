@@ -66,8 +66,8 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        way, relay, host = self.settings.weights_way, self.settings.relay, self.turns.ledgers.shared
-        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay, from_host=host)
+        way, host = self.settings.weights_way, self.turns.ledgers.shared
+        self.weights = WeightSync(trainer, fleet, self.weights_path, way, from_host=host)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
@@ -108,7 +108,6 @@ class TrainingRun:
         self.checkpoints.close()
         if self._recorder is not None:
             self._recorder.close()
-        await self.weights.close()
         await self.trainer.close()
 
     def event(self, event: str, /, **fields: Any) -> None:

@@ -55,6 +55,3 @@ class ByFile:
         sums = await again_while_it_passes(export)
         self._written = version
         return sums
-
-    async def close(self) -> None:
-        """Nothing is left of earlier transfers but the file, which stays."""

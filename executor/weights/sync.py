@@ -20,8 +20,7 @@ from ..faults import ActorFailed
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
 from .by_file import ByFile
-from .slots.slot_choice import wanted_slots
-from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName
+from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName, wanted_slots
 
 
 class SyncReport(NamedTuple):
@@ -47,8 +46,7 @@ class SyncReport(NamedTuple):
 class WeightSync:
     """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
 
-    With `relay` the nodes of engines take from a trainer in another pool one copy together, and pass it on to each
-    other. `from_host`: the trainer sends from host memory, and no memory of its GPUs is used: they are another job's.
+    `from_host`: weights lie in host memory, and no memory of the trainer's GPUs is used: they are another job's.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class WeightSync:
         path: Path,
         way: WayName = DEFAULT_WAY,
         *,
-        relay: bool = False,
         from_host: bool = False,
     ) -> None:
         self._trainer, self._fleet = trainer, fleet
@@ -69,7 +66,7 @@ class WeightSync:
         self._broadcast: Way | None = None
         if way == "broadcast":
             slots = "host" if from_host else wanted_slots()
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay, slots=slots)
+            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, slots=slots)
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
 
@@ -137,9 +134,3 @@ class WeightSync:
                 await self._file.send_again(engines, version)
             except WayClosed as closed:
                 raise ActorFailed(engines[0].name, closed.reason) from closed
-
-    async def close(self) -> None:
-        """End what is left of earlier transfers; the trainer still runs."""
-        if self._broadcast is not None:
-            await self._broadcast.close()
-        await self._file.close()

@@ -1,11 +1,21 @@
-"""What the ways have in common on which weights go from a trainer to engines."""
+"""What the ways have in common on which weights go from a trainer to engines, and where they lie on the way in pieces.
+
+host: memory that all processes of a node share.
+ipc:  memory of a GPU that a trainer rank and an engine rank share, opened through a CUDA IPC handle.
+nccl: memory of the engine rank's own GPU, in one NCCL group of trainer rank 0 and all engine ranks.
+
+Host memory serves everything; a GPU is used where it serves all engines of a transfer. NCCL refuses two ranks on one
+GPU, so `nccl` needs pools apart, and `ipc` a trainer rank on the GPU of each engine rank.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
-from .slots.slot_choice import SlotsName
+from ...plans.yaml.errors import InputError
+from .transfer import SlotsName
 
 if TYPE_CHECKING:
     from ..engines.engine_handle import EngineHandle
@@ -15,6 +25,9 @@ WayName = Literal["broadcast", "file"]
 DEFAULT_WAY: WayName = "broadcast"
 """What is used unless a configuration says otherwise; where it cannot be, `file` is."""
 
+WANTED = "RLPLAN_WEIGHT_SLOTS"
+"""Environment variable that names slots to use where they can be; benchmarks.gpu_check sets it."""
+
 
 class Sent(NamedTuple):
     """What became of weights that were sent.
@@ -23,7 +36,7 @@ class Sent(NamedTuple):
         nbytes: of the weights, which each node with engines received once.
         expected: the trainer's checksum of each tensor; {} if none were asked for.
         received: for each engine that has the weights now, by name, the checksums of what it received.
-        slots: where they lay for engines to load them (slots/slot_choice.py); "" if they came by file.
+        slots: where they lay for engines to load them; "" if they came by file.
         reason: why not in better slots; None if there are none.
     """
 
@@ -56,5 +69,41 @@ class Way(Protocol):
         """Send the weights that were sent last, as `version`, to engines that came later. Raises as `send`, and
         ActorFailed if one of them died; the others have them then."""
 
-    async def close(self) -> None:
-        """End what is left of earlier transfers."""
+
+class Choice(NamedTuple):
+    """The slots of a transfer; `reason` says why they are not those that were wanted or better ones, None if they
+    are."""
+
+    slots: SlotsName
+    reason: str | None = None
+
+
+def choose(ranks: Sequence[str], engine_ranks: Sequence[str], wanted: SlotsName | None = None) -> Choice:
+    """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs, "" on a CPU; `wanted`:
+    slots that are asked for, None: the best."""
+    best, reason = _best(ranks, engine_ranks)
+    if wanted == "host" or wanted in (None, best):
+        return Choice("host") if wanted == "host" else Choice(best, reason)
+    return Choice("host", f"{wanted}: {reason or f'GPUs are laid out for {best}'}")
+
+
+def _best(ranks: Sequence[str], engine_ranks: Sequence[str]) -> tuple[SlotsName, str | None]:
+    shared = set(ranks) & set(engine_ranks)
+    if not any(ranks) and not any(engine_ranks):
+        return "host", None if ranks and engine_ranks else "no rank is known"
+    if "" in ranks or "" in engine_ranks or not engine_ranks:
+        return "host", "a trainer rank or engine rank has no GPU"
+    if len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
+        return "host", f"{'trainer' if len(set(ranks)) < len(ranks) else 'engine'} ranks share a GPU"
+    if shared and shared != set(engine_ranks):
+        return "host", f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
+    return "ipc" if shared else "nccl", None
+
+
+def wanted_slots() -> SlotsName | None:
+    """The slots that the environment asks for. Raises InputError if it names no such."""
+    text = os.environ.get(WANTED, "")
+    names: tuple[SlotsName, ...] = get_args(SlotsName)
+    if text and text not in names:
+        raise InputError(f"is {text!r}; write {', '.join(names)}, or unset it", WANTED)
+    return next((name for name in names if name == text), None)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rlplan.executor.weights.slots.slot_choice import WANTED, Choice, choose, wanted_slots
+from rlplan.executor.weights.ways import WANTED, Choice, choose, wanted_slots
 from rlplan.plans.yaml.errors import InputError
 
 
