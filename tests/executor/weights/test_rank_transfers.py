@@ -17,7 +17,7 @@ from rlplan.executor.host import node_key
 from rlplan.executor.weights.bucket_memory import BucketMemory, tensors_in
 from rlplan.executor.weights.bucket_plan import buckets_of
 from rlplan.executor.weights.rank_transfers import RankTransfers
-from rlplan.executor.weights.transfer import Transfer, transfer_of
+from rlplan.executor.weights.transfer import Transfer
 
 RANKS, RANK_DEADLINE_S = 4, 120
 SHAPES = {"embed": (40, 8), "q": (16, 8), "k": (6, 8), "norm": (8,), "up": (8, 10)}
@@ -59,7 +59,7 @@ def run_rank(layout, folder, rank):
     dist.broadcast_object_list(shared, 0)
     for slots, places in [("ipc", {"": ""})] * 3 + [("host", {node_key(): shared[0]})] * 2:
         told = Transfer("v", slots, "bfloat16", buckets, places, False)
-        (version, handle), broken = transfers.begin(transfer_of(told.text()))
+        (version, handle), broken = transfers.begin(Transfer.of(told.text()))
         assert (version, broken) == ("v", None)
         opened = BucketMemory(told.largest, handle=handle or shared[0])
         for index, bucket in enumerate(buckets):

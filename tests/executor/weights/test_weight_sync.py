@@ -19,7 +19,7 @@ from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.by_file import ByFile
 from rlplan.executor.weights.sync import WeightSync
-from rlplan.executor.weights.ways import Choice, WayClosed
+from rlplan.executor.weights.ways import WayClosed
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.planned_job import LossPlan
@@ -116,7 +116,7 @@ def test_weights_through_other_slots_and_nodes_are_the_same(trainer, engines, lo
             sent = await way.send(to, f"on devices {number}", True)
         return by_file, sent, before, wanted, await digests(to)
 
-    monkeypatch.setattr(ByBroadcast, "_choice", lambda *_: Choice(slots))
+    monkeypatch.setattr(ByBroadcast, "_choice", lambda *_: (slots, None))
     for engine in to:
         monkeypatch.setattr(engine, "_facts", engine.facts._replace(devices=("",)))
     by_file, sent, before, wanted, got = loop.run_until_complete(body())
