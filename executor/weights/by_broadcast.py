@@ -137,26 +137,35 @@ class ByBroadcast:
             if slots == "ipc":
                 told = told._replace(places={of.device: made for of, made in zip(held, handles, strict=True) if made})
             found = next((each for each in versions if each != version), version)
-            loading = calls.start("begin_weights", told, found)
+            begun = before = loading = calls.start("begin_weights", told, found)
+            if slots == "nccl":
+                await begun
             for index, bucket in enumerate(buckets):
                 if slots == "nccl":  # engines take part in what the ranks send
-                    await loading
-                    loading = calls.start("load_bucket", index, nbytes=bucket.nbytes)
+                    before, loading = loading, calls.start("load_bucket", index, nbytes=bucket.nbytes)
                 sent = _values(await self._of_ranks("send", index))
-                await loading
+                await begun
                 if not calls.left:
                     return {}
-                for node, (filler, _, _) in self._memories.items() if slots == "host" else ():
-                    far = [ref for ref, of in zip(sent, held, strict=True) if ref is not None and of.node != node]
-                    if far and not await calls.all("fill_bucket", index, far, nbytes=bucket.nbytes, only=filler):
-                        raise Broken(f"{filler.name}, which fills the memory of its node, died")
                 if slots != "nccl":
-                    loading = calls.start("load_bucket", index, nbytes=bucket.nbytes)
+                    await self._fill(index, sent, calls, bucket.nbytes)
+                    before, loading = loading, calls.start("load_bucket", index, nbytes=bucket.nbytes)
+                del sent  # Ray keeps it as long
+                await before  # its memory is that of the next bucket
             await loading
             return await calls.all("finish_weights", version)
         finally:
-            with contextlib.suppress(TrainerDied):
-                await self._trainer.each("transfer", QUEUE_S, "end")
+            if slots != "host":
+                with contextlib.suppress(TrainerDied):
+                    await self._trainer.each("transfer", QUEUE_S, "end")
+
+    async def _fill(self, index: int, sent: list[Any], calls: _Calls, nbytes: int) -> None:
+        """Have the memory of each node filled with what ranks on other nodes sent. Raises Broken."""
+        _, held = await self._planned()
+        for node, (filler, _, _) in self._memories.items() if any(sent) else ():
+            far = [ref for ref, of in zip(sent, held, strict=True) if ref is not None and of.node != node]
+            if far and not await calls.all("fill_bucket", index, far, nbytes=nbytes, only=filler):
+                raise Broken(f"{filler.name}, which fills the memory of its node, died")
 
     async def _of_ranks(self, method: str, *arguments: Any) -> list[Any]:
         """What the trainer's ranks answer. Raises WayClosed if the trainer may have changed its weights."""
@@ -214,7 +223,7 @@ class _Calls:
         found: dict[str, Answer] = {}
         for engine, answer in zip(asked, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, ActorFailed) or engine.lives != self._lives[engine]:
-                self.left.remove(engine)
+                self.left = [other for other in self.left if other is not engine]
             elif isinstance(answer, BaseException):
                 raise answer
             else:
