@@ -37,7 +37,8 @@ from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
-from .weights.sync import SyncReport, WeightSync
+from .weights.sync import WeightSync
+from .weights.ways import Sent
 
 Result = TypeVar("Result")
 
@@ -142,7 +143,7 @@ class TrainingRun:
         decision = None if spec is None else HandOver(spec, samples, len(engines))
         return round_streaming(self, engines, decision, settings.update, self.trainer, self.turns)
 
-    def tell_way(self, sent: SyncReport) -> None:
+    def tell_way(self, sent: Sent) -> None:
         """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever
         the reason changes."""
         if sent.reason is not None and sent.reason != self._way_reason:

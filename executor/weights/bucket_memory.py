@@ -8,11 +8,13 @@ that its maker has for it, which is another one where CUDA_VISIBLE_DEVICES diffe
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
 import pickle
 import uuid
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,7 @@ class BucketMemory:
             if self._name not in str(Path(path).readlink()):
                 raise OSError("its owner has given it up")
             self._file = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self._file)
         if (size := os.fstat(self._file).st_size) != self.nbytes:
             raise OSError(f"it has {size} bytes")
         return torch.frombuffer(mmap.mmap(self._file, self.nbytes), dtype=torch.uint8)
@@ -108,9 +111,11 @@ class BucketMemory:
         """Whether a tensor lies in this memory."""
         return 0 <= tensor.data_ptr() - self._bytes.data_ptr() < self.nbytes
 
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            os.close(self._file)
+
+@functools.lru_cache(maxsize=1)  # to map the same memory anew for each transfer takes a while
+def shared_memory(bucket_bytes: int, handle: str) -> BucketMemory:
+    """The memory of this node with that handle. Raises TransferBroken as BucketMemory does."""
+    return BucketMemory(bucket_bytes, handle=handle)
 
 
 def tensors_in(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype) -> list[torch.Tensor]:

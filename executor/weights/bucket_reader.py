@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, tensors_in
+from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, shared_memory, tensors_in
 from .checksum import tensor_checksum
 from .transfer import Answer, BroadcastGroup, Transfer
 
@@ -40,7 +40,6 @@ class BucketReader:
         self._device = device
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
-        self._opened: dict[str, BucketMemory] = {}
         self._group: BroadcastGroup | None = None
         self._load: Load | None = None
         self._sums: dict[str, str] = {}
@@ -58,9 +57,7 @@ class BucketReader:
             elif transfer.slots == "ipc":
                 self._memory = BucketMemory(transfer.largest, self._device, handle)
             else:
-                if handle not in self._opened:
-                    self._opened = {handle: BucketMemory(transfer.largest, handle=handle)}
-                self._memory = self._opened[handle]
+                self._memory = shared_memory(transfer.largest, handle)
         except TransferBroken as broken:
             return str(broken)
         return None

@@ -83,7 +83,8 @@ class ByBroadcast:
         while left := [e for e in engines if e.alive and e.lives == lives[e]]:
             slots, reason = ("host", None) if from_host else self._choice(left, held)
             try:
-                return Sent(nbytes, expected, await self._attempt(left, version, checked, slots), slots, reason)
+                received = await self._attempt(left, version, checked, slots)
+                return Sent("broadcast", nbytes, expected, received, slots, reason)
             except Broken as broken:
                 self._memories.clear()
                 if any(not e.alive or e.lives != lives[e] for e in left):
@@ -94,7 +95,7 @@ class ByBroadcast:
                 faults += 1
                 if faults == TRIES:
                     raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False) from broken
-        return Sent(nbytes, expected, {}, slots, reason)
+        return Sent("broadcast", nbytes, expected, {}, slots, reason)
 
     async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
         """Send the weights that were sent last to engines that came later: through host memory, as others may decode

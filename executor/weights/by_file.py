@@ -34,7 +34,7 @@ class ByFile:
             if isinstance(answer, BaseException):
                 raise answer
             received[engine.name] = answer
-        return Sent(self._path.stat().st_size, expected, received)
+        return Sent("file", self._path.stat().st_size, expected, received)
 
     async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
         """Have engines load the file, which is written if it holds another version. Raises ActorFailed too."""

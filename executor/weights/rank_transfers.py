@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from ..host import node_address, node_key
+from ..trainer.policy.held_parameters import checkpoint_sources, held_box
 from ..trainer.policy.local_tensors import local, whole
-from .bucket_memory import HOST, BucketMemory, TransferBroken, as_bytes, device_key, put
+from .bucket_memory import HOST, BucketMemory, TransferBroken, as_bytes, device_key, put, shared_memory
 from .bucket_plan import Box, Bucket, Cut, Slices, Source, copies_of, cuts_of
 from .checksum import tensor_checksum
-from .held_parameters import checkpoint_sources, held_box
 from .transfer import Answer, BroadcastGroup, Holdings, Transfer
 
 Part = tuple[int, Slices, torch.Tensor]
@@ -36,7 +36,6 @@ class RankTransfers:
         self._parameters: Mapping[str, torch.nn.Parameter] = dict(model.named_parameters())
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
-        self._opened: dict[str, BucketMemory] = {}
         self._store: TCPStore | None = None
         self._group: BroadcastGroup | None = None
         self._first: dict[str, Box] = {}
@@ -102,9 +101,7 @@ class RankTransfers:
         try:
             if transfer.slots == "host":
                 if (path := transfer.places.get(node_key())) is not None:
-                    if path not in self._opened:
-                        self._opened = {path: BucketMemory(transfer.largest, handle=path)}
-                    self._memory = self._opened[path]
+                    self._memory = shared_memory(transfer.largest, path)
                 return Answer((transfer.version, ""))
             if len(self._cuts) != len(transfer.buckets):
                 self._cuts = [cuts_of(bucket, self._members) for bucket in transfer.buckets]

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
@@ -21,26 +21,6 @@ from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
 from .by_file import ByFile
 from .ways import DEFAULT_WAY, Sent, WayClosed, WayName, wanted_slots
-
-
-class SyncReport(NamedTuple):
-    """What became of one sync.
-
-    Attributes:
-        way: on which the weights went.
-        nbytes: of the weights; each node with engines received them once by broadcast, each engine by file.
-        engines: how many have them.
-        mismatches: how many of these received other bytes than the trainer sent, which is compared if asked for.
-        reason: why the way is not the one that was wanted, or slots are not on GPUs; None if they are what was wanted.
-        slots: where the weights lay for engines to load them, `host`, `ipc` or `nccl`; "" if they came by file.
-    """
-
-    way: WayName
-    nbytes: int
-    engines: int
-    mismatches: int
-    reason: str | None = None
-    slots: str = ""
 
 
 class WeightSync:
@@ -71,7 +51,7 @@ class WeightSync:
         version: str,
         checked: bool,
         none_left: Callable[[], Coroutine[Any, Any, Any]] | None = None,
-    ) -> SyncReport:
+    ) -> Sent:
         """Send the trainer's weights as `version` to every engine that is up, at least one.
 
         An engine that is being replaced is waited for only if there is no other; it joins the round when it is up.
@@ -80,26 +60,23 @@ class WeightSync:
         """
         async with self._lock:
             self._version = version
-            received: dict[str, dict[str, str]] = {}
-            while not received:
+            while True:
                 if none_left is not None and not any(engine.alive for engine in engines):
                     await while_trainer_lives(self._trainer, none_left())
                 up = await while_trainer_lives(self._trainer, self._fleet.some_ready(engines))
-                way, sent, reason = await self._send(up, version, checked)
-                received = sent.received
-        mismatches = sum(checked and sums != sent.expected for sums in received.values())
-        return SyncReport(way, sent.nbytes, len(received), mismatches, reason or sent.reason, sent.slots)
+                sent = await self._send(up, version, checked)
+                if sent.received:
+                    return sent
 
-    async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> tuple[WayName, Sent, str | None]:
-        """The way that is taken, what became of it, and why it is not the one that was wanted."""
+    async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> Sent:
         reason = self._closed
         if self._broadcast is not None and reason is None:
             try:
-                return "broadcast", await self._broadcast.send(up, version, checked), None
+                return await self._broadcast.send(up, version, checked)
             except WayClosed as closed:
                 reason = closed.reason
                 self._closed = reason if closed.lasting else None
-        return "file", await self._file.send(up, version, checked), reason
+        return (await self._file.send(up, version, checked))._replace(reason=reason)
 
     def retire(self) -> None:
         """The trainer may change its weights from now on, up to the next `sync`."""

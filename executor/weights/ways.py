@@ -30,18 +30,30 @@ class Sent(NamedTuple):
     """What became of weights that were sent.
 
     Attributes:
-        nbytes: of the weights, which each node with engines received once.
+        way: on which they went.
+        nbytes: of the weights; each node with engines received them once by broadcast, each engine by file.
         expected: the trainer's checksum of each tensor; {} if none were asked for.
         received: for each engine that has the weights now, by name, the checksums of what it received.
         slots: where they lay for engines to load them; "" if they came by file.
-        reason: why not in better slots; None if there are none.
+        reason: why the way is not the one that was wanted, or slots are not better ones; None if they are the best.
     """
 
+    way: WayName
     nbytes: int
     expected: dict[str, str]
     received: dict[str, dict[str, str]]
     slots: SlotsName | Literal[""] = ""
     reason: str | None = None
+
+    @property
+    def engines(self) -> int:
+        """How many engines have them."""
+        return len(self.received)
+
+    @property
+    def mismatches(self) -> int:
+        """How many of these received other bytes than the trainer sent, if checksums were asked for."""
+        return sum(sums != self.expected for sums in self.received.values()) if self.expected else 0
 
 
 class WayClosed(Exception):

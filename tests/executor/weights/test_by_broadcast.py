@@ -99,7 +99,7 @@ def sent_to(trainer, engines, versions=("v",), checked=False, **more):
 def test_engines_on_gpus_of_the_trainer_open_its_memory():
     trainer, engines, _ = parties()
     first, second = sent_to(trainer, engines, ("v", "w"), True)
-    assert first == second == Sent(BYTES, SUMS, {"e0": SUMS, "e1": SUMS}, "ipc", None)
+    assert first == second == Sent("broadcast", BYTES, SUMS, {"e0": SUMS, "e1": SUMS}, "ipc", None)
     ((told, found), _) = engines[1].asked("begin_weights")
     assert (told.version, told.slots, found) == ("v", "ipc", "v")
     assert told.places == {"g0": "handle of g0", "g1": "handle of g1"} and told.checked
@@ -109,7 +109,7 @@ def test_engines_on_gpus_of_the_trainer_open_its_memory():
     assert engines[0].asked("finish_weights") == [["v"], ["w"]] and not engines[0].asked("make_bucket_memory")
 
 
-def test_a_bucket_is_sent_while_the_one_before_is_loaded_and_not_sooner():
+def test_a_bucket_is_sent_while_the_one_before_is_loaded():
     trainer, engines, log = parties("n0")
     sent_to(trainer, engines)
     order = [(what, *index) for _, what, *index in log if what.startswith(("send", "load_bucket"))]

@@ -15,10 +15,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.core_model_loading import revert_weight_conversion
 
+from rlplan.executor.trainer.policy import held_parameters
+from rlplan.executor.trainer.policy.held_parameters import checkpoint_sources, held_box
 from rlplan.executor.trainer.policy.local_tensors import local
-from rlplan.executor.weights import held_parameters
 from rlplan.executor.weights.bucket_plan import Box, Source
-from rlplan.executor.weights.held_parameters import checkpoint_sources, held_box
 from rlplan.executor.weights.rank_transfers import RankTransfers
 
 SIZES = {

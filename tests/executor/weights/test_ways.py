@@ -62,7 +62,8 @@ class FakeWay:
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
-        return Sent(100, {"w": "1"}, {name: {"w": sums} for name, sums in outcome.items()})
+        expected = {"w": "1"} if checked else {}
+        return Sent(self.way, 100, expected, {name: {"w": sums} for name, sums in outcome.items()})
 
     async def send_again(self, engines, version):
         await self.send(engines, version, False)
@@ -76,6 +77,7 @@ def made(broadcast, file):
     parts = Parts()
     sync = WeightSync(parts, parts, Path("weights"))
     sync._broadcast, sync._file = broadcast, file
+    broadcast.way, file.way = "broadcast", "file"
     return sync
 
 
@@ -161,7 +163,7 @@ def test_all_engines_load_the_file_and_dead_ones_are_left_out(tmp_path):
     (parts, way), path = by_file(tmp_path), str(tmp_path / "weights")
     engines = [Engine("a"), Engine("b", ActorFailed("b", "gone")), Engine("c")]
     sent = asyncio.run(way.send(engines, "v1", True))
-    assert sent == Sent(5, {"w": "a"}, {"a": {"w": "a"}, "c": {"w": "c"}})
+    assert sent == Sent("file", 5, {"w": "a"}, {"a": {"w": "a"}, "c": {"w": "c"}})
     assert parts.exports == [("v1", True)] and engines[1].loads == [(path, "v1", True)]
     late = [Engine("d"), Engine("e")]
     asyncio.run(way.send_again(late, "v1"))

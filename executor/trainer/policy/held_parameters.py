@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..trainer.policy.local_tensors import local
-from .bucket_plan import Box, Source, chunk, whole_box
+from ...weights.bucket_plan import Box, Source, chunk, whole_box
+from .local_tensors import local
 
 PROBE = 2  # elements of the last dimension with which the conversion of names is probed
 
