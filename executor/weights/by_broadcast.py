@@ -97,14 +97,6 @@ class ByBroadcast:
                     raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False) from broken
         return Sent("broadcast", nbytes, expected, {}, slots, reason)
 
-    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Send the weights that were sent last to engines that came later: through host memory, as others may decode
-        and leave no room on GPUs. Raises as `send`, and ActorFailed if one died; the others have them then."""
-        sent = await self.send(engines, version, False, from_host=True)
-        for engine in engines:
-            if engine.name not in sent.received:
-                raise ActorFailed(engine.name, "it died as it received weights")
-
     def _choice(self, engines: list[EngineHandle], held: list[Holdings]) -> tuple[SlotsName, str | None]:
         """Where weights lie for these engines, and why not in a better place."""
         if self._broke is not None:

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,13 @@ class WeightSync:
                 if sent.received:
                     return sent
 
-    async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> Sent:
+    async def _send(self, up: Sequence[EngineHandle], version: str, checked: bool, *, late: bool = False) -> Sent:
+        """Send on the best way. To engines that are `late` through host memory: others may decode, and leave no room on
+        GPUs."""
         reason = self._closed
         if self._broadcast is not None and reason is None:
             try:
-                return await self._broadcast.send(up, version, checked)
+                return await self._broadcast.send(up, version, checked, from_host=late)
             except WayClosed as closed:
                 reason = closed.reason
                 self._closed = reason if closed.lasting else None
@@ -94,11 +95,10 @@ class WeightSync:
         async with self._lock:
             if self._version != version:
                 raise ActorFailed(engines[0].name, f"the round of {version} was over before it had weights")
-            if self._broadcast is not None and self._closed is None:
-                with contextlib.suppress(WayClosed):
-                    await self._broadcast.send_again(engines, version)
-                    return
             try:
-                await self._file.send_again(engines, version)
+                sent = await self._send(engines, version, False, late=True)
             except WayClosed as closed:
                 raise ActorFailed(engines[0].name, closed.reason) from closed
+        for engine in engines:
+            if engine.name not in sent.received:
+                raise ActorFailed(engine.name, "it died as it received weights")
