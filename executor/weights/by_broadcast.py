@@ -147,6 +147,9 @@ class ByBroadcast:
                 await before  # its memory is that of the next bucket
             await loading
             return await calls.all("finish_weights", version)
+        except Broken:
+            await calls.settle()  # who hangs is told apart from who waits for it
+            raise
         finally:
             if slots != "host":
                 with contextlib.suppress(TrainerDied):
@@ -198,10 +201,18 @@ class _Calls:
     def __init__(self, engines: Sequence[EngineHandle], stall_s: float) -> None:
         self.left, self._stall_s = list(engines), stall_s
         self._lives = {engine: engine.lives for engine in engines}
+        self._begun: set[asyncio.Future[Any]] = set()
+
+    async def settle(self) -> None:
+        """Wait until all calls that were begun have ended, well or not."""
+        await asyncio.gather(*self._begun, return_exceptions=True)
 
     def start(self, method: str, *arguments: Any, nbytes: int = 0) -> asyncio.Future[dict[str, Any]]:
         """Begin a call to all engines, which nobody has to wait for if the transfer ends."""
-        return retrieved(asyncio.ensure_future(self.all(method, *arguments, nbytes=nbytes)))
+        call = retrieved(asyncio.ensure_future(self.all(method, *arguments, nbytes=nbytes)))
+        self._begun.add(call)
+        call.add_done_callback(self._begun.discard)
+        return call
 
     async def all(
         self, method: str, *arguments: Any, nbytes: int = 0, only: EngineHandle | None = None
