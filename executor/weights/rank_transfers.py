@@ -45,8 +45,9 @@ class RankTransfers:
         self._place = 0
         self._gathering: dist.ProcessGroup | None = None
         self._own = self._all = torch.empty(0)
+        self._cut: tuple[Bucket, ...] = ()
         self._cuts: list[list[Cut]] = []
-        """Of each bucket, over the ranks with which this one gathers."""
+        """How the ranks that gather hold each bucket of `_cut`."""
 
     def holdings(self) -> Holdings:
         """What this rank holds of the model, and where it runs (collective)."""
@@ -103,8 +104,8 @@ class RankTransfers:
                 if (path := transfer.places.get(node_key())) is not None:
                     self._memory = shared_memory(transfer.largest, path)
                 return Answer((transfer.version, ""))
-            if len(self._cuts) != len(transfer.buckets):
-                self._cuts = [cuts_of(bucket, self._members) for bucket in transfer.buckets]
+            if self._cut != transfer.buckets:
+                self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
             if transfer.slots == "nccl" and self._rank == 0:
                 self._memory = BucketMemory(transfer.largest, self._device)
                 if self._group is None or self._group.name != transfer.group:
