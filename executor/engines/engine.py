@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ray.exceptions import RayError
+
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
@@ -148,7 +150,10 @@ class RolloutEngine:
         """Write what trainer ranks elsewhere hold of bucket `index`, Ray's references to it, into this node's
         memory."""
         assert self._bucket_memory is not None and self._transfer is not None, "it was made, and the transfer has begun"
-        ranks = await asyncio.gather(*pieces)
+        try:
+            ranks = await asyncio.gather(*pieces)
+        except RayError as error:  # a trainer rank that died took them along
+            return Answer(broken=f"{self._config.name}: what trainer ranks sent is lost: {error}")
         return await asyncio.to_thread(fill, self._bucket_memory, self._transfer, index, ranks)
 
     async def load_bucket(self, index: int) -> Answer:

@@ -68,13 +68,14 @@ class BucketMemory:
                 raise OSError(f"{available / 1e6:.0f} MB are available, of which half may be taken")
             self._name = f"rlplan-weights-{uuid.uuid4().hex}"
             self._file = os.memfd_create(self._name)
-            os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
         else:
             path, self._name = handle.split(" ")
             if self._name not in str(Path(path).readlink()):
                 raise OSError("its owner has given it up")
             self._file = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self._file)
+        if handle is None:
+            os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
         if (size := os.fstat(self._file).st_size) != self.nbytes:
             raise OSError(f"it has {size} bytes")
         return torch.frombuffer(mmap.mmap(self._file, self.nbytes), dtype=torch.uint8)
