@@ -222,11 +222,12 @@ class _Calls:
         Raises Broken if one of them tells why the transfer broke off, RunFailed as the engines do.
         """
         deadline_s = self._stall_s + nbytes / LOAD_BYTES_PER_S
+        self.left = [engine for engine in self.left if engine.lives == self._lives[engine]]
         asked = [engine for engine in self.left if only in (None, engine)]
         calls = (engine.transfer(method, arguments, deadline_s) for engine in asked)
         found: dict[str, Answer] = {}
         for engine, answer in zip(asked, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            if isinstance(answer, ActorFailed) or engine.lives != self._lives[engine]:
+            if isinstance(answer, ActorFailed):
                 self.left = [other for other in self.left if other is not engine]
             elif isinstance(answer, BaseException):
                 raise answer
