@@ -1,6 +1,7 @@
 """Weights from a trainer of FSDP 2 x TP 2 to two engines of TP 2, by broadcast and by the file way of before.
 
     python -m benchmarks.weight_sync [--dtype bfloat16] [--repeats 5] [--json]
+    python -m benchmarks.weight_sync --plan [--json]
 
 All parts are real: trainer ranks and engines are Ray actors, engines are vLLM's on CPUs. The model has about 300
 million parameters with random values; the engines begin with other values than the trainer has.
@@ -16,6 +17,11 @@ took beyond what it held, on each way, when it had gone that way before.
 
     {"seconds": {"file": …, "broadcast": …, …}, "ratio": …, "mismatches": 0, "stale_refused": true, "bytes": …,
      "parameters": …, "dtype": …, "rank_peak_bytes": {"file": …, "broadcast": …}}
+
+`--plan` has the seconds of one process in which the plan of a transfer is made instead: buckets of a model of the shape
+of Qwen2.5-32B, and how each is held by 128 ranks that shard it.
+
+    {"plan": {"seconds": …, "ranks": 128, "tensors": …, "buckets": …}}
 """
 
 from __future__ import annotations
@@ -36,7 +42,8 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.trainer.trainer_group import TrainerGroup
-from rlplan.executor.weights.by_broadcast import ByBroadcast
+from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
+from rlplan.executor.weights.by_broadcast import BUCKET_BYTES, ByBroadcast
 from rlplan.executor.weights.by_file import ByFile
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
@@ -47,6 +54,14 @@ from .entry import run
 LAYOUT = EngineLayout(tp=2, engines=2)
 RANKS, TP = 4, 2
 STALL_S = 60.0
+
+HIDDEN, INTERMEDIATE, KEYS, VOCABULARY, LAYERS = 5120, 27648, 1024, 152064, 64
+LAYER = {
+    "q": (HIDDEN, HIDDEN), "k": (KEYS, HIDDEN), "v": (KEYS, HIDDEN), "o": (HIDDEN, HIDDEN), "q_bias": (HIDDEN,),
+    "k_bias": (KEYS,), "v_bias": (KEYS,), "gate": (INTERMEDIATE, HIDDEN), "up": (INTERMEDIATE, HIDDEN),
+    "down": (HIDDEN, INTERMEDIATE), "norm_1": (HIDDEN,), "norm_2": (HIDDEN,),
+}  # fmt: skip
+"""Of Qwen2.5-32B."""
 
 
 class Late:
@@ -232,6 +247,21 @@ async def figures(folder: Path, sizes: dict[str, Any], dtype: str, repeats: int)
     return {**found, "bytes": sent.nbytes, "parameters": parameters, "dtype": dtype}
 
 
+def plan_figures() -> dict[str, Any]:
+    """Seconds in which a transfer from 128 ranks is planned."""
+    shapes = {"embed": (VOCABULARY, HIDDEN), "norm": (HIDDEN,), "head": (VOCABULARY, HIDDEN)}
+    shapes |= {f"{layer}.{name}": shape for layer in range(LAYERS) for name, shape in LAYER.items()}
+    held = [{name: chunk(whole_box(shape), 0, 128, rank) for name, shape in shapes.items()} for rank in range(128)]
+    sources = [Source(name, shape, name, whole_box(shape)) for name, shape in shapes.items()]
+    began = time.process_time()
+    assert copies_of(held) == len(held), "each rank holds something of its own"
+    buckets = buckets_of(sources, 2, BUCKET_BYTES)
+    cuts = [cuts_of(bucket, held) for bucket in buckets]
+    seconds = time.process_time() - began
+    assert sum(len(bucket) for bucket in cuts) == len(shapes)
+    return {"seconds": round(seconds, 4), "ranks": len(held), "tensors": len(shapes), "buckets": len(buckets)}
+
+
 def join_shards(model: Path, path: Path) -> None:
     """Write the shards of a saved model as one file."""
     from safetensors.torch import load_file, save_file
@@ -258,9 +288,14 @@ def write_tokenizer(folder: Path) -> None:
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", help="The job's dtype.")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="Transfers on each way.")
 @click.option("--small", is_flag=True, help="A model of a few million parameters, to see that everything works.")
+@click.option("--plan", is_flag=True, help="Only the seconds in which a transfer from 128 ranks is planned.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def main(dtype: str, repeats: int, small: bool, as_json: bool) -> None:
+def main(dtype: str, repeats: int, small: bool, plan: bool, as_json: bool) -> None:
     """Weights by broadcast and by file."""
+    if plan:
+        planned = plan_figures()
+        click.echo(json.dumps({"plan": planned}) if as_json else f"{planned['seconds']} s of {planned['ranks']} ranks")
+        return
     with tempfile.TemporaryDirectory(prefix="rlplan-weights-") as home:
         sizes = process.SMALL if small else process.LARGE
         found = asyncio.run(figures(Path(home), sizes, dtype, repeats))
