@@ -1,14 +1,14 @@
 """Weights from a trainer of FSDP 2 x TP 2 to two engines of TP 2, by broadcast and by the file way of before.
 
     python -m benchmarks.weight_sync [--dtype bfloat16] [--repeats 5] [--json]
-    python -m benchmarks.weight_sync --shaped [--repeats 5] [--json]
+    python -m benchmarks.weight_sync --plan [--json]
 
 All parts are real: trainer ranks and engines are Ray actors, engines are vLLM's on CPUs. The model has about 300
 million parameters with random values; the engines begin with other values than the trainer has.
 
 `seconds`, each the median of the repeats, which take turns: `file` as it was before weights were broadcast (rank 0
 writes the file and sums it up, one engine after another loads it), `file_at_once` as it is now (no sums unless they are
-asked for, all engines load at once), `broadcast`, and `first_broadcast`, which also opens the session, once. `ratio`:
+asked for, all engines load at once), `broadcast`, and `first_broadcast`, which also makes the memory, once. `ratio`:
 file over broadcast. `mismatches` counts what is not bit for bit the same: of each engine, the checksums of all tensors
 as received on both ways beside the trainer's, the digest of the parameters in its kernels' form, and the log-probs of
 what it decodes greedily, file beside broadcast. `stale_refused`: engines that were sent an older version than they were
@@ -18,11 +18,10 @@ took beyond what it held, on each way, when it had gone that way before.
     {"seconds": {"file": …, "broadcast": …, …}, "ratio": …, "mismatches": 0, "stale_refused": true, "bytes": …,
      "parameters": …, "dtype": …, "rank_peak_bytes": {"file": …, "broadcast": …}}
 
-`--shaped` measures instead what a relay saves between two pools with a slow link: trainer ranks and two nodes of
-engines in network namespaces, as plain processes (weight_parties/shaped.py). Where the machine permits no namespaces,
-it says so and prints {"shaped": null, "reason": …}.
+`--plan` has the seconds of one process in which the plan of a transfer is made instead: buckets of a model of the shape
+of Qwen2.5-32B, and how each is held by 128 ranks that shard it.
 
-    {"shaped": {"direct": {"seconds": …, "slow_link_bytes": …}, "relayed": {…}, "ratio": …, "copies": {…}, …}}
+    {"plan": {"seconds": …, "ranks": 128, "tensors": …, "buckets": …}}
 """
 
 from __future__ import annotations
@@ -43,20 +42,26 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.trainer.trainer_group import TrainerGroup
-from rlplan.executor.weights.by_broadcast import ByBroadcast
+from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
+from rlplan.executor.weights.by_broadcast import BUCKET_BYTES, ByBroadcast
 from rlplan.executor.weights.by_file import ByFile
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 
 from . import trainer_rank_process as process
 from .entry import run
-from .weight_parties.pools import obstacle
-from .weight_parties.shaped import shaped as measure_shaped
 
 LAYOUT = EngineLayout(tp=2, engines=2)
 RANKS, TP = 4, 2
 STALL_S = 60.0
-SHAPED_NODES, SHAPED_TENSORS = 2, 24  # of 2 MB each
+
+HIDDEN, INTERMEDIATE, KEYS, VOCABULARY, LAYERS = 5120, 27648, 1024, 152064, 64
+LAYER = {
+    "q": (HIDDEN, HIDDEN), "k": (KEYS, HIDDEN), "v": (KEYS, HIDDEN), "o": (HIDDEN, HIDDEN), "q_bias": (HIDDEN,),
+    "k_bias": (KEYS,), "v_bias": (KEYS,), "gate": (INTERMEDIATE, HIDDEN), "up": (INTERMEDIATE, HIDDEN),
+    "down": (HIDDEN, INTERMEDIATE), "norm_1": (HIDDEN,), "norm_2": (HIDDEN,),
+}  # fmt: skip
+"""Of Qwen2.5-32B."""
 
 
 class Late:
@@ -70,9 +75,9 @@ class Late:
 
     async def each(self, method: str, deadline_s: float, what: str, *arguments: Any) -> list[Any]:
         """A call to all ranks."""
-        if what == "publish":
-            name, turn, _ = arguments
-            arguments = (name, turn, "old")
+        if what == "begin":
+            (transfer,) = arguments
+            arguments = (transfer._replace(version="old"),)
         return await self._trainer.each(method, deadline_s, what, *arguments)
 
 
@@ -149,8 +154,6 @@ class Bench:
             said = "holds weights 'old', not 'new'" in str(error)
         else:
             return False
-        finally:
-            await way.close()
         refused = 0
         for engine in self.engines:
             try:
@@ -236,15 +239,27 @@ async def figures(folder: Path, sizes: dict[str, Any], dtype: str, repeats: int)
         whole = folder / "first.safetensors"
         join_shards(first, whole)
         bench = Bench(trainer, fleet, folder, whole)
-        try:
-            found = await measure(bench, repeats)
-            sent = await bench.broadcast.send(bench.engines, "last", checked=False)
-        finally:
-            await bench.broadcast.close()
+        found = await measure(bench, repeats)
+        sent = await bench.broadcast.send(bench.engines, "last", checked=False)
     finally:
         await fleet.close()
         await trainer.close()
     return {**found, "bytes": sent.nbytes, "parameters": parameters, "dtype": dtype}
+
+
+def plan_figures() -> dict[str, Any]:
+    """Seconds in which a transfer from 128 ranks is planned."""
+    shapes = {"embed": (VOCABULARY, HIDDEN), "norm": (HIDDEN,), "head": (VOCABULARY, HIDDEN)}
+    shapes |= {f"{layer}.{name}": shape for layer in range(LAYERS) for name, shape in LAYER.items()}
+    held = [{name: chunk(whole_box(shape), 0, 128, rank) for name, shape in shapes.items()} for rank in range(128)]
+    sources = [Source(name, shape, name, whole_box(shape)) for name, shape in shapes.items()]
+    began = time.process_time()
+    assert copies_of(held) == len(held), "each rank holds something of its own"
+    buckets = buckets_of(sources, 2, BUCKET_BYTES)
+    cuts = [cuts_of(bucket, held) for bucket in buckets]
+    seconds = time.process_time() - began
+    assert sum(len(bucket) for bucket in cuts) == len(shapes)
+    return {"seconds": round(seconds, 4), "ranks": len(held), "tensors": len(shapes), "buckets": len(buckets)}
 
 
 def join_shards(model: Path, path: Path) -> None:
@@ -269,30 +284,17 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def print_shaped(repeats: int, as_json: bool) -> None:
-    """Measure transfers over a slow link, and print the figures."""
-    if (reason := obstacle()) is not None:
-        click.echo(json.dumps({"shaped": None, "reason": reason}) if as_json else f"no slow link here: {reason}")
-        return
-    found = measure_shaped(SHAPED_NODES, SHAPED_TENSORS, repeats, lambda text: click.echo(text, err=True))
-    if as_json:
-        click.echo(json.dumps({"shaped": found}))
-        return
-    for way in ("direct", "relayed"):
-        click.echo(f"{way:8} {found[way]['seconds']:7.2f} s, {found['copies'][way]:.2f} copies over the slow link")
-    click.echo(f"relayed is {found['ratio']:.1f}x as fast as direct; {found['mismatches']} mismatches")
-
-
 @click.command()
 @click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", help="The job's dtype.")
 @click.option("--repeats", type=click.IntRange(1), default=5, help="Transfers on each way.")
 @click.option("--small", is_flag=True, help="A model of a few million parameters, to see that everything works.")
-@click.option("--shaped", is_flag=True, help="Direct and relayed transfers over a slow link, in network namespaces.")
+@click.option("--plan", is_flag=True, help="Only the seconds in which a transfer from 128 ranks is planned.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def main(dtype: str, repeats: int, small: bool, shaped: bool, as_json: bool) -> None:
+def main(dtype: str, repeats: int, small: bool, plan: bool, as_json: bool) -> None:
     """Weights by broadcast and by file."""
-    if shaped:
-        print_shaped(repeats, as_json)
+    if plan:
+        planned = plan_figures()
+        click.echo(json.dumps({"plan": planned}) if as_json else f"{planned['seconds']} s of {planned['ranks']} ranks")
         return
     with tempfile.TemporaryDirectory(prefix="rlplan-weights-") as home:
         sizes = process.SMALL if small else process.LARGE

@@ -72,8 +72,6 @@ class RunSettings:
     checksum_every: int
     weights_way: WayName = DEFAULT_WAY
     """How weights go to the engines, where that is possible; plans do not say yet."""
-    relay: bool = False
-    """Whether nodes of engines pass on to each other what they receive from a trainer in another pool."""
     streams: bool = False
     """Whether trainers on a pool of their own train complete groups while others decode."""
 
@@ -138,9 +136,7 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
         rounds["long"] = _round_settings(planned.rounds.long)
     timeouts = {name: TimeoutSpec(**pool.timeout_numbers()) for name, pool in worker_pools(planned, job).items()}
     sync = planned.sync
-    return RunSettings(
-        planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, relay=sync.relay, streams=planned.streams
-    )
+    return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, streams=planned.streams)
 
 
 def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | PooledReward]:

@@ -37,7 +37,8 @@ from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
-from .weights.sync import SyncReport, WeightSync
+from .weights.sync import WeightSync
+from .weights.ways import Sent
 
 Result = TypeVar("Result")
 
@@ -66,8 +67,8 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        way, relay, host = self.settings.weights_way, self.settings.relay, self.turns.ledgers.shared
-        self.weights = WeightSync(trainer, fleet, self.weights_path, way, relay=relay, from_host=host)
+        way, host = self.settings.weights_way, self.turns.ledgers.shared
+        self.weights = WeightSync(trainer, fleet, self.weights_path, way, from_host=host)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
@@ -108,7 +109,6 @@ class TrainingRun:
         self.checkpoints.close()
         if self._recorder is not None:
             self._recorder.close()
-        await self.weights.close()
         await self.trainer.close()
 
     def event(self, event: str, /, **fields: Any) -> None:
@@ -143,7 +143,7 @@ class TrainingRun:
         decision = None if spec is None else HandOver(spec, samples, len(engines))
         return round_streaming(self, engines, decision, settings.update, self.trainer, self.turns)
 
-    def tell_way(self, sent: SyncReport) -> None:
+    def tell_way(self, sent: Sent) -> None:
         """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever
         the reason changes."""
         if sent.reason is not None and sent.reason != self._way_reason:

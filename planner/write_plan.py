@@ -32,7 +32,6 @@ from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
-from .choose.ways_between import relays
 from .costs.decode_costs import ChangeCost
 from .lengths.loss_divisors import expected_loss
 from .solve_options import SolveOptions
@@ -110,7 +109,7 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             further=dict(reward.further),
         ),
         loss=expected_loss(search.setting.draws.model, job),
-        sync=SyncPlan(checksum_every=CHECKSUM_EVERY, relay=relays(search, cycle)),
+        sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
         placement=PlacementSpec(train_pool=apart, streams=search.setting.streams) if apart else None,
         why=why,
     )

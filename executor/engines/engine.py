@@ -18,6 +18,7 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -25,13 +26,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ray.exceptions import RayError
+
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key, output_file, without_collection
 from ..placement.guard import guard_group
-from ..weights.transfer.engine_transfers import ActorTransfers, Received, agreed
-from ..weights.transfer.session import RankAnswer, Session
+from ..weights.bucket_memory import BucketMemory, TransferBroken
+from ..weights.bucket_reader import RankAnswer, agreed, fill
+from ..weights.transfer import Answer, Transfer
 from .core_watch import CoreWatch
 from .decoding import Decoding
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -54,7 +58,8 @@ class RolloutEngine:
         self._died: str | None = None
         self._watch: CoreWatch | None = None
         self._asleep: tuple[str, ...] = ()
-        self._transfers = ActorTransfers(self._call_ranks)
+        self._bucket_memory: BucketMemory | None = None
+        self._transfer: Transfer | None = None
 
     async def start(self) -> EngineFacts:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
@@ -122,32 +127,45 @@ class RolloutEngine:
         answers = await self._call_ranks("receive_weights", (path, version, checksums))
         return await self._take(version, [RankAnswer(*answer) for answer in answers], path)
 
-    async def make_node_memory(self, name: str, bucket_bytes: int, ranks: int) -> str:
-        """Make the memory of this node for a session of transfers from `ranks` trainer ranks; returns its path (it
-        begins with a slash) or why it could not."""
-        return self._transfers.make_memory(name, bucket_bytes, ranks)
+    async def make_bucket_memory(self, bucket_bytes: int) -> Answer:
+        """Make the memory through which buckets of weights come to all engines of this node; answers with its
+        handle."""
+        try:
+            self._bucket_memory = BucketMemory(bucket_bytes)
+        except TransferBroken as broken:
+            return Answer(broken=str(broken))
+        return Answer(self._bucket_memory.handle())
 
-    async def open_transfer(self, session: Session) -> str | None:
-        """Join a session of transfers with all ranks; returns why it could not."""
-        return await self._transfers.open(session)
-
-    async def receive_weights(self, name: str, turn: int, version: str, checksums: bool) -> Received:
-        """Load the weights of transfer `turn` of a session and name them `version`, as `load_weights` does.
-
-        If the transfer breaks off, the engine holds no version. Raises RuntimeError as `load_weights` does.
-        """
+    async def begin_weights(self, transfer: Transfer, found: str) -> Answer:
+        """Begin to receive weights with all ranks, of version `found` by the trainer's word; until all have come, the
+        engine holds no version. Raises RuntimeError as `load_weights` does."""
         self._refuse_if_decoding()
-        self._version = ""
-        answers = await self._transfers.receive(name, turn, version, checksums)
-        broken = next((answer.broken for answer in answers if answer.broken is not None), None)
-        others = [answer for answer in answers if answer.version != version]
-        if broken is not None and not others:
-            return Received({}, broken)
-        return Received(await self._take(version, others or answers[: self._config.tp], "the trainer"))
+        self._version, self._transfer = "", transfer
+        agreed(self._config.name, [RankAnswer(found, {})], transfer.version, "the trainer")
+        return await self._ask_ranks("begin_weights", transfer.text(), node_key())
 
-    async def leave_transfer(self, name: str) -> None:
-        """Leave a session of transfers."""
-        await self._transfers.leave(name)
+    async def fill_bucket(self, index: int, pieces: list[Any]) -> Answer:
+        """Write what trainer ranks elsewhere hold of bucket `index`, Ray's references to it, into this node's
+        memory."""
+        assert self._bucket_memory is not None and self._transfer is not None, "it was made, and the transfer has begun"
+        try:
+            ranks = await asyncio.gather(*pieces)
+        except RayError as error:  # a trainer rank that died took them along
+            return Answer(broken=f"{self._config.name}: what trainer ranks sent is lost: {error}")
+        return await asyncio.to_thread(fill, self._bucket_memory, self._transfer, index, ranks)
+
+    async def load_bucket(self, index: int) -> Answer:
+        """Load bucket `index` into all ranks."""
+        return await self._ask_ranks("load_bucket", index)
+
+    async def finish_weights(self, version: str) -> Answer:
+        """Name the weights that were loaded `version`; answers as `load_weights` does, and raises as it does."""
+        answers = await self._call_ranks("finish_weights", ())
+        return Answer(await self._take(version, [RankAnswer(*answer) for answer in answers], "the trainer"))
+
+    async def _ask_ranks(self, method: str, *arguments: Any) -> Answer:
+        """Call ranks, which answer with the reason why they could not do their part, or None."""
+        return Answer(broken=next((why for why in await self._call_ranks(method, arguments) if why is not None), None))
 
     def _refuse_if_decoding(self) -> None:
         if running := len(self._decoding):

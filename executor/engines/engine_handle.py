@@ -23,8 +23,7 @@ from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed, failure
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import CALL_DEADLINE_S, Supervisor
-from ..weights.transfer.engine_transfers import Received
-from ..weights.transfer.session import Session
+from ..weights.transfer import Answer
 from .engine_process import EngineProcess, spawn_engine
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .start_watch import START_GROUP, watch_start
@@ -216,34 +215,18 @@ class EngineHandle:
             self.version = version
         return sums
 
-    def receive(
-        self, name: str, turn: int, version: str, checksums: bool, deadline_s: float
-    ) -> Coroutine[Any, Any, Received]:
-        """Take part in a transfer of weights. Raises ActorFailed if the engine is gone, or hangs for `deadline_s`."""
-        return self._receive(self._process, name, turn, version, checksums, deadline_s)
+    def transfer(self, method: str, arguments: tuple[Any, ...], deadline_s: float) -> Coroutine[Any, Any, Answer]:
+        """Call a method of the engine's part in a transfer of weights (engine.py). Raises ActorFailed if the engine is
+        gone, or hangs for `deadline_s`."""
+        return self._transfer(self._process, method, arguments, deadline_s)
 
-    async def _receive(
-        self, process: EngineProcess | None, name: str, turn: int, version: str, checksums: bool, deadline_s: float
-    ) -> Received:
-        arguments = (name, turn, version, checksums)
-        received: Received = await self._up(process).core_call("receive_weights", arguments, deadline_s)
-        if process is self._process:
-            self.version = version if received.broken is None else ""
-        return received
-
-    def make_node_memory(self, name: str, bucket_bytes: int, ranks: int) -> Coroutine[Any, Any, str]:
-        """Have the engine make the memory of its node for a session; returns its path (it begins with a slash) or why
-        it could not. Raises ActorFailed."""
-        return self._call(self._process, "make_node_memory", name, bucket_bytes, ranks)
-
-    async def open_transfer(self, session: Session) -> str | None:
-        """Join a session of transfers; returns why the engine could not. Raises ActorFailed."""
-        fault: str | None = await self._up(self._process).core_call("open_transfer", (session,), CALL_DEADLINE_S)
-        return fault
-
-    async def leave_transfer(self, name: str) -> None:
-        """Leave a session of transfers. Raises ActorFailed."""
-        await self._up(self._process).core_call("leave_transfer", (name,), CALL_DEADLINE_S)
+    async def _transfer(
+        self, process: EngineProcess | None, method: str, arguments: tuple[Any, ...], deadline_s: float
+    ) -> Answer:
+        answer: Answer = await self._up(process).core_call(method, arguments, deadline_s)
+        if process is self._process and method in ("begin_weights", "finish_weights"):
+            self.version = arguments[0] if method == "finish_weights" else ""
+        return answer
 
     def submit(
         self, requests: list[Request], version: str, max_num_seqs: int | None = None

@@ -7,15 +7,47 @@ vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..drafts.draft_worker import DraftRank
+from ..weights.bucket_memory import BucketMemory, device_key
+from ..weights.bucket_reader import BucketReader, RankAnswer
 from ..weights.checksum import VERSION_KEY, tensor_checksum
-from ..weights.slots.device_slots import device_key
-from ..weights.transfer.bucket_reader import ReaderPlace, ReaderRank
-from ..weights.transfer.session import RankAnswer
 from .seeded_sampling import SeededSampling
+
+
+class Reload:
+    """vLLM's reload of a model in parts, by whose names and shapes are those of the checkpoint.
+
+    vLLM loads a layer when it has all of it, and keeps what came of it until then; both ends of a reload are its own
+    (model_executor/model_loader/reload, the same in 0.24 and 0.32).
+    """
+
+    def __init__(self, runner: Any) -> None:
+        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+
+        self._runner, self._model = runner, runner.get_model()
+        initialize_layerwise_reload(self._model)
+
+    def load(self, tensors: Iterable[tuple[str, Any]], memory: BucketMemory) -> None:
+        """Load tensors that lie in `memory`, of which nothing is used any more afterwards."""
+        import torch
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        self._model.load_weights(tensors)
+        for layer in self._model.modules():
+            for _, bound in get_layerwise_info(layer).loaded_weights:  # of a layer that continues in the next bucket
+                for name, value in bound.arguments.items():
+                    if isinstance(value, torch.Tensor) and memory.holds(value):
+                        bound.arguments[name] = value.clone()
+
+    def finish(self) -> None:
+        """End the reload; one that broke off ends with the tensors that came, so that another one begins anew."""
+        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
+
+        end: Any = finalize_layerwise_reload
+        end(self._model, self._runner.model_config)
 
 
 class WeightReceiver:
@@ -23,7 +55,8 @@ class WeightReceiver:
 
     model_runner: Any
     device: Any
-    _transfers: ReaderRank | None = None
+    _reader: BucketReader | None = None
+    _reload: Reload | None = None
 
     def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
         """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
@@ -49,43 +82,41 @@ class WeightReceiver:
             self._load(tensors())
         return file_version, sums
 
-    def open_transfer(self, session: str) -> str | None:
-        """Join a session of transfers (`Session.for_reader`); returns why it could not."""
-        if self._transfers is None:
-            at = ReaderPlace(device_key(self.device), self.device)
-            self._transfers = ReaderRank(self._load, self._reset, at)
-        return self._transfers.open(session)
-
     def device_uuid(self) -> str:
         """UUID of this rank's GPU; "" on a CPU."""
         return device_key(self.device)
 
-    def receive_buckets(self, name: str, turn: int, version: str, checksums: bool) -> RankAnswer:
-        """Load the weights of transfer `turn` of a session, unless they are of another version than `version`."""
-        if self._transfers is None:
-            return RankAnswer(version, {}, f"an engine is in no session {name}")
-        return self._transfers.receive(name, turn, version, tensor_checksum if checksums else None)
+    def begin_weights(self, transfer: str, node: str) -> str | None:
+        """Begin to receive a transfer (`Transfer.text`) on `node`; returns why it could not."""
+        self._end_reload()
+        self._reader = self._reader or BucketReader(self.device)
+        self._reload = Reload(self.model_runner)
+        return self._reader.begin(transfer, node, self._reload.load)
 
-    def leave_transfer(self, name: str) -> None:
-        """Leave a session of transfers."""
-        if self._transfers is not None:
-            self._transfers.leave(name)
+    def load_bucket(self, index: int) -> str | None:
+        """Load bucket `index` of the transfer; returns why it could not."""
+        assert self._reader is not None, "begin_weights() comes first"
+        return self._reader.load(index)
+
+    def finish_weights(self) -> RankAnswer:
+        """End the transfer, all of which is loaded."""
+        assert self._reader is not None, "begin_weights() comes first"
+        self._end_reload()
+        self._renew_tied_head()
+        return self._reader.finish()
 
     def _load(self, tensors: Iterator[tuple[str, Any]]) -> None:
         """Load tensors with the checkpoint's names."""
+        self._end_reload()
         # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
         self.model_runner.reload_weights(weights_iterator=tensors)
         self._renew_tied_head()
 
-    def _reset(self) -> None:
-        """After a load that broke off: end it with the tensors that came, so that another one begins anew.
-
-        vLLM keeps what it has received of a layer until the layer is whole, also into the next load.
-        """
-        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
-
-        end: Any = finalize_layerwise_reload
-        end(self.model_runner.get_model(), self.model_runner.model_config)
+    def _end_reload(self) -> None:
+        """End a reload; one that broke off ends with the tensors that came, so that another one begins anew."""
+        reload, self._reload = self._reload, None
+        if reload is not None:
+            reload.finish()
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

@@ -1,1 +1,1 @@
-"""What a run writes down: its trace, its checkpoints, its lock."""
+"""What a run writes down: its trace, its checkpoints and what they are made of, its lock."""

@@ -22,8 +22,8 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
-from ..weights.manifest import damage, sync_folder, write_manifest
 from .execution_folder import written
+from .manifest import damage, sync_folder, write_manifest
 
 KEEP = 2  # the latest, and the one before it in case the disk lied
 MANIFEST = "manifest.json"

@@ -17,7 +17,7 @@ from ...traces.trace import TraceWriter
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.scoring_health import unscored
-from ..weights.sync import SyncReport
+from ..weights.ways import Sent
 from .execution_folder import written
 
 
@@ -91,7 +91,7 @@ class PhaseSeconds(NamedTuple):
 
 def step_record(
     step: int, round_kind: str, schedule: Schedule, timeouts: PoolTimeouts, outcome: Outcome, result: RolloutResult,
-    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: SyncReport, engines: int,
+    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: Sent, engines: int,
 ) -> StepRecord:  # fmt: skip
     """The record of a step, from what its round and its update left; `engines`: those of the round in the plan."""
     lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]

@@ -26,10 +26,10 @@ from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
 from ..host import take_resident_peak
-from ..weights.checkpoint import load_state, trainer_state
+from ..records.checkpoint import load_state, trainer_state
+from ..records.staging import Staging
 from ..weights.checksum import VERSION_KEY, tensor_checksum
-from ..weights.staging import Staging
-from ..weights.transfer.rank_transfers import RankTransfers
+from ..weights.rank_transfers import RankTransfers
 from .gradient_sum import GradientSum
 from .optimizer.gradient_norm import clip, total_norm
 from .optimizer.sharded_adamw import ShardedAdamW

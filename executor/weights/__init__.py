@@ -1,1 +1,1 @@
-"""Weights on disk and on their way: checkpoints, checksums, manifests."""
+"""Weights on their way from the trainer's ranks to the engines."""

@@ -1,58 +1,47 @@
-"""The way in pieces: each trainer rank sends what it holds, each node with engines receives each byte once, and all
-engines of the node load it at once from memory that they share; on GPUs, where they allow it, from memory of the GPU
-(slots/slot_choice.py).
+"""The way in pieces: trainer ranks put what they hold of a bucket where engines load it (ways.py), bucket by bucket.
+
+The driver leads: it has the ranks send bucket i + 1 while engines load bucket i, from memory of two buckets. So nobody
+waits for another party but in a collective among trainer ranks, which live and die together, or in the group of slots
+`nccl`, which has a deadline.
 
 Invariants:
-- no rank gathers the model;
-- a party that dies ends the transfer for all within seconds, one that hangs after `stall_s` seconds and the time that
-  the bytes may take: an engine is replaced and the transfer is tried again with those left, a trainer rank is
-  `TrainerDied`;
-- nobody uses what was received of a transfer that did not come to its end.
+- no rank gathers the model; each node with engines receives each byte once;
+- an engine that dies or does not answer within `stall_s` and the time that a bucket may take is left out and replaced,
+  and the others go on (of `nccl` they begin again); a trainer rank that does is `TrainerDied`;
+- nobody uses what was received of a transfer that did not come to its end;
+- no bucket is sent after the trainer may have changed its weights.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..actors import retrieved
 from ..engines.engine_handle import LOAD_BYTES_PER_S, EngineHandle
-from ..faults import ActorFailed, reason
-from ..host import node_address
+from ..faults import ActorFailed
 from ..supervision import CALL_DEADLINE_S
 from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
-from .broadcast_parts import Partly, fault_of, node_memories
-from .slots.slot_choice import Choice, SlotsName, choose
-from .transfer.bucket_plan import BucketPlan, Holdings, bucket_plan
-from .transfer.engine_transfers import Received
-from .transfer.message_board import MessageBoard, TransferBroken
-from .transfer.session import ReceivingNode, Session
-from .ways import Sent, WayClosed
+from .bucket_plan import ITEM_BYTES, Bucket, buckets_of
+from .transfer import Answer, Holdings, Transfer
+from .ways import Sent, SlotsName, WayClosed, choose
 
 BUCKET_BYTES = 128 * 10**6
-TRIES = 3  # of a transfer that breaks off although no engine died
-LEAVE_S = 10.0  # in which all parties of a transfer that was ended must have left it
+TRIES = 2  # of a transfer that breaks off although no engine died
 QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
-SESSIONS = 3  # kept for the next transfers: rounds of two kinds, and the tail of one, may have engines of their own
-
-Opened = tuple[Any, ...]
-Chooser = Callable[[list[EngineHandle]], Awaitable[Choice]]
 
 
-class _Live(NamedTuple):
-    """A session that all parties have joined, the driver's board of it, and its engines."""
-
-    session: Session
-    board: MessageBoard
-    engines: tuple[EngineHandle, ...]
+class Broken(Exception):
+    """A transfer did not come to its end, for this reason."""
 
 
 class ByBroadcast:
-    """Transfers from one trainer. `may_send` is asked before each transfer begins; with `relay` nodes without trainer
-    ranks pass on to each other what they receive, for a slow link between them and the trainer. `slots`: where weights
-    shall lie, if they can; None: in the best place.
+    """Transfers from one trainer. `may_send` is asked before each bucket; `slots`: where weights shall lie, if they
+    can, None: in the best place.
 
     Slots on GPUs that break although no engine died are given up for good: host memory serves everything.
     """
@@ -63,233 +52,195 @@ class ByBroadcast:
         stall_s: float,
         may_send: Callable[[], bool] = lambda: True,
         bucket_bytes: int = BUCKET_BYTES,
-        relay: bool = False,
         slots: SlotsName | None = None,
     ) -> None:
         self._trainer, self._stall_s, self._may_send, self._bucket_bytes = trainer, stall_s, may_send, bucket_bytes
-        self._relay, self._wanted = relay, slots
+        self._wanted = slots
         self._broke: str | None = None
         """What went wrong with slots on GPUs."""
-        self._live: dict[Opened, _Live] = {}
-        self._turns: dict[str, int] = {}
-        self._layout: tuple[int, BucketPlan, list[Holdings]] | None = None
-        self._leaving: set[asyncio.Task[Any]] = set()
+        self._layout: tuple[int, tuple[Bucket, ...], list[Holdings]] | None = None
+        self._memories: dict[str, tuple[EngineHandle, int, str]] = {}
+        """Of each node: the engine that made its memory, in which of its lives, and the handle."""
+        self._group: tuple[Any, str, str] = ((), "", "")
+        """Of slots `nccl`: who is in the group, its name, where its members meet."""
 
-    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
-        """Send the weights in pieces; see `Way`."""
-        return await self._send(engines, version, checked, self._choice)
+    async def send(
+        self, engines: Sequence[EngineHandle], version: str, checked: bool, *, from_host: bool = False
+    ) -> Sent:
+        """Send the trainer's weights as `version` to engines, all at once; `from_host`: through host memory.
 
-    async def _send(self, engines: Sequence[EngineHandle], version: str, checked: bool, choose_slots: Chooser) -> Sent:
-        plan, _ = await self._planned()
+        An engine that dies is left out; the fleet replaces it. Raises WayClosed, TrainerDied, and RunFailed if an
+        engine was sent another version.
+        """
+        buckets, held = await self._planned()
+        nbytes = ITEM_BYTES[held[0].dtype] * sum(math.prod(source.shape) for each in buckets for source in each.sources)
         expected: dict[str, str] = {}
         if checked:
             expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
-        received: dict[str, dict[str, str]] = {}
-        broken = ""
-        choice = Choice("host")
-        for _ in range(TRIES):
-            left = [engine for engine in engines if engine.alive and engine.name not in received]
-            while left:
-                died = {engine.name: engine.lives for engine in left}
-                choice = await choose_slots(left)
-                try:
-                    received |= await self._attempt(left, version, checked, choice.slots)
-                    return Sent(plan.nbytes, expected, received, *choice)
-                except Partly as partly:
-                    received |= partly.received
-                    broken = partly.reason
-                same = [e for e in left if e.alive and e.lives == died[e.name] and e.name not in received]
-                if len(same) == len(left) and choice.slots == "host":
-                    break
-                if len(same) == len(left):
-                    self._broke = f"{choice.slots} broke: {broken}"
-                left = same
-            else:
-                return Sent(plan.nbytes, expected, received, *choice)
-        raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False)
+        lives = {engine: engine.lives for engine in engines}
+        slots: SlotsName = "host"
+        reason, faults = None, 0
+        while left := [e for e in engines if e.alive and e.lives == lives[e]]:
+            slots, reason = ("host", None) if from_host else self._choice(left, held)
+            try:
+                received = await self._attempt(left, version, checked, slots)
+                return Sent("broadcast", nbytes, expected, received, slots, reason)
+            except Broken as broken:
+                self._memories.clear()
+                if any(not e.alive or e.lives != lives[e] for e in left):
+                    continue  # that was why
+                if slots != "host":
+                    self._broke = f"{slots} broke: {broken}"
+                    continue
+                faults += 1
+                if faults == TRIES:
+                    raise WayClosed(f"the transfer broke off {TRIES} times: {broken}", lasting=False) from broken
+        return Sent("broadcast", nbytes, expected, {}, slots, reason)
 
-    async def _choice(self, engines: list[EngineHandle]) -> Choice:
-        """Where weights lie for these engines."""
+    def _choice(self, engines: list[EngineHandle], held: list[Holdings]) -> tuple[SlotsName, str | None]:
+        """Where weights lie for these engines, and why not in a better place."""
         if self._broke is not None:
-            return Choice("host", self._broke)
-        _, held = await self._planned()
+            return "host", self._broke
         uuids = [uuid for e in engines for uuid in (e.facts.devices or ("",) * e.config.tp)]
         return choose([each.device for each in held], uuids, self._wanted)
 
-    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Send the weights to further engines; see `Way`. Others may decode, so GPUs may have no room for slots."""
-        sent = await self._send(engines, version, False, _host)
-        for engine in engines:
-            if engine.name not in sent.received:
-                raise ActorFailed(engine.name, "it died as it received weights")
-
-    async def close(self) -> None:
-        """Leave all sessions."""
-        for key in list(self._live):
-            self._drop(key, "the run has ended")
-        leaving = set(self._leaving)
-        if leaving:
-            await asyncio.wait(leaving, timeout=LEAVE_S)
-        for task in leaving:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-
-    # -- one transfer --------------------------------------------------------------------------------------------------
-
-    async def _attempt(
-        self, engines: list[EngineHandle], version: str, checked: bool, slots: SlotsName
-    ) -> dict[str, dict[str, str]]:
-        """Checksums by engine of one transfer to `engines`. Raises Partly if not all of them have received it."""
-        key = self._key(engines, slots)
-        try:
-            live = self._live.get(key) or await self._open(key, engines, slots)
-        except (TransferBroken, ActorFailed) as error:
-            if isinstance(error, TrainerDied):
-                raise
-            raise Partly({}, reason(error)) from error
-        if not self._may_send():
-            raise WayClosed("the trainer goes on to the next weights", lasting=False)
-        turn = self._turns[live.session.name]
-        self._turns[live.session.name] = turn + 1
-        # Longer than any party waits for another, so that only who hangs itself is beyond it.
-        deadline_s = self._stall_s + live.session.plan.nbytes / LOAD_BYTES_PER_S + 2 * LEAVE_S
-        name = live.session.name
-        publish = _task(self._trainer.each("transfer", deadline_s + LEAVE_S, "publish", name, turn, version))
-        loads = {e: _task(e.receive(name, turn, version, checked, deadline_s)) for e in engines}
-        try:
-            why = await self._settle(live, publish, loads)
-        except BaseException:
-            self._drop(key, "the driver has given it up")
-            raise
-        if why is not None:
-            self._drop(key, why)
-        publish.result()
-        received: dict[str, dict[str, str]] = {}
-        for engine, load in loads.items():
-            try:
-                answer: Received = load.result()
-            except ActorFailed:  # its replacement has begun; the fleet tells of it
-                continue
-            if answer.broken is None:
-                received[engine.name] = answer.sums
-        if why is not None:
-            raise Partly(received, why)
-        return received
-
-    async def _settle(
-        self, live: _Live, publish: asyncio.Future[Any], loads: dict[EngineHandle, asyncio.Future[Any]]
-    ) -> str | None:
-        """Wait until all parties have left the transfer; why it broke off, None if it came to its end."""
-        why: str | None = None
-        pending: set[asyncio.Future[Any]] = {publish, *loads.values()}
-        while pending:
-            limit_s = None if why is None else LEAVE_S
-            done, pending = await asyncio.wait(pending, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                fault = fault_of(task)
-                if fault is not None and why is None:
-                    why = fault
-                    live.board.end(why)
-            if not done:
-                for engine, load in loads.items():
-                    if load in pending:
-                        engine.fail(f"it did not leave a transfer of weights that was ended within {LEAVE_S:.0f} s")
-        return why
-
-    # -- sessions ------------------------------------------------------------------------------------------------------
-
-    def _key(self, engines: Sequence[EngineHandle], slots: SlotsName) -> Opened:
-        return (self._trainer.lives, slots, *((engine.name, engine.lives) for engine in engines))
-
-    async def _planned(self) -> tuple[BucketPlan, list[Holdings]]:
-        """The buckets of the model, and what each trainer rank holds. Raises WayClosed."""
+    async def _planned(self) -> tuple[tuple[Bucket, ...], list[Holdings]]:
+        """The buckets of the model, and what each trainer rank says of itself. Raises WayClosed."""
         lives = self._trainer.lives
         if self._layout is None or self._layout[0] != lives:
             held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
-            if obstacle is not None:
-                raise WayClosed(obstacle, lasting=True)
-            try:
-                plan = bucket_plan(
-                    held[0].sources, held[0].shapes, [each.held for each in held], held[0].dtype, self._bucket_bytes
-                )
-            except ValueError as error:
-                raise WayClosed(str(error), lasting=True) from error
-            self._layout = (lives, plan, held)
+            wanted, found = sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held)
+            if obstacle is not None or wanted != found:
+                why = obstacle or f"the trainer's ranks say that they hold {found} of {wanted} weights"
+                raise WayClosed(why, lasting=True)
+            self._layout = lives, buckets_of(held[0].sources, ITEM_BYTES[held[0].dtype], self._bucket_bytes), held
         return self._layout[1:]
 
-    async def _open(self, key: Opened, engines: Sequence[EngineHandle], slots: SlotsName) -> _Live:
-        """A session of these engines. Raises TransferBroken, ActorFailed, RunFailed."""
-        plan, held = await self._planned()
-        while len(self._live) >= SESSIONS:
-            self._drop(next(iter(self._live)), "other engines receive weights now")
-        name = f"{self._trainer.name} {uuid.uuid4().hex[:8]}"
-        nodes = [ReceivingNode(device, "", 1) for engine in engines for device in engine.facts.devices]
-        if slots == "host":
-            try:
-                nodes = await node_memories(name, engines, plan.largest, len(held))
-            except BaseException:
-                self._later(name, self._engines_leave(name, engines))  # those that have made a node's memory
-                raise
-        address = node_address()
-        board = MessageBoard(address, 0, self._stall_s, serves=True)
-        session = Session(
-            name, address, board.port, self._stall_s, tuple(nodes), tuple(each.node for each in held), plan,
-            self._relay, slots, tuple(each.device for each in held),
-        )  # fmt: skip
-        live = _Live(session, board, tuple(engines))
-        calls: list[Coroutine[Any, Any, Any]] = [
-            self._trainer.each("transfer", QUEUE_S, "open", session),
-            *(engine.open_transfer(session) for engine in engines),
-        ]
-        faults = await asyncio.gather(*calls, return_exceptions=True)
-        for fault in faults:
-            if isinstance(fault, BaseException):
-                self._leave(live, "a party did not join")
-                raise fault
-        texts = [text for fault in faults for text in (fault if isinstance(fault, list) else [fault]) if text]
-        if texts:
-            self._leave(live, str(texts[0]))
-            raise TransferBroken(str(texts[0]))
-        self._live[key] = live
-        self._turns[name] = 0
-        return live
+    async def _attempt(
+        self, engines: list[EngineHandle], version: str, checked: bool, slots: SlotsName
+    ) -> dict[str, dict[str, str]]:
+        """Checksums by engine of one transfer to `engines`, without those that died. Raises Broken."""
+        buckets, held = await self._planned()
+        calls = _Calls(engines, self._stall_s)
+        told = Transfer(version, slots, held[0].dtype, buckets, {}, checked, deadline_s=self._stall_s)
+        told = await self._with_places(told, calls)
+        try:
+            versions, handles = zip(*_values(await self._of_ranks("begin", told)), strict=True)
+            if slots == "ipc":
+                told = told._replace(places={of.device: made for of, made in zip(held, handles, strict=True) if made})
+            found = next((each for each in versions if each != version), version)
+            begun = before = loading = calls.start("begin_weights", told, found)
+            if slots == "nccl":
+                await begun
+            for index, bucket in enumerate(buckets):
+                if slots == "nccl":  # engines take part in what the ranks send
+                    before, loading = loading, calls.start("load_bucket", index, nbytes=bucket.nbytes)
+                sent = _values(await self._of_ranks("send", index))
+                await begun
+                if not calls.left:
+                    return {}
+                if slots != "nccl":
+                    await self._fill(index, sent, calls, bucket.nbytes)
+                    before, loading = loading, calls.start("load_bucket", index, nbytes=bucket.nbytes)
+                del sent  # Ray keeps it as long
+                await before  # its memory is that of the next bucket
+            await loading
+            return await calls.all("finish_weights", version)
+        except Broken:
+            await calls.settle()  # who hangs is told apart from who waits for it
+            raise
+        finally:
+            if slots != "host":
+                with contextlib.suppress(TrainerDied):
+                    await self._trainer.each("transfer", QUEUE_S, "end")
 
-    def _drop(self, key: Opened, why: str) -> None:
-        """End a session."""
-        live = self._live.pop(key, None)
-        if live is not None:
-            self._turns.pop(live.session.name, None)
-            self._leave(live, why)
+    async def _fill(self, index: int, sent: list[Any], calls: _Calls, nbytes: int) -> None:
+        """Have the memory of each node filled with what ranks on other nodes sent. Raises Broken."""
+        _, held = await self._planned()
+        for node, (filler, _, _) in self._memories.items() if any(sent) else ():
+            far = [ref for ref, of in zip(sent, held, strict=True) if ref is not None and of.node != node]
+            if far and not await calls.all("fill_bucket", index, far, nbytes=nbytes, only=filler):
+                raise Broken(f"{filler.name}, which fills the memory of its node, died")
 
-    def _leave(self, live: _Live, why: str) -> None:
-        """Have all parties leave a session, without waiting for them."""
-        live.board.end(why)
-        self._later(live.session.name, self._all_leave(live))
+    async def _of_ranks(self, method: str, *arguments: Any) -> list[Any]:
+        """What the trainer's ranks answer. Raises WayClosed if the trainer may have changed its weights."""
+        if not self._may_send():
+            raise WayClosed("the trainer goes on to the next weights", lasting=False)
+        return await self._trainer.each("transfer", QUEUE_S, method, *arguments)
 
-    def _later(self, name: str, leave: Coroutine[Any, Any, None]) -> None:
-        """Have parties leave a session, without waiting for them; `close` waits."""
-        task = asyncio.create_task(leave, name=f"leave {name}")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+    async def _with_places(self, told: Transfer, calls: _Calls) -> Transfer:
+        """`told` with the places of its slots. Raises Broken if a node has no memory for it."""
+        engines = calls.left
+        devices = [device for engine in engines for device in engine.facts.devices]
+        if told.slots == "ipc":
+            return told._replace(places=dict.fromkeys(devices, ""))
+        if told.slots == "nccl":
+            members = self._trainer.lives, *((engine.name, engine.lives) for engine in engines)
+            if self._group[0] != members:
+                self._group = members, uuid.uuid4().hex, (await self._of_ranks("meet"))[0]
+            places = {device: str(place) for place, device in enumerate(devices, 1)}
+            return told._replace(places=places, group=self._group[1], meeting=self._group[2])
+        memories = {}
+        for node in {engine.facts.node for engine in engines}:
+            maker, lives, handle = self._memories.get(node, (engines[0], -1, ""))
+            if maker not in engines or maker.lives != lives:
+                maker = next(engine for engine in engines if engine.facts.node == node)
+                made = await calls.all("make_bucket_memory", told.largest, only=maker)
+                if maker.name not in made:
+                    raise Broken(f"{maker.name} died")
+                lives, handle = maker.lives, made[maker.name]
+            memories[node] = maker, lives, handle
+        self._memories = memories
+        return told._replace(places={node: handle for node, (_, _, handle) in memories.items()})
 
-    async def _all_leave(self, live: _Live) -> None:
-        """Have all parties leave; the board's server runs as long. Whoever is gone has left."""
-        name = live.session.name
-        await asyncio.gather(
-            self._trainer.each("transfer", QUEUE_S, "leave", name),
-            self._engines_leave(name, live.engines),
-            return_exceptions=True,
-        )
 
-    async def _engines_leave(self, name: str, engines: Sequence[EngineHandle]) -> None:
-        """Have engines leave a session that they may be in, and give its memory back."""
-        await asyncio.gather(*(engine.leave_transfer(name) for engine in engines), return_exceptions=True)
+class _Calls:
+    """Calls to the engines of one transfer, of which `left` has those that have not died."""
+
+    def __init__(self, engines: Sequence[EngineHandle], stall_s: float) -> None:
+        self.left, self._stall_s = list(engines), stall_s
+        self._lives = {engine: engine.lives for engine in engines}
+        self._begun: set[asyncio.Future[Any]] = set()
+
+    async def settle(self) -> None:
+        """Wait until all calls that were begun have ended, well or not."""
+        await asyncio.gather(*self._begun, return_exceptions=True)
+
+    def start(self, method: str, *arguments: Any, nbytes: int = 0) -> asyncio.Future[dict[str, Any]]:
+        """Begin a call to all engines, which nobody has to wait for if the transfer ends."""
+        call = retrieved(asyncio.ensure_future(self.all(method, *arguments, nbytes=nbytes)))
+        self._begun.add(call)
+        call.add_done_callback(self._begun.discard)
+        return call
+
+    async def all(
+        self, method: str, *arguments: Any, nbytes: int = 0, only: EngineHandle | None = None
+    ) -> dict[str, Any]:
+        """The answers of all engines, or of one, by name; those that died are left out, their replacement has begun.
+
+        Raises Broken if one of them tells why the transfer broke off, RunFailed as the engines do.
+        """
+        deadline_s = self._stall_s + nbytes / LOAD_BYTES_PER_S
+        self.left = [engine for engine in self.left if engine.lives == self._lives[engine]]
+        asked = [engine for engine in self.left if only in (None, engine)]
+        calls = (engine.transfer(method, arguments, deadline_s) for engine in asked)
+        found: dict[str, Answer] = {}
+        for engine, answer in zip(asked, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(answer, ActorFailed):
+                self.left = [other for other in self.left if other is not engine]
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[engine.name] = answer
+        return dict(zip(found, _values(found.values()), strict=True))
 
 
-async def _host(engines: list[EngineHandle]) -> Choice:
-    return Choice("host")
-
-
-def _task(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    return retrieved(asyncio.ensure_future(call))
+def _values(answers: Iterable[Answer]) -> list[Any]:
+    """What parties answer. Raises Broken if one of them tells why the transfer broke off."""
+    values = []
+    for answer in answers:
+        if answer.broken is not None:
+            raise Broken(answer.broken)
+        values.append(answer.value)
+    return values

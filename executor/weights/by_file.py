@@ -19,11 +19,14 @@ class ByFile:
 
     def __init__(self, trainer: TrainerGroup, path: Path, may_send: Callable[[], bool] = lambda: True) -> None:
         self._trainer, self._path, self._may_send = trainer, path, may_send
-        self._written = ""
+        self._written = (0, "")  # in which life of the trainer, which version
 
     async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
-        """Write the file, and have all engines load it at once; see `Way`."""
-        expected = await self._write(version, checked)
+        """Have all engines load the file at once, which is written if it holds another version or checksums are asked
+        for; raises as `ByBroadcast.send` does."""
+        expected: dict[str, str] = {}
+        if checked or self._written != (self._trainer.lives, version):
+            expected = await self._write(version, checked)
         answers = await asyncio.gather(
             *(engine.load(str(self._path), version, checked) for engine in engines), return_exceptions=True
         )
@@ -34,16 +37,7 @@ class ByFile:
             if isinstance(answer, BaseException):
                 raise answer
             received[engine.name] = answer
-        return Sent(self._path.stat().st_size, expected, received)
-
-    async def send_again(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Have engines load the file, which is written if it holds another version; see `Way`."""
-        if self._written != version:
-            await self._write(version, checked=False)
-        loads = (engine.load(str(self._path), version, checksums=False) for engine in engines)
-        for answer in await asyncio.gather(*loads, return_exceptions=True):
-            if isinstance(answer, BaseException):
-                raise answer
+        return Sent("file", self._path.stat().st_size, expected, received)
 
     async def _write(self, version: str, checked: bool) -> dict[str, str]:
         def export() -> Awaitable[dict[str, str]]:
@@ -51,10 +45,7 @@ class ByFile:
                 raise WayClosed("the trainer goes on to the next weights", lasting=False)
             return self._trainer.export(self._path, version, checked)
 
-        self._written = ""
+        self._written = (0, "")
         sums = await again_while_it_passes(export)
-        self._written = version
+        self._written = (self._trainer.lives, version)
         return sums
-
-    async def close(self) -> None:
-        """Nothing is left of earlier transfers but the file, which stays."""

@@ -1,4 +1,4 @@
-"""Weight sync: a trainer's weights go to the engines of a round, on the way that is possible, and are verified.
+"""Weight sync: a trainer's weights go to the engines of a round, in pieces or else by a file, and are verified.
 
 Invariants:
 - an engine holds a version only if it received all of that version's bytes: the version travels with the bytes;
@@ -9,10 +9,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
@@ -20,58 +19,30 @@ from ..faults import ActorFailed
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
 from .by_file import ByFile
-from .slots.slot_choice import wanted_slots
-from .ways import DEFAULT_WAY, Sent, Way, WayClosed, WayName
-
-
-class SyncReport(NamedTuple):
-    """What became of one sync.
-
-    Attributes:
-        way: on which the weights went.
-        nbytes: of the weights; each node with engines received them once by broadcast, each engine by file.
-        engines: how many have them.
-        mismatches: how many of these received other bytes than the trainer sent, which is compared if asked for.
-        reason: why the way is not the one that was wanted, or slots are not on GPUs; None if they are what was wanted.
-        slots: where the weights lay for engines to load them, `host`, `ipc` or `nccl`; "" if they came by file.
-    """
-
-    way: WayName
-    nbytes: int
-    engines: int
-    mismatches: int
-    reason: str | None = None
-    slots: str = ""
+from .ways import DEFAULT_WAY, Sent, WayClosed, WayName, wanted_slots
 
 
 class WeightSync:
     """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
 
-    With `relay` the nodes of engines take from a trainer in another pool one copy together, and pass it on to each
-    other. `from_host`: the trainer sends from host memory, and no memory of its GPUs is used: they are another job's.
+    `from_host`: weights lie in host memory, and no memory of the trainer's GPUs is used: they are another job's.
     """
 
     def __init__(
-        self,
-        trainer: TrainerGroup,
-        fleet: Fleet,
-        path: Path,
-        way: WayName = DEFAULT_WAY,
-        *,
-        relay: bool = False,
-        from_host: bool = False,
+        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, from_host: bool = False
     ) -> None:
         self._trainer, self._fleet = trainer, fleet
         self._version: str | None = None
+        """What the trainer has in hand; None: it may change."""
         self._lock = asyncio.Lock()  # one transfer at a time
-        self._file: Way = ByFile(trainer, path, self._may_send)
-        stall_s = fleet.supervisor.patience.stall_s
-        self._broadcast: Way | None = None
-        if way == "broadcast":
-            slots = "host" if from_host else wanted_slots()
-            self._broadcast = ByBroadcast(trainer, stall_s, self._may_send, relay=relay, slots=slots)
+        self._file = ByFile(trainer, path, lambda: self._version is not None)
+        self._broadcast: ByBroadcast | None = None
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
+        if way == "broadcast":
+            slots = "host" if from_host else wanted_slots()
+            stall_s = fleet.supervisor.patience.stall_s
+            self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None, slots=slots)
 
     async def sync(
         self,
@@ -79,7 +50,7 @@ class WeightSync:
         version: str,
         checked: bool,
         none_left: Callable[[], Coroutine[Any, Any, Any]] | None = None,
-    ) -> SyncReport:
+    ) -> Sent:
         """Send the trainer's weights as `version` to every engine that is up, at least one.
 
         An engine that is being replaced is waited for only if there is no other; it joins the round when it is up.
@@ -88,30 +59,25 @@ class WeightSync:
         """
         async with self._lock:
             self._version = version
-            received: dict[str, dict[str, str]] = {}
-            while not received:
+            while True:
                 if none_left is not None and not any(engine.alive for engine in engines):
                     await while_trainer_lives(self._trainer, none_left())
                 up = await while_trainer_lives(self._trainer, self._fleet.some_ready(engines))
-                way, sent, reason = await self._send(up, version, checked)
-                received = sent.received
-        mismatches = sum(checked and sums != sent.expected for sums in received.values())
-        return SyncReport(way, sent.nbytes, len(received), mismatches, reason or sent.reason, sent.slots)
+                sent = await self._send(up, version, checked)
+                if sent.received:
+                    return sent
 
-    async def _send(self, up: list[EngineHandle], version: str, checked: bool) -> tuple[WayName, Sent, str | None]:
-        """The way that is taken, what became of it, and why it is not the one that was wanted."""
+    async def _send(self, up: Sequence[EngineHandle], version: str, checked: bool, *, late: bool = False) -> Sent:
+        """Send on the best way. To engines that are `late` through host memory: others may decode, and leave no room on
+        GPUs."""
         reason = self._closed
         if self._broadcast is not None and reason is None:
             try:
-                return "broadcast", await self._broadcast.send(up, version, checked), None
+                return await self._broadcast.send(up, version, checked, from_host=late)
             except WayClosed as closed:
                 reason = closed.reason
                 self._closed = reason if closed.lasting else None
-        return "file", await self._file.send(up, version, checked), reason
-
-    def _may_send(self) -> bool:
-        """Whether the trainer still has the weights of the version in hand."""
-        return self._version is not None
+        return (await self._file.send(up, version, checked))._replace(reason=reason)
 
     def retire(self) -> None:
         """The trainer may change its weights from now on, up to the next `sync`."""
@@ -129,17 +95,10 @@ class WeightSync:
         async with self._lock:
             if self._version != version:
                 raise ActorFailed(engines[0].name, f"the round of {version} was over before it had weights")
-            if self._broadcast is not None and self._closed is None:
-                with contextlib.suppress(WayClosed):
-                    await self._broadcast.send_again(engines, version)
-                    return
             try:
-                await self._file.send_again(engines, version)
+                sent = await self._send(engines, version, False, late=True)
             except WayClosed as closed:
                 raise ActorFailed(engines[0].name, closed.reason) from closed
-
-    async def close(self) -> None:
-        """End what is left of earlier transfers; the trainer still runs."""
-        if self._broadcast is not None:
-            await self._broadcast.close()
-        await self._file.close()
+        for engine in engines:
+            if engine.name not in sent.received:
+                raise ActorFailed(engine.name, "it died as it received weights")

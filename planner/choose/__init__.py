@@ -6,7 +6,7 @@ cycle_cost       what a schedule of short and long rounds costs; plan_limits wha
 round_program    the integer program; program_model its variables and constraints
 ties             which of the schedules that are as good is the simplest
 plain_baseline   what the plan is compared with
-ways_between     direct or relayed weights, and what pools of their own cost and save
+ways_between     what pools of their own cost and save
 schedule_choice  all of it: from simulated columns to the plan's schedule
 balance_choice   whether the rounds of that are balanced by history
 """

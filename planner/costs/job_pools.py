@@ -3,7 +3,7 @@ from the one to the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...plans.check.plan_fit import pool_faults
@@ -38,14 +38,11 @@ class JobPools:
         rollout: of its engines.
         train: of its trainers alone; None: they take turns with the engines.
         networks: those that the cluster names between and within them.
-        relay: whether one copy of the weights crosses from pool to pool, and the engines' nodes pass it on; nothing to
-            pools of GPUs, which need no relay.
     """
 
     rollout: Pool
     train: Pool | None = None
     networks: Networks = field(default_factory=Networks)
-    relay: bool = False
 
     @property
     def apart(self) -> bool:
@@ -70,10 +67,10 @@ class JobPools:
     @property
     def through_host(self) -> bool:
         """Whether weights lie in host memory on their way between pools: those of GPUs go from GPU to GPU over NCCL
-        (executor/weights/slots/slot_choice.py), for which a relay is nothing."""
+        (executor/weights/ways.py)."""
         return self.rollout.accelerators.kind == "cpu"
 
-    def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout, relay: bool) -> float:
+    def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout) -> float:
         """Seconds in which weights of `size_bytes` cross the networks from trainers to engines, which are spread over
         the nodes that both take (executor/placement/seats.py).
 
@@ -91,26 +88,13 @@ class JobPools:
         if not self.through_host:
             return chain_s(size_bytes, self.networks, nodes)
         streams = min(engines.engines * engines.tp, trainers.accelerators)
-        return between_pools_s(size_bytes, self.networks, streams, nodes, relay)
+        return between_pools_s(size_bytes, self.networks, streams, nodes)
 
     def _on_gpus_of(self, trainers: UpdateLayout, nodes: int) -> bool:
         """Whether each GPU of the first `nodes` nodes has a trainer rank, so that NCCL among the ranks is all that
         crosses a network, and engines load from their GPUs through CUDA IPC."""
         accelerators = self.rollout.accelerators
         return accelerators.kind == "cuda" and trainers.accelerators >= nodes * accelerators.per_node
-
-    def relay_pays(self) -> bool:
-        """Whether a relay is faster than a direct broadcast, with all accelerators of both pools in use.
-
-        Both networks must be named: one that is not would be free.
-        """
-        if self.train is None or self.networks.between is None or self.networks.within is None:
-            return False
-        streams = min(self.rollout.accelerators_total, self.train.accelerators_total)
-        direct, relayed = (
-            between_pools_s(1.0, self.networks, streams, self.rollout.nodes, relay) for relay in (False, True)
-        )
-        return self.through_host and relayed < direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +112,20 @@ class Travel:
     constant_s: float
     tensors: int | None
 
-    def seconds(self, trainers: UpdateLayout, relay: bool | None = None) -> float:
-        """Seconds of a transfer from trainers of a layout; `relay` None: as the pools have it."""
-        relayed = self.pools.relay if relay is None else relay
-        network_s = self.pools.network_s(self.size_bytes, self.engines, trainers, relayed)
+    def seconds(self, trainers: UpdateLayout) -> float:
+        """Seconds of a transfer from trainers of a layout."""
+        network_s = self.pools.network_s(self.size_bytes, self.engines, trainers)
         return transfer_s(self.constant_s, network_s, self.tensors)
 
 
-def job_pools(cluster: Cluster, rollout: str, train: str | None, relay: bool | None = None) -> JobPools:
-    """The pools called `rollout` and `train` (None: trainers are on that of the engines), with what links them.
-
-    `relay`: of a plan; None: whatever is faster. Both pools are the cluster's.
-    """
+def job_pools(cluster: Cluster, rollout: str, train: str | None) -> JobPools:
+    """The pools called `rollout` and `train` (None: trainers are on that of the engines), with what links them; both
+    are the cluster's."""
     networks = Networks(
         between=None if train is None else cluster.stream_bytes_per_s(train, rollout),
         within=cluster.stream_bytes_per_s(rollout, rollout),
     )
-    pools = JobPools(cluster.pools[rollout], None if train is None else cluster.pools[train], networks)
-    return replace(pools, relay=pools.relay_pays() if relay is None else relay)
+    return JobPools(cluster.pools[rollout], None if train is None else cluster.pools[train], networks)
 
 
 def pools_of_plan(planned: PlannedJob, cluster: Cluster | None) -> JobPools | None:
@@ -156,4 +136,4 @@ def pools_of_plan(planned: PlannedJob, cluster: Cluster | None) -> JobPools | No
         return None
     if train is not None and any(pool_faults(cluster, train, rollout)):
         return None
-    return job_pools(cluster, rollout, train, planned.sync.relay)
+    return job_pools(cluster, rollout, train)

@@ -24,7 +24,7 @@ from ..choose.plain_baseline import baseline_text
 from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
 from ..choose.ties import simplicity
-from ..choose.ways_between import placement_text, transfer_text
+from ..choose.ways_between import placement_text
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
@@ -138,7 +138,6 @@ def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predi
         "baseline": baseline_text(search, decided.baseline),
         "colocation": None if search.space.pools.apart else turns_text(profile, turns),
         "placement": placement_text(search, decided.cycle, profile, predicted.phases_s),
-        "sync.relay": transfer_text(search, decided.cycle),
     }
     return {key: text for key, text in texts.items() if text is not None}
 

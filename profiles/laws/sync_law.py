@@ -4,10 +4,9 @@ sync = start + bytes / rate + tensors * each: a full copy moves every byte once 
 many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,
 which is what a plan may count on, and its error is large and stated.
 
-Where a cluster names its networks (cluster.yaml, links), what crosses them is counted. Through host memory the executor
-has each trainer rank broadcast its own pieces, each node with engines receive each byte once, and all engines of a node
-load at once from node memory of two buckets; between GPUs trainer ranks broadcast one after another. Either way
-sending, receiving and loading overlap:
+Where a cluster names its networks (cluster.yaml, links), what crosses them is counted. Through host memory each trainer
+rank sends its own pieces, each node with engines receives each byte once, and all engines of a node load at once from
+node memory of two buckets; between GPUs one trainer rank broadcasts. Either way sending, receiving and loading overlap:
 
     transfer = start + tensors * each + max(out of a trainers' node, into an engines' node, load)
 
@@ -78,34 +77,29 @@ class Networks:
     within: float | None = None
 
 
-def between_pools_s(size_bytes: float, networks: Networks, streams: int, nodes: int, relay: bool) -> float:
+def between_pools_s(size_bytes: float, networks: Networks, streams: int, nodes: int, *, relay: bool = False) -> float:
     """Seconds in which weights get through host memory from the trainers' pool to all `nodes` of the engines'.
 
-    `streams` share the link, as many as the narrower side has accelerators: each trainer rank sends its own share.
-    Directly each rank broadcasts it along a binomial tree (`tree_copies`): so many copies as the root sends cross the
-    link, while nodes that have theirs pass it on over their own network. With `relay` one copy crosses, scattered over
-    the nodes, and they then broadcast it among themselves in one stream: RollMux's two stages (arXiv 2512.11306), one
-    after the other as it has them; stages that overlap by buckets take no longer.
+    `streams` share the link, as many as the narrower side has accelerators: each trainer rank sends its own share, to
+    each node (Ray's object store; executor/weights). With `relay`, which the executor has not, one copy crosses,
+    scattered over the nodes, and they then broadcast it among themselves in one stream: RollMux's two stages (arXiv
+    2512.11306), one after the other as it has them; stages that overlap by buckets take no longer.
 
     Against RollMux's 7B, 14B and 32B transfers at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7
-    and 3.9 s were measured. The broadcast inside the node, 0.1-0.3 s, is what is left out. Against the executor's own,
-    of 50 MB to two nodes over one shaped link of 25 MB/s (benchmarks.weight_sync --shaped): 4.0 s directly and 2.0 s
-    with a relay where 4.4 and 2.5 s were measured.
+    and 3.9 s were measured. The broadcast inside the node, 0.1-0.3 s, is what is left out.
     """
-    from_root, from_receiver = tree_copies(nodes)
     over_link_s = 0.0 if networks.between is None else size_bytes / (networks.between * streams)
     if relay:
         return over_link_s + (size_bytes / networks.within if networks.within is not None and nodes > 1 else 0.0)
-    passed_on_s = 0.0 if networks.within is None else from_receiver * size_bytes / networks.within
-    return max(from_root * over_link_s, passed_on_s)
+    return nodes * over_link_s
 
 
 def chain_s(size_bytes: float, networks: Networks, nodes: int) -> float:
     """Seconds in which weights get from GPUs of the trainers' pool to GPUs on all `nodes` of the engines'.
 
-    All ranks are one NCCL group, and trainer ranks broadcast one after another, each along a chain of the nodes: one
-    copy crosses the link, in one stream at a time, and then goes from node to node while the next bytes follow. The
-    executor's way between GPUs has not been measured across nodes.
+    One trainer rank and all engine ranks are one NCCL group, in which it broadcasts along a chain of the nodes: one
+    copy crosses the link, in one stream, and then goes from node to node while the next bytes follow. The executor's
+    way between GPUs has not been measured across nodes.
     """
     rates = [networks.between, networks.within if nodes > 1 else None]
     return max((size_bytes / rate for rate in rates if rate is not None), default=0.0)
@@ -115,32 +109,15 @@ def within_pool_s(size_bytes: float, networks: Networks, engine_nodes: int, trai
     """Seconds in which weights get through host memory across the network of one pool, from trainers on its first
     `train_nodes` nodes to engines on its first `engine_nodes`.
 
-    Each trainers' node holds an equal share, and broadcasts it to each other node with engines along a binomial tree
-    (`tree_copies`); members of a tree are in the order of nodes, so the first node passes on most for the others. A
-    node has one stream each way, as a broadcast has.
+    Each trainers' node holds an equal share, and sends it to each other node with engines (Ray's object store). A node
+    has one stream each way.
     """
     if networks.within is None:
         return 0.0
     share = size_bytes / train_nodes
-    own, passed_on = tree_copies(engine_nodes - 1)  # of the first node
-    far, passed_on_of_far = tree_copies(engine_nodes)  # of a node without engines, which sends to one node more
-    alone = max(0, train_nodes - engine_nodes)
-    out = share * max(
-        own + (train_nodes - 1 - alone) * passed_on + alone * passed_on_of_far,
-        far if alone else 0,
-    )
+    out = share * (engine_nodes - 1 if train_nodes <= engine_nodes else engine_nodes)
     into = size_bytes if engine_nodes > train_nodes else size_bytes - share
     return max(out, into) / networks.within
-
-
-def tree_copies(receivers: int) -> tuple[int, int]:
-    """Copies of a message that its sender and the first receiver send, in a broadcast in host memory.
-
-    gloo broadcasts along a binomial tree: in round i each of the 2^i members that have the message sends it to the
-    member 2^i further on. So the sender has ceil(log2(receivers + 1)) of them, and the first receiver, which has most
-    of the receivers, those from round 1 on. Measured (Linux, gloo of torch 2.13): 2 copies to 3 receivers, 4 to 8.
-    """
-    return receivers.bit_length(), max(0, (receivers - 1).bit_length() - 1) if receivers else 0
 
 
 def transfer_s(constant_s: float, network_s: float, tensors: int | None) -> float:

@@ -171,7 +171,6 @@ async def _measure(
             train = await measure_updates(bench, _train(sampled.updates, first))
         finally:
             budget.tell("stopping")
-            await sampler.weights.close()
             await site.rewards.close()
             await site.turns.end(site.fleet.all_engines(), list(site.trainers))
             site.seats.close()

@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from rlplan.executor.loop import step
 from rlplan.executor.records.checkpoints import checkpoints
+from rlplan.executor.records.manifest import write_manifest
 from rlplan.executor.rollout.round_samples import Progress, RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weights.checksum import tensor_checksum
-from rlplan.executor.weights.manifest import write_manifest
 from rlplan.executor.weights.sync import WeightSync
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.planned_job import PlannedJob
@@ -82,7 +82,7 @@ class NumberTrainer:
     Its writes wait while `gate` is closed, and then end as `fate` says.
     """
 
-    name, parameters, config = "trainer toy", 10, SimpleNamespace(tp=1, sp=1)
+    name, parameters, config, lives = "trainer toy", 10, SimpleNamespace(tp=1, sp=1), 1
     step_s, restarts, dies_in_update, fate, writes = 5.0, 0, False, None, 0
 
     def __init__(self):

@@ -130,7 +130,7 @@ def test_a_plans_decisions_are_those_of_its_parts(job):
     assert found.rewards == {"function": (1, 5.0)} and found.judge is None
     assert (trainer.ranks, trainer.threads, trainer.samples_per_prompt, trainer.temperature) == (1, 1, 2, 1.0)
     assert (trainer.divisors, trainer.update.micro_batch_tokens, trainer.dtype) == ((8, 240, 48), 256, "float32")
-    assert (run.mode, run.checksum_every, run.relay, run.streams) == ("exact", 2, False, False)
+    assert (run.mode, run.checksum_every, run.streams) == ("exact", 2, False)
     short, long = run.of_round("short"), run.of_round("long")
     assert run.of_round("another") is short and (short.max_num_seqs, long.max_num_seqs) == (32, 48)
     assert (short.sharing, long.sharing) == (None, PrefixSharing(16, 40)) and long.update.micro_batch_tokens == 512

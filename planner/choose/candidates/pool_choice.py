@@ -47,8 +47,7 @@ def choose_pools(cluster: Cluster, job: Job, profile: Profile, planned: PlannedJ
             f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
             "add one or profile on this cluster"
         )
-    relay = None if planned is None else planned.sync.relay
-    return ChosenPools(names[0], train, job_pools(cluster, names[0], train, relay))
+    return ChosenPools(names[0], train, job_pools(cluster, names[0], train))
 
 
 def placement_fault(cluster: Cluster, train: str, profile: Profile | None) -> tuple[str, str, str] | None:

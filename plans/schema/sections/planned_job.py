@@ -123,11 +123,6 @@ class SyncPlan(Strict):
     checksum_every: Count
     """Checksums of all tensors are compared on the first step and then on every k-th."""
 
-    relay: Annotated[bool, Field(exclude_if=is_false)] = False
-    """One copy of the weights crosses the link between the pools, and the engines' nodes pass it on among themselves;
-    false: the trainers broadcast it to these nodes. Only weights in host memory are relayed, so `solve` writes true
-    only beside `placement` on pools of CPUs."""
-
 
 class PlacementSpec(Strict):
     """Engines and trainers on pools of their own."""

@@ -25,8 +25,8 @@ from rlplan.executor.records.checkpoints import (
     write_checkpoint,
 )
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
+from rlplan.executor.records.manifest import write_manifest
 from rlplan.executor.records.run_checkpoints import Cadence
-from rlplan.executor.weights.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 

@@ -1,7 +1,6 @@
-"""The driver's part of weights in pieces is real, and so is its board; trainer, engines and transfers are fakes."""
+"""The driver's part of weights in pieces is real; trainer, engines and what they hold are fakes."""
 
 import asyncio
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -10,255 +9,238 @@ pytest.importorskip("ray")
 
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.executor.weights import by_broadcast
-from rlplan.executor.weights.by_broadcast import SESSIONS, TRIES, ByBroadcast
-from rlplan.executor.weights.transfer.boxes import whole
-from rlplan.executor.weights.transfer.bucket_plan import Holdings, whole_source
-from rlplan.executor.weights.transfer.engine_transfers import Received
+from rlplan.executor.weights.bucket_plan import Source, whole_box
+from rlplan.executor.weights.by_broadcast import TRIES, ByBroadcast
+from rlplan.executor.weights.transfer import Answer, Holdings
 from rlplan.executor.weights.ways import Sent, WayClosed
 
 SHAPE = (4, 8)
-HELD = Holdings("n0", "float32", {"w": SHAPE}, {"w": whole(SHAPE)}, (whole_source("w", SHAPE),))
+NAMES = ("a", "b", "c")
+SOURCES = tuple(Source(name, SHAPE, name, whole_box(SHAPE)) for name in NAMES)
 SUMS = {"w": "1"}
-
-
-@pytest.fixture(autouse=True)
-def one_host(monkeypatch):
-    monkeypatch.setattr(by_broadcast, "node_address", lambda: "127.0.0.1")
-    monkeypatch.setattr(by_broadcast, "LEAVE_S", 0.05)
+BYTES = 3 * 4 * 32
 
 
 class Party:
     """Answers calls; `says` has what else a call does: an answer, or an error to raise. `calls` has what was asked."""
 
-    def __init__(self, name, **says):
-        self.name, self.lives, self.says = name, 1, says
-        self.calls = []
+    def __init__(self, name, log, **says):
+        self.name, self.lives, self.says, self.log = name, 1, says, log
 
     async def call(self, what, *arguments, otherwise=None):
-        self.calls.append((what, *arguments))
+        self.log.append((self.name, what, *arguments))
         answer = self.says.get(what, otherwise)
         if callable(answer):
             answer = answer()
-        if isinstance(answer, asyncio.Event):
-            await answer.wait()
-            raise ActorFailed(self.name, "it was killed")
         if isinstance(answer, Exception):
             raise answer
+        for _ in range(5 if what in ("send", "load_bucket") else 1):
+            await asyncio.sleep(0)
+        self.log.append((self.name, f"{what} done", *arguments))
         return answer
 
     def asked(self, what):
-        return [arguments for name, *arguments in self.calls if name == what]
+        return [arguments for name, method, *arguments in self.log if (name, method) == (self.name, what)]
 
 
 class Trainer(Party):
-    """Two ranks on GPUs g0 and g1."""
+    """Two ranks on GPUs g0 and g1, on node n0."""
 
     async def each(self, method, deadline_s, what, *arguments):
         assert method == "transfer"
-        ranks = [HELD._replace(device=device) for device in self.says.get("devices", ("g0", "g1"))]
-        answers = {"holdings": ranks, "checksums": [SUMS, {}]}
-        return await self.call(what, *arguments, otherwise=answers.get(what, [None, None]))
+        devices = self.says.get("devices", ("g0", "g1"))
+        ranks = [Holdings("n0", device, "float32", SOURCES, BYTES // 8) for device in devices]
+        begun = [
+            Answer((told.version, f"handle of {device}")) for told in arguments if what == "begin" for device in devices
+        ]
+        answers = {"holdings": ranks, "checksums": [SUMS, {}], "begin": begun, "meet": ["h:1", ""]}
+        return await self.call(what, *arguments, otherwise=answers.get(what, [Answer(), Answer()]))
 
 
 class Engine(Party):
     """An engine of one rank on a GPU, or of two on CPUs."""
 
-    def __init__(self, name, device="", node="n0", **says):
-        super().__init__(name, **says)
+    def __init__(self, name, log, device="", node="n0", **says):
+        super().__init__(name, log, **says)
         self.alive = True
         self.facts = SimpleNamespace(devices=(device,) if device else (), node=node)
         self.config = SimpleNamespace(tp=1 if device else 2)
 
-    async def make_node_memory(self, name, bucket_bytes, ranks):
-        return await self.call("memory", name, bucket_bytes, ranks, otherwise=f"/{self.name}")
+    async def transfer(self, method, arguments, deadline_s):
+        assert 1.0 <= deadline_s < 2.0
+        answers = {"make_bucket_memory": f"memory of {self.name}", "finish_weights": SUMS}
+        return await self.call(method, *arguments, otherwise=Answer(answers.get(method)))
 
-    async def open_transfer(self, session):
-        return await self.call("open", session)
-
-    async def receive(self, name, turn, version, checked, deadline_s):
-        return await self.call("receive", name, turn, version, checked, otherwise=Received(SUMS if checked else {}))
-
-    async def leave_transfer(self, name):
-        await self.call("leave", name)
-
-    def fail(self, why):
-        self.calls.append(("fail", why))
+    def dies(self):
         self.alive = False
-        self.says["receive"].set()
+        self.lives += 1
+        return ActorFailed(self.name, "its core died")
 
 
-def on_gpus():
-    return [Engine("a", "g0"), Engine("b", "g1")]
+def parties(*nodes, devices=("g0", "g1"), **says):
+    """A trainer on these devices, and an engine on each, or on CPUs of nodes; and the log of all calls."""
+    log = []
+    engines = [
+        Engine(f"e{i}", log, "" if nodes else d, nodes[i] if nodes else "n0") for i, d in enumerate(nodes or devices)
+    ]
+    return Trainer("trainer", log, devices=("", "") if nodes else devices, **says), engines, log
 
 
-def sending(body, trainer=None, **more):
-    """Run `body(way)`, and close the way."""
-    parts = trainer or Trainer("trainer")
+def sent_to(trainer, engines, versions=("v",), checked=False, **more):
+    """What became of weights of some versions, sent one after the other in buckets of one tensor."""
+    way = ByBroadcast(trainer, 1.0, bucket_bytes=128, **more)
 
     async def main():
-        way = ByBroadcast(parts, 1.0, **more)
-        try:
-            return await asyncio.wait_for(body(way), 30)
-        finally:
-            await way.close()
+        return [await way.send(engines, version, checked) for version in versions]
 
-    return asyncio.run(main())
+    return asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_transfers_to_the_same_engines_are_turns_of_one_session():
-    trainer, engines = Trainer("trainer"), on_gpus()
-
-    async def body(way):
-        return [await way.send(engines, f"v{turn}", checked=turn == 1) for turn in range(2)]
-
-    first, second = sending(body, trainer)
-    assert first == Sent(4 * 32, {}, {"a": {}, "b": {}}, "ipc")
-    assert second == Sent(4 * 32, SUMS, {"a": SUMS, "b": SUMS}, "ipc")
-    ((session,),) = trainer.asked("open")
-    assert session.rank_devices == ("g0", "g1") and [node.key for node in session.nodes] == ["g0", "g1"]
-    assert [engine.asked("open") for engine in engines] == [[[session]]] * 2
-    assert trainer.asked("publish") == [[session.name, 0, "v0"], [session.name, 1, "v1"]]
-    assert engines[0].asked("receive") == [[session.name, 0, "v0", False], [session.name, 1, "v1", True]]
-    assert len(trainer.asked("holdings")) == len(trainer.asked("checksums")) == 1
-    assert trainer.asked("leave") == engines[1].asked("leave") == [[session.name]], "the end of the run"
+def test_engines_on_gpus_of_the_trainer_open_its_memory():
+    trainer, engines, _ = parties()
+    first, second = sent_to(trainer, engines, ("v", "w"), True)
+    assert first == second == Sent("broadcast", BYTES, SUMS, {"e0": SUMS, "e1": SUMS}, "ipc", None)
+    ((told, found), _) = engines[1].asked("begin_weights")
+    assert (told.version, told.slots, found) == ("v", "ipc", "v")
+    assert told.places == {"g0": "handle of g0", "g1": "handle of g1"} and told.checked
+    assert [begun.places for (begun,) in trainer.asked("begin")] == [{"g0": "", "g1": ""}] * 2
+    assert [source.name for bucket in told.buckets for source in bucket.sources] == list(NAMES)
+    assert len(trainer.asked("holdings")) == 1 and len(trainer.asked("end")) == 2, "training needs the room"
+    assert engines[0].asked("finish_weights") == [["v"], ["w"]] and not engines[0].asked("make_bucket_memory")
 
 
-def test_engines_on_cpus_share_the_memory_of_their_nodes():
-    engines = [Engine("a", node="n1"), Engine("b", node="n0"), Engine("c", node="n1")]
-    trainer = Trainer("trainer", devices=("", ""))
-    sent = sending(lambda way: way.send(engines, "v", False), trainer)
-    assert (sent.slots, sent.reason, set(sent.received)) == ("host", None, {"a", "b", "c"})
-    ((session,),) = trainer.asked("open")
-    assert [tuple(node) for node in session.nodes] == [("n0", "/b", 2), ("n1", "/a", 4)]
-    assert engines[0].asked("memory") == [[session.name, 128, 2]] and not engines[2].asked("memory")
+def test_a_bucket_is_sent_while_the_one_before_is_loaded():
+    trainer, engines, log = parties("n0")
+    sent_to(trainer, engines)
+    order = [(what, *index) for _, what, *index in log if what.startswith(("send", "load_bucket"))]
+    assert order.index(("send", 1)) < order.index(("load_bucket done", 0)) < order.index(("send", 2))
+    assert all(order.index(("send done", index)) < order.index(("load_bucket", index)) for index in range(3))
+    assert engines[0].asked("load_bucket") == [[0], [1], [2]]
 
 
-def test_memory_of_one_node_is_given_back_if_another_has_none():
-    one, two = Engine("one", node="n1"), Engine("two", node="n2", memory="no space left on /dev/shm")
-    parts = [one, two]
-    with pytest.raises(WayClosed, match="broke off 3 times: no space left") as closed:
-        sending(lambda way: way.send(parts, "v", False), slots="host")
+def test_engines_on_gpus_of_their_own_are_a_group_with_rank_0():
+    trainer, engines, log = parties(devices=("g2", "g3"))
+    trainer.says["devices"] = ("g0", "g1")
+    (sent, _) = sent_to(trainer, engines, ("v", "w"))
+    assert (sent.slots, set(sent.received)) == ("nccl", {"e0", "e1"})
+    (told, _), (again, _) = engines[0].asked("begin_weights")
+    assert told.places == {"g2": "1", "g3": "2"} and told.meeting == "h:1" and told.group == again.group != ""
+    order = [(what, *index) for _, what, *index in log if what.startswith(("send", "load_bucket"))]
+    assert all(order.index(("load_bucket", index)) < order.index(("send done", index)) for index in range(3))
+    assert len(trainer.asked("meet")) == 1
+
+
+def test_engines_on_cpus_share_the_memory_of_their_nodes_also_elsewhere():
+    trainer, engines, _ = parties("n1", "n0", "n1")
+    trainer.says["send"] = [Answer("from rank 0"), Answer(None)]
+    sent, again = sent_to(trainer, engines, ("v", "w"))
+    assert (sent.slots, sent.reason, set(again.received)) == ("host", None, {"e0", "e1", "e2"})
+    told, _ = engines[2].asked("begin_weights")[0]
+    assert told.places == {"n1": "memory of e0", "n0": "memory of e1"}
+    assert engines[0].asked("make_bucket_memory") == [[128]] and not engines[2].asked("make_bucket_memory")
+    assert engines[0].asked("fill_bucket")[:3] == [[index, ["from rank 0"]] for index in range(3)]
+    assert not engines[1].asked("fill_bucket"), "the trainer's ranks write there themselves"
+
+
+def test_memory_that_a_node_lacks_closes_the_way_for_this_time():
+    trainer, engines, _ = parties("n0")
+    engines[0].says["make_bucket_memory"] = Answer(broken="no memory on this node")
+    with pytest.raises(WayClosed, match=f"broke off {TRIES} times: no memory on this node") as closed:
+        sent_to(trainer, engines)
     assert not closed.value.lasting
-    assert len(one.asked("memory")) == TRIES and one.asked("leave") == [[name] for name, *_ in one.asked("memory")]
 
 
-def test_an_engine_that_dies_is_left_out_and_the_others_go_on():
-    engines, calls = on_gpus(), Counter[str]()
-
-    def dies():
-        engines[1].alive = False
-        return ActorFailed("b", "its core died")
-
-    def first_time_broken():
-        calls["a"] += 1
-        return Received({}, "the transfer was ended") if calls["a"] == 1 else Received(SUMS)
-
-    engines[0].says["receive"], engines[1].says["receive"] = first_time_broken, dies
-    sent = sending(lambda way: way.send(engines, "v", True))
-    assert (sent.slots, sent.reason, sent.received) == ("ipc", None, {"a": SUMS}), "no fault of the slots"
+@pytest.mark.parametrize("what", ["begin_weights", "load_bucket", "finish_weights"])
+def test_an_engine_that_dies_is_left_out_and_the_others_go_on(what):
+    trainer, engines, _ = parties()
+    engines[1].says[what] = engines[1].dies
+    (sent,) = sent_to(trainer, engines)
+    assert (sent.slots, sent.reason, sent.received) == ("ipc", None, {"e0": SUMS}), "no fault of the slots"
+    assert len(engines[0].asked("begin_weights")) == 1, "no transfer is begun again"
 
 
-def test_an_engine_that_has_its_weights_keeps_them_when_another_breaks_off():
-    engines = on_gpus()
-    engines[1].says["receive"] = Received({}, "the model keeps views")
-    with pytest.raises(WayClosed, match="broke off 3 times: the model keeps views"):
-        sending(lambda way: way.send(engines, "v", False), slots="host")
-    assert len(engines[0].asked("receive")) == 1 and len(engines[1].asked("receive")) == 1 + TRIES
+def test_an_engine_that_dies_in_a_group_has_the_others_begin_again():
+    trainer, engines, _ = parties(devices=("g2", "g3"))
+    trainer.says["devices"] = ("g0", "g1")
+    engines[1].says["load_bucket"] = engines[1].dies
+
+    def broken_at_first():
+        return (
+            [Answer(broken="a broadcast took long"), Answer()] if len(trainer.asked("begin")) == 1 else [Answer()] * 2
+        )
+
+    trainer.says["send"] = broken_at_first
+    (sent,) = sent_to(trainer, engines)
+    assert (sent.slots, sent.reason, sent.received) == ("nccl", None, {"e0": SUMS}), "no fault of the slots"
+    first, second = (told for told, _ in engines[0].asked("begin_weights"))
+    assert first.group != second.group and second.places == {"g2": "1"}
 
 
-def test_an_engine_that_does_not_leave_an_ended_transfer_is_replaced():
-    engines, trainer = on_gpus(), Trainer("trainer", publish=["rank 0: out of memory", None])
-
-    async def body(way):
-        engines[1].says["receive"] = asyncio.Event()
-        return await way.send(engines, "v", False)
-
-    assert set(sending(body, trainer).received) == {"a"}
-    assert "did not leave a transfer" in engines[1].asked("fail")[0][0] and not engines[0].asked("fail")
+def test_no_bucket_is_sent_to_nobody():
+    trainer, engines, _ = parties("n0")
+    engines[0].says["begin_weights"] = engines[0].dies
+    (sent,) = sent_to(trainer, engines)
+    assert sent.received == {} and len(trainer.asked("send")) == 1
 
 
 def test_slots_on_gpus_that_break_are_given_up_for_good():
-    engines = on_gpus()
-    engines[0].says["open"] = lambda: "no CUDA IPC handle" if engines[0].asked("open")[-1][0].slots == "ipc" else None
-    trainer = Trainer("trainer")
-
-    async def body(way):
-        return [await way.send(engines, version, False) for version in ("v", "w")]
-
-    for sent in sending(body, trainer):
+    trainer, engines, _ = parties()
+    engines[0].says["begin_weights"] = lambda: Answer(
+        broken="no CUDA IPC handle" if engines[0].asked("begin_weights")[-1][0].slots == "ipc" else None
+    )
+    for sent in sent_to(trainer, engines, ("v", "w")):
         assert (sent.slots, sent.reason) == ("host", "ipc broke: no CUDA IPC handle")
-        assert set(sent.received) == {"a", "b"}
-    assert [session.slots for (session,) in trainer.asked("open")] == ["ipc", "host"]
+        assert set(sent.received) == {"e0", "e1"}
+    assert [told.slots for (told,) in trainer.asked("begin")] == ["ipc", "host", "host"]
 
 
 def test_an_engine_that_comes_late_gets_the_weights_through_host_memory():
-    late = Engine("a", "g0")
-    trainer = Trainer("trainer")
-
-    async def body(way):
-        await way.send_again([late], "v")
-        return await way.send([late], "v", False)
-
-    assert sending(body, trainer).slots == "ipc"
-    assert [session.slots for (session,) in trainer.asked("open")] == ["host", "ipc"]
-
-    def dies():
-        late.alive = False
-        return ActorFailed("a", "its core died")
-
-    late.says["receive"] = dies
-    with pytest.raises(ActorFailed, match="it died as it received weights"):
-        sending(lambda way: way.send_again([late], "v"))
+    trainer, (late, _), _ = parties()
+    way = ByBroadcast(trainer, 1.0, bucket_bytes=128)
+    asyncio.run(way.send([late], "v", False, from_host=True))
+    assert [told.slots for (told,) in trainer.asked("begin")] == ["host"]
 
 
-def test_sessions_of_other_engines_end_when_there_are_too_many():
-    engines = [Engine(f"e{number}", "g0") for number in range(SESSIONS + 1)]
+def test_who_was_started_again_is_asked_again_what_it_has():
+    trainer, engines, _ = parties("n0")
+    way = ByBroadcast(trainer, 1.0, bucket_bytes=128)
 
-    async def body(way):
-        for engine in engines:
-            await way.send([engine], "v", False)
-        await asyncio.sleep(0.05)
-        assert [len(engine.asked("leave")) for engine in engines] == [1] + [0] * SESSIONS
-        engines[1].lives += 1
-        await way.send([engines[1]], "v", False)
-        assert len(engines[1].asked("open")) == 2, "what was agreed with a process that died is void"
+    async def body():
+        for party in (None, trainer, engines[0]):
+            if party is not None:
+                party.lives += 1
+            await way.send(engines, "v", False)
 
-    sending(body)
-
-
-def test_a_trainer_that_was_started_again_is_asked_again_what_it_holds():
-    trainer, engines = Trainer("trainer"), on_gpus()
-
-    async def body(way):
-        await way.send(engines, "v", False)
-        trainer.lives += 1
-        await way.send(engines, "v", False)
-
-    sending(body, trainer)
-    assert len(trainer.asked("holdings")) == len(trainer.asked("open")) == 2
+    asyncio.run(body())
+    assert len(trainer.asked("holdings")) == len(engines[0].asked("make_bucket_memory")) == 2
 
 
 @pytest.mark.parametrize(
     ("held", "says"),
-    [(HELD._replace(obstacle="which is no one block of it"), "no one block"), (HELD._replace(held={}), "do not cover")],
+    [({"obstacle": "which is no one block of it"}, "no one block"), ({"elements": 7}, "hold 14 of 96")],
 )
 def test_a_model_that_cannot_travel_in_pieces_closes_the_way_for_good(held, says):
+    trainer, engines, _ = parties()
+    trainer.says["holdings"] = [Holdings("n0", "g0", "float32", SOURCES, 48)._replace(**held)] * 2
     with pytest.raises(WayClosed, match=says) as closed:
-        sending(lambda way: way.send(on_gpus(), "v", False), Trainer("trainer", holdings=[held, held]))
+        sent_to(trainer, engines)
     assert closed.value.lasting
 
 
-def test_nothing_is_sent_once_the_trainer_goes_on():
-    engines = on_gpus()
+@pytest.mark.parametrize("asked", [1, 3])
+def test_nothing_is_sent_once_the_trainer_goes_on(asked):
+    trainer, engines, _ = parties("n0")
+    times = iter([True] * (asked - 1) + [False] * 9)
     with pytest.raises(WayClosed, match="goes on to the next weights") as closed:
-        sending(lambda way: way.send(engines, "v", False), may_send=lambda: False)
-    assert not closed.value.lasting and not engines[0].asked("receive")
+        sent_to(trainer, engines, may_send=lambda: next(times))
+    assert not closed.value.lasting and not engines[0].asked("finish_weights")
+    assert len(trainer.asked("send")) == max(0, asked - 2)
 
 
-@pytest.mark.parametrize("call", ["open", "publish"])
+@pytest.mark.parametrize("call", ["begin", "send"])
 def test_the_death_of_the_trainer_is_the_trainers(call):
-    engines, trainer = on_gpus(), Trainer("trainer", **{call: TrainerDied("trainer", "rank 1 is gone")})
+    trainer, engines, _ = parties("n0")
+    trainer.says[call] = trainer.says["end"] = TrainerDied("trainer", "rank 1 is gone")
     with pytest.raises(TrainerDied, match="rank 1 is gone"):
-        sending(lambda way: way.send(engines, "v", False), trainer)
-    assert len(engines[0].asked("leave")) == 1
+        sent_to(trainer, engines)
+    assert not engines[0].asked("finish_weights")

@@ -15,11 +15,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.core_model_loading import revert_weight_conversion
 
+from rlplan.executor.trainer.policy import held_parameters
+from rlplan.executor.trainer.policy.held_parameters import checkpoint_sources, held_box
 from rlplan.executor.trainer.policy.local_tensors import local
-from rlplan.executor.weights.transfer import held_parameters
-from rlplan.executor.weights.transfer.boxes import Box, owners
-from rlplan.executor.weights.transfer.bucket_plan import Source, bucket_plan
-from rlplan.executor.weights.transfer.held_parameters import by_parameter, checkpoint_sources, held_box, holdings
+from rlplan.executor.weights.bucket_plan import Box, Source
+from rlplan.executor.weights.rank_transfers import RankTransfers
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -42,17 +42,15 @@ def test_boxes_of_parameters_are_the_checkpoints_tensors_experts_one_by_one(name
     model = made(name)
     parameters = {key: parameter.detach() for key, parameter in model.named_parameters()}
     wanted = revert_weight_conversion(model, dict(parameters))
-    found = holdings(model, 0, "node", "float32", "g0")
+    found = RankTransfers(model, 0, "float32").holdings()
     assert {source.name for source in found.sources} == set(wanted) and len(found.sources) == len(wanted)
     for source in found.sources:
         got = parameters[source.parameter][source.box.slices].reshape(source.shape)
         assert torch.equal(got, wanted[source.name]), source.name
     assert ("model.layers.1.mlp.experts.3.up_proj.weight" in wanted) == (name == "qwen3 moe")
-    assert [source for each in by_parameter(model).values() for source in each] == list(found.sources)
-    assert (found.node, found.dtype, found.device, found.obstacle) == ("node", "float32", "g0", None)
-    assert holdings(model, 1, "node", "float32").sources == ()
-    plan = bucket_plan(found.sources, found.shapes, [found.held], "float32", 10_000)
-    assert plan.nbytes == 4 * sum(torch.Size(shape).numel() for shape in found.shapes.values())
+    assert (found.dtype, found.device, found.obstacle) == ("float32", "", None)
+    assert found.elements == sum(parameter.numel() for parameter in parameters.values())
+    assert RankTransfers(model, 1, "float32").holdings().sources == ()
 
 
 SHAPE = (4, 6)
@@ -71,16 +69,22 @@ SHAPE = (4, 6)
     ],
 )
 def test_only_blocks_of_a_parameter_can_travel(monkeypatch, convert, source):
-    monkeypatch.setattr(held_parameters, "revert_weight_conversion", lambda _, probes: {"v": convert(probes["w"])})
-    if source is not None:
-        assert checkpoint_sources(None, {"first": (3,), "w": SHAPE}) == (source,)
+    parameters = {"first": (3,), "w": SHAPE}
+    monkeypatch.setattr(held_parameters, "revert_weight_conversion", lambda _, probes: converted(probes))
+
+    def converted(probes):
+        return {"first": probes["first"], "v": convert(probes["w"])}
+
+    named = [(name, torch.nn.Parameter(torch.zeros(shape))) for name, shape in parameters.items()]
+    model = SimpleNamespace(named_parameters=lambda: iter(named))
+    if source is not None and source.shape == SHAPE:
+        assert checkpoint_sources(model)[1] == source
         return
-    with pytest.raises(ValueError, match="the checkpoint's v is no block of the trainer's w"):
-        checkpoint_sources(None, {"first": (3,), "w": SHAPE})
-    parameter = torch.nn.Parameter(torch.zeros(SHAPE))
-    model = SimpleNamespace(named_parameters=lambda: [("w", parameter)])
-    found = holdings(model, 0, "node", "float32")
-    assert "no block of the trainer's w" in str(found.obstacle) and found.sources == ()
+    says = "the checkpoint's v is no block of the trainer's w" if source is None else "other elements than parameter w"
+    with pytest.raises(ValueError, match=says):
+        checkpoint_sources(model)
+    found = RankTransfers(model, 0, "float32").holdings()
+    assert says in str(found.obstacle) and found.sources == ()
 
 
 def held_by(rank):
@@ -113,8 +117,8 @@ def held_by(rank):
 def test_ranks_of_fsdp_on_tensor_parallelism_hold_all_and_say_so():
     ranks = [held_by(rank) for rank in range(4)]
     for name, (whole, _, _) in ranks[0].items():
+        found = torch.full(whole.shape, torch.nan)
         for of_rank in ranks:
             _, box, values = of_rank[name]
-            assert torch.equal(whole[box.slices], values), name
-        sent = owners(whole.shape, [of_rank[name][1] for of_rank in ranks], [0] * 4)
-        assert sum(box.numel for box in sent.values()) == whole.numel()
+            found[box.slices] = values
+        assert torch.equal(found, whole), name

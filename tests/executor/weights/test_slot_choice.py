@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rlplan.executor.weights.slots.slot_choice import WANTED, Choice, choose, wanted_slots
+from rlplan.executor.weights.ways import WANTED, choose, wanted_slots
 from rlplan.plans.yaml.errors import InputError
 
 
@@ -18,7 +18,7 @@ from rlplan.plans.yaml.errors import InputError
     ],
 )
 def test_gpus_shared_by_all_engine_ranks_or_by_none_are_used(ranks, engine_ranks, slots):
-    assert choose(ranks, engine_ranks) == Choice(slots, None)
+    assert choose(ranks, engine_ranks) == (slots, None)
 
 
 @pytest.mark.parametrize(
@@ -32,15 +32,15 @@ def test_gpus_shared_by_all_engine_ranks_or_by_none_are_used(ranks, engine_ranks
     ],
 )
 def test_what_no_gpu_path_serves_goes_through_host_memory_and_says_why(ranks, engine_ranks, why):
-    choice = choose(ranks, engine_ranks)
-    assert choice.slots == "host" and why in (choice.reason or "")
+    slots, reason = choose(ranks, engine_ranks)
+    assert slots == "host" and why in (reason or "")
 
 
 def test_slots_that_are_asked_for_are_taken_only_where_they_can_be():
-    assert choose(["g0"], ["g0"], "host") == Choice("host")
-    assert choose(["g0"], ["g0"], "ipc") == Choice("ipc")
-    assert choose(["g0"], ["g0"], "nccl") == Choice("host", "nccl: GPUs are laid out for ipc")
-    assert choose(["g0", "g0"], ["g0"], "ipc") == Choice("host", "ipc: trainer ranks share a GPU")
+    assert choose(["g0"], ["g0"], "host") == ("host", None)
+    assert choose(["g0"], ["g0"], "ipc") == ("ipc", None)
+    assert choose(["g0"], ["g0"], "nccl") == ("host", "nccl: GPUs are laid out for ipc")
+    assert choose(["g0", "g0"], ["g0"], "ipc") == ("host", "ipc: trainer ranks share a GPU")
 
 
 def test_an_unknown_name_of_slots_in_the_environment_is_refused(monkeypatch):

@@ -33,6 +33,7 @@ class Parts:
     """A fleet whose engines are all up, and a trainer that lives."""
 
     supervisor = Supervisor()
+    lives = 1
 
     def __init__(self):
         self.exports = []
@@ -55,22 +56,16 @@ class FakeWay:
     def __init__(self, *outcomes):
         self.outcomes = list(outcomes)
         self.calls = 0
-        self.again = []
-        self.closed = False
+        self.late = []
 
-    async def send(self, engines, version, checked):
+    async def send(self, engines, version, checked, *, from_host=False):
         self.calls += 1
+        self.late += [from_host] * (self.way == "broadcast")
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
-        return Sent(100, {"w": "1"}, {name: {"w": sums} for name, sums in outcome.items()})
-
-    async def send_again(self, engines, version):
-        await self.send(engines, version, False)
-        self.again += [engine.name for engine in engines]
-
-    async def close(self):
-        self.closed = True
+        expected = {"w": "1"} if checked else {}
+        return Sent(self.way, 100, expected, {name: {"w": sums} for name, sums in outcome.items()})
 
 
 TO_A = {"a": "1"}
@@ -80,6 +75,7 @@ def made(broadcast, file):
     parts = Parts()
     sync = WeightSync(parts, parts, Path("weights"))
     sync._broadcast, sync._file = broadcast, file
+    broadcast.way, file.way = "broadcast", "file"
     return sync
 
 
@@ -131,28 +127,32 @@ def test_room_is_made_for_an_engine_where_none_is_up():
 
 @pytest.mark.parametrize("closed", [False, True], ids=["broadcast", "file"])
 def test_late_engines_get_the_weights_until_the_trainer_may_change_them(closed):
-    broadcast, file = FakeWay(WayClosed("no route", lasting=False) if closed else TO_A), FakeWay(TO_A)
+    all_of_them = {"a": "1", "b": "1", "c": "1"}
+    broadcast, file = FakeWay(WayClosed("no route", lasting=False) if closed else all_of_them), FakeWay(all_of_them)
     sync, engines = made(broadcast, file), [Engine("b"), Engine("c")]
-    parts = engines
     reports(sync)
-    asyncio.run(sync.join(parts[0], "v0"))
-    asyncio.run(sync.join_all(parts, "v0"))
-    assert (file if closed else broadcast).again == ["b", "b", "c"] and (broadcast if closed else file).again == []
+    asyncio.run(sync.join(engines[0], "v0"))
+    asyncio.run(sync.join_all(engines, "v0"))
+    assert broadcast.late == [False, True, True] and file.calls == (3 if closed else 0)
     sync.retire()
-    for join in (sync.join(parts[0], "v0"), sync.join_all(parts, "v0")):
+    for join in (sync.join(engines[0], "v0"), sync.join_all(engines, "v0")):
         with pytest.raises(ActorFailed, match="the round of v0 was over"):
             asyncio.run(join)
-    assert len((file if closed else broadcast).again) == 3
-    asyncio.run(sync.close())
-    assert broadcast.closed and file.closed
+    assert broadcast.calls == 3
 
 
 def test_a_late_engine_that_no_way_serves_has_failed():
     sync = made(FakeWay(TO_A, WayClosed("no route", lasting=False)), FakeWay(WayClosed("no disk", lasting=False)))
     reports(sync)
-    engine = Engine("b")
     with pytest.raises(ActorFailed, match="no disk"):
-        asyncio.run(sync.join(engine, "v0"))
+        asyncio.run(sync.join(Engine("b"), "v0"))
+
+
+def test_a_late_engine_that_dies_on_the_way_has_failed():
+    sync = made(FakeWay(TO_A), FakeWay(TO_A))
+    reports(sync)
+    with pytest.raises(ActorFailed, match="it died as it received weights"):
+        asyncio.run(sync.join_all([Engine("a"), Engine("b")], "v0"))
 
 
 # -- the way by a file -------------------------------------------------------------------------------------------------
@@ -167,17 +167,16 @@ def test_all_engines_load_the_file_and_dead_ones_are_left_out(tmp_path):
     (parts, way), path = by_file(tmp_path), str(tmp_path / "weights")
     engines = [Engine("a"), Engine("b", ActorFailed("b", "gone")), Engine("c")]
     sent = asyncio.run(way.send(engines, "v1", True))
-    assert sent == Sent(5, {"w": "a"}, {"a": {"w": "a"}, "c": {"w": "c"}})
+    assert sent == Sent("file", 5, {"w": "a"}, {"a": {"w": "a"}, "c": {"w": "c"}})
     assert parts.exports == [("v1", True)] and engines[1].loads == [(path, "v1", True)]
-    late = [Engine("d"), Engine("e")]
-    asyncio.run(way.send_again(late, "v1"))
-    assert parts.exports == [("v1", True)], "the file holds that version"
-    asyncio.run(way.send_again(late, "v2"))
-    assert parts.exports[1:] == [("v2", False)]
-    assert late[1].loads == [(path, "v1", False), (path, "v2", False)]
-    late[1].fault = ActorFailed("e", "gone")
-    with pytest.raises(ActorFailed, match="gone"):
-        asyncio.run(way.send_again(late, "v2"))
+    late = Engine("d")
+    for version, checked in (("v1", False), ("v1", True), ("v2", False)):
+        asyncio.run(way.send([late], version, checked))
+    assert parts.exports[1:] == [("v1", True), ("v2", False)], "the file held v1"
+    parts.lives += 1
+    asyncio.run(way.send([late], "v2", False))
+    assert len(parts.exports) == 4, "a trainer that was started again may train otherwise"
+    assert late.loads[:3] == [(path, "v1", False), (path, "v1", True), (path, "v2", False)]
 
 
 def test_an_engine_that_was_sent_another_version_ends_the_run(tmp_path):
@@ -190,5 +189,5 @@ def test_no_file_is_written_under_a_version_that_the_trainer_left(tmp_path):
     parts, way = by_file(tmp_path, may_send=False)
     engines = [Engine("a")]
     with pytest.raises(WayClosed, match="goes on to the next weights"):
-        asyncio.run(way.send_again(engines, "v0"))
+        asyncio.run(way.send(engines, "v0", False))
     assert parts.exports == [] and engines[0].loads == []

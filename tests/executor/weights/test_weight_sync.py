@@ -18,7 +18,6 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.by_file import ByFile
-from rlplan.executor.weights.slots.slot_choice import Choice
 from rlplan.executor.weights.sync import WeightSync
 from rlplan.executor.weights.ways import WayClosed
 from rlplan.plans.schema.job import Job
@@ -71,7 +70,6 @@ def test_weights_in_pieces_are_those_by_file_bit_for_bit(trainer, engines, loop,
         for number in range(3):  # more than there are slots
             sent = await way.send(engines, f"in pieces {number}", True)
         got = await digests(engines)
-        await way.close()
         return by_file, sent, before, wanted, got, [engine.version for engine in engines]
 
     by_file, sent, before, wanted, got, versions = loop.run_until_complete(body())
@@ -81,53 +79,62 @@ def test_weights_in_pieces_are_those_by_file_bit_for_bit(trainer, engines, loop,
     assert versions == ["in pieces 2"] * 3
 
 
-def test_a_rank_with_slots_of_its_own_gets_the_same_weights(trainer, engines, loop, tmp_path, monkeypatch):
-    """The control flow of slots `nccl` with real engines: gloo and host memory in place of NCCL and a GPU."""
-    one = engines[0]
+class Between:
+    """The trainer, of which some calls are told otherwise, and answered otherwise."""
 
-    async def choice(self, engines):
-        return Choice("nccl")
+    def __init__(self, trainer, told=None, answered=None):
+        self._trainer, self._told, self._answered = trainer, told or {}, answered or {}
+
+    def __getattr__(self, name):
+        return getattr(self._trainer, name)
+
+    async def each(self, method, deadline_s, what, *arguments):
+        if what in self._told:
+            arguments = (self._told[what](*arguments),)
+        answers = await self._trainer.each(method, deadline_s, what, *arguments)
+        return [self._answered.get(what, lambda answer: answer)(answer) for answer in answers]
+
+
+@pytest.mark.parametrize("slots", ["ipc", "nccl", "host"])
+def test_weights_through_other_slots_and_nodes_are_the_same(trainer, engines, loop, tmp_path, monkeypatch, slots):
+    """The control flow of slots on GPUs, with gloo and host memory in their place; and of trainers on another node."""
+    to = engines[:1] if slots == "nccl" else engines
 
     async def body():
-        by_file = await ByFile(trainer, tmp_path / "w").send([one], "by file", True)
-        wanted = await digests([one])
-        await one.load(str(make_tiny_model(tmp_path / "old") / "model.safetensors"), "old", False)
-        before = await digests([one])
-        way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
+        by_file = await ByFile(trainer, tmp_path / "w").send(to, "by file", True)
+        wanted = await digests(to)
+        path = str(make_tiny_model(tmp_path / "old") / "model.safetensors")
+        await asyncio.gather(*(engine.load(path, "old", False) for engine in to))
+        before = await digests(to)
+        far = Between(
+            trainer,
+            {"begin": lambda told: told._replace(places={"far": told.places[engines[0].facts.node]})},
+            {"holdings": lambda held: held._replace(node="elsewhere")},
+        )
+        way = ByBroadcast(far if slots == "host" else trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
         for number in range(3):
-            sent = await way.send([one], f"on devices {number}", True)
-        got = await digests([one])
-        await way.close()
-        return by_file, sent, before, wanted, got
+            sent = await way.send(to, f"on devices {number}", True)
+        return by_file, sent, before, wanted, await digests(to)
 
-    monkeypatch.setattr(ByBroadcast, "_choice", choice)
-    monkeypatch.setattr(one, "_facts", one.facts._replace(devices=("",)))
+    monkeypatch.setattr(ByBroadcast, "_choice", lambda *_: (slots, None))
+    for engine in to:
+        monkeypatch.setattr(engine, "_facts", engine.facts._replace(devices=("",)))
     by_file, sent, before, wanted, got = loop.run_until_complete(body())
-    assert (sent.slots, list(sent.received.values())) == ("nccl", [by_file.expected])
-    assert got == wanted != before
+    assert (sent.slots, list(sent.received.values())) == (slots, [by_file.expected] * len(to))
+    assert got == wanted and all(a != b for a, b in zip(before, wanted, strict=True))
 
 
 def test_another_version_than_was_told_is_refused_and_decodes_nothing(trainer, engines, loop):
-    class Late:
-        def __getattr__(self, name):
-            return getattr(trainer, name)
-
-        async def each(self, method, deadline_s, what, *arguments):
-            if what == "publish":
-                arguments = (*arguments[:2], "run:4")
-            return await trainer.each(method, deadline_s, what, *arguments)
+    late = Between(trainer, {"begin": lambda told: told._replace(version="run:4")})
 
     async def body():
-        way = ByBroadcast(Late(), STALL_S, bucket_bytes=BUCKET_BYTES)
         with pytest.raises(RunFailed, match="the trainer holds weights 'run:4', not 'run:5'"):
-            await way.send(engines, "run:5", False)
-        await way.close()
+            await ByBroadcast(late, STALL_S, bucket_bytes=BUCKET_BYTES).send(engines, "run:5", False)
         for engine in engines:
             with pytest.raises(RunFailed, match="asked to decode with 'run:5', holds ''"):
                 await engine.submit([], "run:5")
         way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
         assert len((await way.send(engines, "run:6", True)).received) == 3
-        await way.close()
 
     loop.run_until_complete(body())
 
@@ -163,7 +170,6 @@ def test_engines_that_die_or_hang_in_a_transfer_are_replaced(trainer, engines, f
         got = await digests(engines)
         await ByFile(trainer, tmp_path / "w").send(engines, "by file", False)
         assert got == await digests(engines), "what was broken off has left nothing"
-        await way.close()
         return {each.engine.name for each in news if isinstance(each, EngineDied)}
 
     died = loop.run_until_complete(asyncio.wait_for(body(), 300))
@@ -177,11 +183,9 @@ def test_weights_of_a_round_that_is_over_are_sent_to_nobody(trainer, engines, fl
         way.retire()
         with pytest.raises(RunFailed, match="the round of v1 was over"):
             await way.join(engines[1], "v1")
-        await way.close()
         closed = ByBroadcast(trainer, STALL_S, lambda: False)
         with pytest.raises(WayClosed):
             await closed.send(engines[:1], "v1", False)
-        await closed.close()
 
     loop.run_until_complete(body())
     assert engines[1].version != "v1"
@@ -192,10 +196,17 @@ def test_a_rank_that_dies_in_a_transfer_costs_no_engine(trainer, engines, loop, 
         way = ByBroadcast(trainer, STALL_S, bucket_bytes=BUCKET_BYTES)
         await way.send(engines, "before", False)
         pid = (await trainer.pids())[-1]
-        os.kill(pid, signal.SIGSTOP)  # so that engines wait for its pieces
+
+        def stop(index):
+            if index == 1:  # engines have loaded a bucket
+                os.kill(pid, signal.SIGSTOP)
+            return index
+
+        way._trainer = Between(trainer, {"send": stop})
         transfer = asyncio.create_task(way.send(engines, "never", False))
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(3.0)
         assert not transfer.done()
+        way._trainer = trainer
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
         with pytest.raises(TrainerDied) as death:
@@ -206,7 +217,6 @@ def test_a_rank_that_dies_in_a_transfer_costs_no_engine(trainer, engines, loop, 
         sent = await way.send(engines, "after", True)
         assert list(sent.received.values()) == [sent.expected] * 3
         got = await digests(engines)
-        await way.close()
         await ByFile(trainer, tmp_path / "w").send(engines, "by file", False)
         assert got == await digests(engines)
         return seconds
@@ -224,7 +234,6 @@ def test_after_a_step_the_new_weights_travel(trainer, engines, loop, tmp_path):
         first = await way.send(engines[:1], "v0", True)
         await trainer.step(groups)
         second = await way.send(engines[:1], "v1", True)
-        await way.close()
         by_file = await ByFile(trainer, tmp_path / "w").send(engines[:1], "by file", True)
         return first, second, by_file
 

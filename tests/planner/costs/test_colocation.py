@@ -237,7 +237,7 @@ def test_a_transfer_waits_for_a_slow_link_alone():
         return layout_cost(PROFILE, FOUR_OF_8, apart(*rates)).sync_beside(update_layout(32))
 
     assert seconds(1e12) == pytest.approx(entry.sync.p50)
-    # One copy along the chain of NCCL, one trainer rank after another, whatever the numbers of ranks and nodes.
+    # One copy along the chain of NCCL, from one trainer rank, whatever the numbers of ranks and nodes.
     chain = transfer_s(entry.sync.p50, 2 * PROFILE.model_parameters / 1e9, 771)
     assert seconds(1e9) == seconds(1e9, 25e9) == pytest.approx(chain, rel=1e-3) and chain > 3 * entry.sync.p50
     assert seconds(1e12, 1e9) == pytest.approx(chain, rel=1e-3), "the nodes of engines pass it on"
@@ -248,30 +248,17 @@ ON_GPUS = dataclasses.replace(job_pools(gpu_pool(8), "main", None), networks=Net
 
 
 @pytest.mark.parametrize(
-    ("pools", "engines", "ranks", "relay", "expected_s"),
+    ("pools", "engines", "ranks", "expected_s"),
     [
-        (ON_HOST, EngineLayout(1, 2), 8, False, 64 / 2),  # two engines of one core are on one node
-        (ON_HOST, EngineLayout(1, 2), 8, True, 64 / 2),
-        (ON_HOST, EngineLayout(1, 16), 8, False, 4 * 64 / 8),  # eight nodes
-        (ON_HOST, EngineLayout(1, 16), 8, True, 64 / 8 + 64 / 25),
-        (ON_GPUS, FOUR_OF_8, 32, False, 64),  # trainers on all GPUs of engines send along a chain
-        (ON_GPUS, FOUR_OF_8, 8, False, 2 * 64),  # fewer through host memory
-        (ON_GPUS, EngineLayout(2, 4), 8, False, 0),  # both are on one node
+        (ON_HOST, EngineLayout(1, 2), 8, 64 / 2),  # two engines of one core are on one node
+        (ON_HOST, EngineLayout(1, 16), 8, 8 * 64 / 8),  # eight nodes
+        (ON_GPUS, FOUR_OF_8, 32, 64),  # trainers on all GPUs of engines send along a chain
+        (ON_GPUS, FOUR_OF_8, 8, 3 * 64),  # fewer through host memory
+        (ON_GPUS, EngineLayout(2, 4), 8, 0),  # both are on one node
     ],
 )
-def test_weights_cross_once_to_each_node_or_by_a_relay(pools, engines, ranks, relay, expected_s):
-    assert pools.network_s(64e9, engines, update_layout(ranks), relay) == pytest.approx(expected_s)
-
-
-def test_a_relay_is_taken_where_the_engines_pool_is_faster():
-    def relays(*rates: float | None, nodes: int = 4, relay: bool | None = None) -> bool:
-        return job_pools(two_pools(*rates, nodes=nodes, cpu=True), "main", "learn", relay).relay
-
-    assert relays(1e8, 25e9) and not relays(25e9, 1e8)
-    assert not relays(1e8, 25e9, nodes=1), "one node has nobody to pass it on to"
-    assert not relays(None, 25e9) and not relays(1e8), "what passing it on takes is unknown"
-    assert relays(25e9, 1e8, relay=True), "as a plan has it"
-    assert not apart(1e8, 25e9).relay, "NCCL needs none"
+def test_weights_cross_once_to_each_node(pools, engines, ranks, expected_s):
+    assert pools.network_s(64e9, engines, update_layout(ranks)) == pytest.approx(expected_s)
 
 
 def test_a_measured_transfer_is_a_floor_between_two_pools():

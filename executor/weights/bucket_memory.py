@@ -1,0 +1,143 @@
+"""Memory of two buckets that processes share while weights travel: of a node's host, or of one GPU.
+
+On a host it is a file without a name (memfd), which the others open through its owner's /proc: it needs no room in
+/dev/shm, which containers keep small, and it is gone with the last process that has it, however that ends. On a GPU it
+is opened by a CUDA IPC handle, which counts its users, so each is for one process; it names the device by the number
+that its maker has for it, which is another one where CUDA_VISIBLE_DEVICES differs (torch's reductions.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import mmap
+import os
+import pickle
+import uuid
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from .bucket_plan import ALIGNMENT, Bucket, Slices
+
+SLOTS = 2
+"""Buckets in the memory: while engines load one, the next one arrives."""
+
+MOST_OF_AVAILABLE = 0.5
+"""Share of a machine's available memory that the buckets may take."""
+
+DEVICE_INDEX = 6
+"""Which of the arguments of torch's `rebuild_cuda_tensor` is the number of the device."""
+
+HOST = torch.device("cpu")
+
+
+class TransferBroken(RuntimeError):
+    """The transfer did not come to its end; what was received of it must not be used. It may be tried again."""
+
+
+def device_key(device: torch.device) -> str:
+    """UUID of a GPU, the same in all processes; "" of a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+class BucketMemory:
+    """Room for SLOTS buckets of up to `bucket_bytes` bytes on `device`.
+
+    `handle`: of the memory to open; None: it is made. Raises TransferBroken if there is no room, or it is gone.
+    """
+
+    def __init__(self, bucket_bytes: int, device: torch.device = HOST, handle: str | None = None) -> None:
+        self._stride = -(-max(bucket_bytes, 1) // ALIGNMENT) * ALIGNMENT
+        self._device, self.nbytes = device, SLOTS * self._stride
+        try:
+            self._bytes = self._on_host(handle) if device.type == "cpu" else self._on_gpu(handle)
+        except (OSError, AttributeError, RuntimeError) as error:  # memfd is Linux's; torch's "out of memory"
+            what = "taken" if handle is None else "opened"
+            raise TransferBroken(f"{self.nbytes / 1e6:.0f} MB of {device} could not be {what}: {error}") from error
+
+    def _on_host(self, handle: str | None) -> torch.Tensor:
+        if handle is None:
+            # What is asked for is taken at once, from everybody on the machine, so it is looked at before.
+            available = psutil.virtual_memory().available
+            if self.nbytes > MOST_OF_AVAILABLE * available:
+                raise OSError(f"{available / 1e6:.0f} MB are available, of which half may be taken")
+            self._name = f"rlplan-weights-{uuid.uuid4().hex}"
+            self._file = os.memfd_create(self._name)
+        else:
+            path, self._name = handle.split(" ")
+            if self._name not in str(Path(path).readlink()):
+                raise OSError("its owner has given it up")
+            self._file = os.open(path, os.O_RDWR)
+        weakref.finalize(self, os.close, self._file)
+        if handle is None:
+            os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
+        if (size := os.fstat(self._file).st_size) != self.nbytes:
+            raise OSError(f"it has {size} bytes")
+        return torch.frombuffer(mmap.mmap(self._file, self.nbytes), dtype=torch.uint8)
+
+    def _on_gpu(self, handle: str | None) -> torch.Tensor:
+        if handle is None:
+            return torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
+        from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+        rebuild: Any = rebuild_cuda_tensor
+        arguments = list(pickle.loads(bytes.fromhex(handle)))
+        arguments[DEVICE_INDEX] = torch.cuda.current_device() if self._device.index is None else self._device.index
+        opened: torch.Tensor = rebuild(*arguments)
+        return opened
+
+    def handle(self) -> str:
+        """What one other process needs to open this memory. Raises TransferBroken if the driver gives no handle."""
+        if self._device.type == "cpu":
+            return f"/proc/{os.getpid()}/fd/{self._file} {self._name}"
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        reduce: Any = reduce_tensor
+        try:
+            return pickle.dumps(reduce(self._bytes)[1]).hex()
+        except RuntimeError as error:
+            raise TransferBroken(f"no CUDA IPC handle on {self._device}: {error}") from error
+
+    def bucket(self, number: int, nbytes: int) -> torch.Tensor:
+        """The bytes of bucket `number` of a transfer, `nbytes` of them."""
+        start = self._stride * (number % SLOTS)
+        return self._bytes[start : start + nbytes]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in this memory."""
+        return 0 <= tensor.data_ptr() - self._bytes.data_ptr() < self.nbytes
+
+
+@functools.lru_cache(maxsize=1)  # to map the same memory anew for each transfer takes a while
+def shared_memory(bucket_bytes: int, handle: str) -> BucketMemory:
+    """The memory of this node with that handle. Raises TransferBroken as BucketMemory does."""
+    return BucketMemory(bucket_bytes, handle=handle)
+
+
+def tensors_in(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The tensors of a bucket in the bytes that it has in memory, in their shapes."""
+    made = []
+    for source, offset in zip(bucket.sources, bucket.offsets, strict=True):
+        values = room[offset : offset + math.prod(source.shape) * dtype.itemsize].view(dtype)
+        made.append(values.view(source.shape))
+    return made
+
+
+def put(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype, parts: Iterable[tuple[int, Slices, Any]]) -> None:
+    """Write parts of a bucket's tensors (number of the tensor, where in it, values or their bytes) into its room."""
+    tensors = tensors_in(room, bucket, dtype)
+    for number, place, values in parts:
+        target = tensors[number].view(bucket.sources[number].box.shape)[place]
+        if not isinstance(values, torch.Tensor):
+            values = torch.frombuffer(values, dtype=dtype)
+        target.copy_(values.view(target.shape))
+
+
+def as_bytes(values: torch.Tensor) -> Any:
+    """Values as bytes of numpy, which Ray shares between processes of a node; it has no bfloat16."""
+    return values.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,200 @@
+"""A trainer rank's part in transfers of weights: it writes what it holds where engines load it.
+
+With slots `host` a rank writes its pieces into the memory of its node, and gives them to Ray's object store for nodes
+elsewhere: no collective. With slots on GPUs the ranks that hold the model once all-gather a bucket in one collective;
+those that share a GPU with an engine rank keep it in memory which that one opens (`ipc`), or rank 0 broadcasts it to
+the engine ranks (`nccl`). What breaks a transfer is returned as text, and not raised: the driver decides what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from ..host import node_address, node_key
+from ..trainer.policy.held_parameters import checkpoint_sources, held_box
+from ..trainer.policy.local_tensors import local, whole
+from .bucket_memory import HOST, BucketMemory, TransferBroken, as_bytes, device_key, put, shared_memory
+from .bucket_plan import Box, Bucket, Cut, Slices, Source, copies_of, cuts_of
+from .checksum import tensor_checksum
+from .transfer import Answer, BroadcastGroup, Holdings, Transfer
+
+Part = tuple[int, Slices, torch.Tensor]
+"""Number of a tensor in its bucket, where in that tensor the values belong, the values in any shape."""
+
+
+class RankTransfers:
+    """The transfers of rank `rank`, which holds its part of `model` on `device`; `dtype` is that of the job."""
+
+    def __init__(self, model: Any, rank: int, dtype: str, device: torch.device = HOST) -> None:
+        self._model, self._rank, self._dtype, self._device = model, rank, dtype, device
+        self._parameters: Mapping[str, torch.nn.Parameter] = dict(model.named_parameters())
+        self._transfer: Transfer | None = None
+        self._memory: BucketMemory | None = None
+        self._store: TCPStore | None = None
+        self._group: BroadcastGroup | None = None
+        self._first: dict[str, Box] = {}
+        """What this rank is the first to hold of parameters."""
+        self._members: list[dict[str, Box]] = []
+        """What the ranks hold with which this one gathers, as few as hold the model once; it is number `_place`."""
+        self._place = 0
+        self._gathering: dist.ProcessGroup | None = None
+        self._own = self._all = torch.empty(0)
+        self._cut: tuple[Bucket, ...] = ()
+        self._cuts: list[list[Cut]] = []
+        """How the ranks that gather hold each bucket of `_cut`."""
+
+    def holdings(self) -> Holdings:
+        """What this rank holds of the model, and where it runs (collective)."""
+        sources: tuple[Source, ...] = ()
+        own, obstacle = dict[str, Box](), None
+        try:
+            own = {name: held_box(parameter.detach()) for name, parameter in self._parameters.items()}
+            sources = checkpoint_sources(self._model) if self._rank == 0 else ()
+        except ValueError as error:
+            obstacle = str(error)
+        if not self._members:
+            ranks, me = [own], 0
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                ranks, me = [own] * dist.get_world_size(), self._rank
+                dist.all_gather_object(ranks, own)
+            self._first = {name: box for name, box in own.items() if all(of.get(name) != box for of in ranks[:me])}
+            size = copies_of(ranks)
+            if size < len(ranks):
+                self._gathering, _ = dist.new_subgroups(size)
+            self._members, self._place = ranks[me // size * size :][:size], me % size
+        elements = sum(math.prod(box.shape) for box in self._first.values())
+        return Holdings(node_key(), device_key(self._device), self._dtype, sources, elements, obstacle)
+
+    def checksums(self) -> dict[str, str]:
+        """The checksum of each tensor of the checkpoint in the job's dtype, on rank 0; {} on the others (collective).
+
+        At a time a rank holds one parameter whole.
+        """
+        sums: dict[str, str] = {}
+        sources = checkpoint_sources(self._model) if self._rank == 0 else ()
+        for name, parameter in self._parameters.items():
+            values = whole(parameter.detach())
+            for source in sources:
+                if source.parameter == name:
+                    part = values[source.box.slices].to("cpu", getattr(torch, self._dtype))
+                    sums[source.name] = tensor_checksum(part.reshape(source.shape))
+        return sums
+
+    def meet(self) -> str:
+        """Have rank 0 serve a store in which engine ranks meet it; returns its address, HOST:PORT."""
+        if self._rank == 0 and self._store is None:
+            self._store = TCPStore(node_address(), 0, None, True)
+        return "" if self._store is None else f"{self._store.host}:{self._store.port}"
+
+    def begin(self, transfer: Transfer) -> Answer:
+        """Take part in a transfer; collective with slots on GPUs.
+
+        Answers with the version that it will send, and the handle of memory that it made ("": none).
+        """
+        self.end()
+        self._transfer, handle = transfer, ""
+        try:
+            if transfer.slots == "host":
+                if (path := transfer.places.get(node_key())) is not None:
+                    self._memory = shared_memory(transfer.largest, path)
+                return Answer((transfer.version, ""))
+            if self._cut != transfer.buckets:
+                self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
+            if transfer.slots == "nccl" and self._rank == 0:
+                self._memory = BucketMemory(transfer.largest, self._device)
+                if self._group is None or self._group.name != transfer.group:
+                    self._group = BroadcastGroup(transfer, 0, self._device, self._store)
+            elif transfer.slots == "ipc" and device_key(self._device) in transfer.places:
+                self._memory = BucketMemory(transfer.largest, self._device)
+                handle = self._memory.handle()
+            # All memory is taken now: a rank that finds none later would leave the others in a collective.
+            room = max(_room(cuts) for cuts in self._cuts)
+            dtype = getattr(torch, transfer.dtype)
+            self._own = torch.zeros(room, dtype=dtype, device=self._device)
+            self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
+        except (TransferBroken, torch.OutOfMemoryError) as error:
+            return Answer(broken=f"trainer rank {self._rank}: {error}")
+        return Answer((transfer.version, handle))
+
+    @torch.no_grad()
+    def send(self, index: int) -> Answer:
+        """Write this rank's pieces of bucket `index`; collective with slots on GPUs.
+
+        Answers with Ray's reference to what nodes elsewhere need of them (None: they need nothing).
+        """
+        assert self._transfer is not None, "begin() comes first"
+        bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
+        room = None if self._memory is None else self._memory.bucket(index, bucket.nbytes)
+        if self._transfer.slots == "host":
+            parts = list(self._parts(bucket))
+            if room is not None:
+                put(room, bucket, dtype, parts)
+            if not parts or not self._transfer.places.keys() - {node_key()}:
+                return Answer()
+            import ray
+
+            return Answer(ray.put([(*where, as_bytes(values.to(HOST, dtype))) for *where, values in parts]))
+        gathered = self._gathered(index)
+        if room is not None:
+            put(room, bucket, dtype, _parts_in(gathered, self._cuts[index]))
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        try:
+            if self._group is not None and self._transfer.slots == "nccl" and room is not None:
+                self._group.broadcast(room)
+        except TransferBroken as broken:
+            self._group = None
+            return Answer(broken=f"trainer rank {self._rank}: {broken}")
+        return Answer()
+
+    def end(self) -> None:
+        """Give back what a transfer took on the device: training needs the room."""
+        self._transfer = self._memory = None
+        self._own = self._all = torch.empty(0)
+        if self._device.type == "cuda":
+            torch.cuda.ipc_collect()  # what engines have closed
+
+    def _parts(self, bucket: Bucket) -> Iterator[Part]:
+        """What this rank is the first to hold of a bucket."""
+        for cut in cuts_of(bucket, [self._first]):
+            for here, place, _ in cut.shares.values():
+                yield cut.tensor, place, local(self._parameters[cut.parameter].detach())[here]
+
+    def _gathered(self, index: int) -> torch.Tensor:
+        """The elements of bucket `index`, by rank, each rank's filled up to those of the one with most: one
+        collective."""
+        members = len(self._members)
+        size, at = _room(self._cuts[index]), 0
+        own, every = self._own[:size], self._all[: members * size]
+        for cut in self._cuts[index]:
+            if (share := cut.shares.get(self._place)) is not None:
+                part = local(self._parameters[cut.parameter].detach())[share[0]]
+                own[at : at + share[2]].view(part.shape).copy_(part)
+                at += share[2]
+        if members == 1:
+            return own[None]
+        dist.all_gather_into_tensor(every, own, self._gathering)
+        return every.view(members, size)
+
+
+def _room(cuts: list[Cut]) -> int:
+    """Elements of the rank that holds most of a bucket."""
+    held: dict[int, int] = {}
+    for cut in cuts:
+        for rank, (_, _, numel) in cut.shares.items():
+            held[rank] = held.get(rank, 0) + numel
+    return max(held.values(), default=0)
+
+
+def _parts_in(gathered: torch.Tensor, cuts: list[Cut]) -> Iterator[Part]:
+    at = [0] * len(gathered)
+    for cut in cuts:
+        for rank, (_, place, numel) in cut.shares.items():
+            yield cut.tensor, place, gathered[rank, at[rank] : at[rank] + numel]
+            at[rank] += numel

@@ -1,1 +1,0 @@
-"""Weights on their way from the trainer's ranks to the engines: publish, receive, verify."""
