@@ -192,11 +192,11 @@ def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[st
 
 
 def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Section:
-    """A table with a row for each figure that changed; a line below it lists the other figures."""
+    """A table with a row for each figure that changed in the digits that are shown; a line below it lists the others."""
     rows, same, unknown = [], [], []
     for quantity in figures:
         old, new = values(quantity)
-        if full or quantity.changed or quantity.key in always:
+        if full or (quantity.changed and old != new) or quantity.key in always:
             block = "phase" if quantity.label.startswith("·") else "memory" if quantity.key.startswith("memory") else ""
             cells = (quantity.label, old, new, delta_text(quantity), change_text(quantity))
             rows.append(Row(cells, block=block, tone=quantity.tone))

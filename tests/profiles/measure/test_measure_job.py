@@ -101,7 +101,7 @@ def test_what_was_measured_becomes_the_measurements(monkeypatch, tmp_path):
     assert (entry.micro_batch_tokens, entry.dp) == (4096, 1) and entry.step_s == pytest.approx(0.5, rel=1e-3)
     assert (bench.steps, bench.dtype, bench.on_gpu) == (([["group"]], 16), "float32", False)
     assert called["reward"][-1] == 1 and called["engines"][-1] is None and called["engines"][-2] == 1
-    assert {"weights closed", "rewards closed"} <= set(called)
+    assert "rewards closed" in called
     assert taken == [("end", ["engines"], ["t"]), ("closed",)]
     assert [line.split(" (")[0] for line in said] == ["starting Ray", "reserving devices", "reward workers", "stopping"]
 
