@@ -30,7 +30,7 @@ DEFAULT_SHAPES = {"cuda": ("0.5b", "1.5b"), "cpu": ("tiny",)}
 LEAST_S = {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0}
 """Seconds without which a part is not begun, from what starts of engines have taken on GPUs."""
 CPU_LEAST_S = 20.0
-MOST_S = {"trainer": 180.0, "decode": 240.0}
+MOST_S = {"trainer": 240.0, "decode": 240.0}
 """Of parts that others should not wait for longer."""
 
 

@@ -209,7 +209,9 @@ def main(model: Path, device: str, sizes: str, alone: bool) -> None:
         return
     peer = [sys.executable, "-m", "benchmarks.gpu_check.decode_part", str(model), "--device", device, "--sizes", sizes]
     own = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-    if device == "cpu":
+    if device == "cuda":
+        own["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # which pack.py leaves out
+    else:
         own = environment(engine_config(model, device, 1, 1)[0])
     starts = {
         "vllm": start_alone([*peer, "--alone"], {**os.environ, **own}),

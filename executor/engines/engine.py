@@ -79,6 +79,10 @@ class RolloutEngine:
             log = output_file()
             where = "" if log is None else f"; see vLLM's log, {log} on the node of the engine"
             raise ActorFailed(self._config.name, " ".join(str(error).split()) + where) from error
+        if wanted := self._config.head_dtype:
+            got = str(self._engine.vllm_config.model_config.head_dtype).removeprefix("torch.")
+            if got != wanted:  # vLLM 0.24 takes the model's dtype, with a warning alone
+                raise ValueError(f"model.head_dtype: this vLLM has logits of {got}, not {wanted}; install vLLM 0.32")
         self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: len(self._decoding) > 0)
         self._decoding.open(self._engine)
         with self._watch.deaths():
@@ -258,6 +262,7 @@ class RolloutEngine:
             raise RuntimeError(f"{self._config.name}: cannot sleep while {running} requests decode")
         self._version = ""  # so that no request is taken before new weights came
         with self._turns("sleep"):
+            await self._engine.collective_rpc("end_reload")  # of a transfer that broke off: it holds what cannot sleep
             if self._config.device == "cuda":
                 await self._engine.sleep(level=SLEEP_LEVEL)
         self._asleep = SLEEPING_PARTS

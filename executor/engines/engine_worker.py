@@ -88,7 +88,7 @@ class WeightReceiver:
 
     def begin_weights(self, transfer: str, node: str) -> str | None:
         """Begin to receive a transfer (`Transfer.text`) on `node`; returns why it could not."""
-        self._end_reload()
+        self.end_reload()
         self._reader = self._reader or BucketReader(self.device)
         self._reload = Reload(self.model_runner)
         return self._reader.begin(transfer, node, self._reload.load)
@@ -101,18 +101,18 @@ class WeightReceiver:
     def finish_weights(self) -> RankAnswer:
         """End the transfer, all of which is loaded."""
         assert self._reader is not None, "begin_weights() comes first"
-        self._end_reload()
+        self.end_reload()
         self._renew_tied_head()
         return self._reader.finish()
 
     def _load(self, tensors: Iterator[tuple[str, Any]]) -> None:
         """Load tensors with the checkpoint's names."""
-        self._end_reload()
+        self.end_reload()
         # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
         self.model_runner.reload_weights(weights_iterator=tensors)
         self._renew_tied_head()
 
-    def _end_reload(self) -> None:
+    def end_reload(self) -> None:
         """End a reload; one that broke off ends with the tensors that came, so that another one begins anew."""
         reload, self._reload = self._reload, None
         if reload is not None:

@@ -22,8 +22,9 @@ FIXED_CACHE_SHARE = 0.05
 """Of a GPU's memory: what must be free beside its cache when an engine starts whose cache has a size of its own. vLLM
 refuses to start with less than its `gpu_memory_utilization` free, which such an engine has no other use for."""
 
-# Prompt tokens in one engine step on a CPU, vLLM's default there.
-CPU_BATCHED_TOKENS = 4096
+# Prompt tokens in one engine step: vLLM's default on a CPU, and on GPUs what laws of prefill count with
+# (profiles/laws/served_decode.py); an `AsyncLLM` of vLLM's takes 2,048.
+CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 4096, 8192
 
 
 def environment(config: EngineConfig) -> dict[str, str]:
@@ -113,7 +114,10 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "kv_cache_memory_bytes": config.kv_memory_bytes,
             "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
         }
-    arguments["enable_sleep_mode"] = config.sleeps
+    arguments |= {
+        "enable_sleep_mode": config.sleeps,
+        "max_num_batched_tokens": max(GPU_BATCHED_TOKENS, config.max_num_seqs),
+    }
     if config.memory_share is None:
         return arguments | {"gpu_memory_utilization": ENGINE_SHARE}
     # With bytes vLLM measures no free memory, which others may take and free while it starts.

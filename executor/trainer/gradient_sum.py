@@ -133,7 +133,8 @@ class GradientSum:
         """Whether layers run compiled: the trainer's first micro-batch with a gradient is computed both ways, before
         any gradient is kept (collective). All ranks decide alike, by the seconds of the slowest."""
         self._undecided = False
-        # What cannot be compiled runs as it is, in the middle of a pass: the ranks stay in step.
+        # A forward that cannot be compiled runs as it is, and the ranks stay in step; a backward ends the step with
+        # torch's words, and `compile: off` is the remedy.
         torch._dynamo.config.suppress_errors = True
         seconds = []
         for compiled in (False, True):

@@ -101,7 +101,7 @@ def test_a_plan_that_fits_beside_another_process_goes_on(shipped):
     assert sum(ledgers.holders["trainer math"].on_device["offloaded"].values()) <= sum(parts.values())
 
 
-@pytest.mark.parametrize("size", [30 * GB, 79 * GB])
+@pytest.mark.parametrize("size", [45 * GB, 79 * GB])
 def test_a_plan_that_does_not_fit_beside_others_is_refused(shipped, size):
     build, fleet = shipped
     refused = rf"hold {size / GB:g} GB of GPU 3 \(pid 71\), and the plan does not fit beside them: GPU 3: .*; end them"

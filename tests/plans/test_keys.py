@@ -91,8 +91,11 @@ def test_every_key_of_a_plan_is_read_or_refused_or_shown():
     assert all(any(leaf.startswith(prefix) for leaf in found) for prefix in SHOWN)
 
 
-def test_each_key_that_is_read_changes_what_is_started(documents):
+def test_each_key_that_is_read_changes_what_is_started(documents, monkeypatch):
     pytest.importorskip("ray")
+    from rlplan.executor import configuration
+
+    monkeypatch.setattr(configuration, "kv_bytes_per_token", lambda *_: 64)  # the folder has no model
     for leaf, (before, value) in READ.items():
         plan = Plan.model_validate(edited(documents.plan, before))
         # Not validated: some keys may only change together, and here one alone has to make the difference.

@@ -185,6 +185,7 @@ class _Passes:
         """As `run`, compiled, once for all numbers of rows."""
         if formula not in self._compiled:
             self._compiled[formula] = torch.compile(formula)
+        torch._dynamo.mark_static(logits, 1)  # or a second vocabulary in a process would make it a runtime value
         for tensor in (logits, *rows):
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
         with torch._dynamo.config.patch(suppress_errors=False):  # `run` has a better answer to a failure

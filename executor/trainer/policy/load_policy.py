@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed.configuration_utils import DistributedConfig
-from transformers.distributed.utils import TransformersDeviceMesh
 from transformers.utils.logging import disable_progress_bar
 
 from ....plans.facts.executable import family_fault, update_faults
@@ -105,6 +104,8 @@ def _sharded_class(path: str, dtype: str, head_dtype: str | None, mesh: RankMesh
         parallel.fsdp_size = 1  # tensor parallelism is as transformers has it
         if mesh.state_copies > 1:
             sizes = (mesh.state_copies, 1, mesh.shards, mesh.tp)
+            from transformers.distributed.utils import TransformersDeviceMesh  # 5.17, which runs one rank, has none
+
             kind = meshes.get_mesh("fsdp").device_type
             ours = init_device_mesh(kind, sizes, mesh_dim_names=("copy", "pp", "fsdp", "tp"))
             meshes = TransformersDeviceMesh(ours, ours)

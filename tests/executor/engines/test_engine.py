@@ -200,6 +200,19 @@ def test_ranks_that_cannot_draw_by_place_leave_seeds_to_vllm(vllm, monkeypatch):
     assert started(body, vllm).slow_seeds == "no sampler"
 
 
+def test_a_vllm_that_keeps_the_heads_dtype_is_refused(vllm, monkeypatch):
+    monkeypatch.setattr(engine_module, "engine_arguments", lambda config: {})
+    model = SimpleNamespace(head_dtype="torch.bfloat16")
+
+    async def scene():
+        vllm.llm = LLM()
+        vllm.llm.vllm_config.model_config = model
+        with pytest.raises(ValueError, match=r"logits of bfloat16, not float32; install vLLM 0\.32"):
+            await RolloutEngine(replace(CONFIG, head_dtype="float32")).start()
+
+    played(scene())
+
+
 def test_a_core_that_does_not_come_up_is_a_dead_actor(vllm):
     async def scene():
         vllm.llm.starts = False
@@ -457,6 +470,8 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     assert "distributed_executor_backend" not in on_cores and "one_process" in alone["distributed_executor_backend"]
     on_gpus, fixed = (engine_arguments(replace(CONFIG, device="cuda", memory_share=share)) for share in (None, 0.07))
     assert on_gpus["enable_sleep_mode"] and on_gpus["gpu_memory_utilization"] == 0.9
+    wide = engine_arguments(replace(CONFIG, device="cuda", max_num_seqs=9000))
+    assert (on_gpus["max_num_batched_tokens"], wide["max_num_batched_tokens"]) == (8192, 9000), "vLLM refuses fewer"
     assert "kv_cache_memory_bytes" not in on_gpus, "it has what vLLM finds free"
     assert (fixed["kv_cache_memory_bytes"], fixed["gpu_memory_utilization"]) == (10**6, 0.07)
     assert (

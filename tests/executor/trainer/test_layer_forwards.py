@@ -46,7 +46,7 @@ def test_layers_compute_again_while_it_is_on_and_gradients_are_taken():
 def graphs(monkeypatch):
     """What was compiled; torch traces as ever, and runs the traced operations as they are."""
     found, compile_ = [], torch.compile
-    monkeypatch.setattr(torch._dynamo.config, "disable", False)
+    torch._dynamo.reset()  # other tests compile the same layers, and torch compiles one function so many times only
 
     def backend(graph, _inputs):
         found.append(graph)

@@ -54,8 +54,7 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
 
     def sampler(*arguments):
         called["sampler"] = arguments
-        weights = SimpleNamespace(close=note("weights closed"))
-        return SimpleNamespace(sampled=sampled, weights=weights, turns={LAYOUT: EngineTurns(1.0, 2.0)})
+        return SimpleNamespace(sampled=sampled, turns={LAYOUT: EngineTurns(1.0, 2.0)})
 
     async def engines(*arguments):
         called["engines"] = arguments
