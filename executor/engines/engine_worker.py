@@ -55,6 +55,7 @@ class WeightReceiver:
 
     model_runner: Any
     device: Any
+    rank: int
     _reader: BucketReader | None = None
     _reload: Reload | None = None
 
@@ -86,12 +87,12 @@ class WeightReceiver:
         """UUID of this rank's GPU; "" on a CPU."""
         return device_key(self.device)
 
-    def begin_weights(self, transfer: str, node: str) -> str | None:
-        """Begin to receive a transfer (`Transfer.text`) on `node`; returns why it could not."""
+    def begin_weights(self, transfer: str, engine: str) -> str | None:
+        """Begin to receive a transfer (`Transfer.text`) in this engine; returns why it could not."""
         self._end_reload()
-        self._reader = self._reader or BucketReader(self.device)
+        self._reader = self._reader or BucketReader(self.rank, self.device)
         self._reload = Reload(self.model_runner)
-        return self._reader.begin(transfer, node, self._reload.load)
+        return self._reader.begin(transfer, engine, self._reload.load)
 
     def load_bucket(self, index: int) -> str | None:
         """Load bucket `index` of the transfer; returns why it could not."""

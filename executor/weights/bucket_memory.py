@@ -35,6 +35,9 @@ DEVICE_INDEX = 6
 
 HOST = torch.device("cpu")
 
+Part = tuple[int, Slices, torch.Tensor]
+"""Number of a tensor in its bucket, where in that tensor the values belong, the values in any shape."""
+
 
 class TransferBroken(RuntimeError):
     """The transfer did not come to its end; what was received of it must not be used. It may be tried again."""
@@ -128,16 +131,9 @@ def tensors_in(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype) -> list[t
     return made
 
 
-def put(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype, parts: Iterable[tuple[int, Slices, Any]]) -> None:
-    """Write parts of a bucket's tensors (number of the tensor, where in it, values or their bytes) into its room."""
+def put(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype, parts: Iterable[Part]) -> None:
+    """Write parts of a bucket's tensors into its room."""
     tensors = tensors_in(room, bucket, dtype)
     for number, place, values in parts:
         target = tensors[number].view(bucket.sources[number].box.shape)[place]
-        if not isinstance(values, torch.Tensor):
-            values = torch.frombuffer(values, dtype=dtype)
         target.copy_(values.view(target.shape))
-
-
-def as_bytes(values: torch.Tensor) -> Any:
-    """Values as bytes of numpy, which Ray shares between processes of a node; it has no bfloat16."""
-    return values.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, shared_memory, tensors_in
+from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, shared_memory, tensors_in
 from .checksum import tensor_checksum
-from .transfer import Answer, BroadcastGroup, Transfer
+from .transfer import BroadcastGroup, Transfer
 
 Load = Callable[[Iterable[tuple[str, torch.Tensor]], BucketMemory], None]
 """Loads tensors that lie in some memory, of which nothing is used any more afterwards."""
@@ -34,30 +34,31 @@ def agreed(engine: str, answers: Sequence[RankAnswer], version: str, source: str
 
 
 class BucketReader:
-    """One engine rank's part in transfers, on `device`. What breaks a transfer is returned as text."""
+    """The part of rank `rank` of an engine in transfers, on `device`. What breaks a transfer is returned as text."""
 
-    def __init__(self, device: torch.device = HOST) -> None:
-        self._device = device
+    def __init__(self, rank: int = 0, device: torch.device = HOST) -> None:
+        self._rank, self._device = rank, device
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
         self._group: BroadcastGroup | None = None
         self._load: Load | None = None
         self._sums: dict[str, str] = {}
 
-    def begin(self, text: str, node: str, load: Load) -> str | None:
-        """Begin to receive a transfer (`Transfer.text`) on `node`, whose tensors `load` gives to vLLM."""
+    def begin(self, text: str, engine: str, load: Load) -> str | None:
+        """Begin to receive a transfer (`Transfer.text`) in this engine, whose tensors `load` gives to vLLM."""
         transfer = Transfer.of(text)
         self._transfer, self._load, self._sums = transfer, load, {}
         try:
-            handle = transfer.places[node if transfer.slots == "host" else device_key(self._device)]
-            if transfer.slots == "nccl":
-                self._memory = BucketMemory(transfer.largest, self._device)
-                if self._group is None or self._group.name != transfer.group:
-                    self._group = BroadcastGroup(transfer, int(handle), self._device)
+            if transfer.slots == "host":
+                self._memory = shared_memory(transfer.largest, transfer.meeting)
             elif transfer.slots == "ipc":
+                handle = transfer.handles[device_key(self._device)]
                 self._memory = BucketMemory(transfer.largest, self._device, handle)
             else:
-                self._memory = shared_memory(transfer.largest, handle)
+                self._memory = BucketMemory(transfer.largest, self._device)
+                if self._group is None or self._group.meeting != transfer.meeting:
+                    place = 1 + transfer.members.index(engine) + self._rank
+                    self._group = BroadcastGroup(transfer, place, self._device)
         except TransferBroken as broken:
             return str(broken)
         return None
@@ -88,11 +89,3 @@ class BucketReader:
         answer = RankAnswer(self._transfer.version, self._sums)
         self._transfer = self._memory = None
         return answer
-
-
-def fill(memory: BucketMemory, transfer: Transfer, index: int, ranks: Iterable[Any]) -> Answer:
-    """Write what trainer ranks on other nodes sent of bucket `index` into the memory of this node."""
-    bucket = transfer.buckets[index]
-    for parts in ranks:
-        put(memory.bucket(index, bucket.nbytes), bucket, getattr(torch, transfer.dtype), parts)
-    return Answer()

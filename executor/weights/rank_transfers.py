@@ -1,14 +1,14 @@
 """A trainer rank's part in transfers of weights: it writes what it holds where engines load it.
 
-With slots `host` a rank writes its pieces into the memory of its node, and gives them to Ray's object store for nodes
-elsewhere: no collective. With slots on GPUs the ranks that hold the model once all-gather a bucket in one collective;
-those that share a GPU with an engine rank keep it in memory which that one opens (`ipc`), or rank 0 broadcasts it to
-the engine ranks (`nccl`). What breaks a transfer is returned as text, and not raised: the driver decides what to do.
+With slots `host` a rank writes its pieces into the memory of its node: no collective. Else the ranks that hold the model
+once all-gather a bucket in one collective; those that share a GPU with an engine rank keep it in memory that this one
+opens (`ipc`), or rank 0 broadcasts it to the engine ranks (`nccl`).
 """
 
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,13 +19,11 @@ from torch._C._distributed_c10d import TCPStore
 from ..host import node_address, node_key
 from ..trainer.policy.held_parameters import checkpoint_sources, held_box
 from ..trainer.policy.local_tensors import local, whole
-from .bucket_memory import HOST, BucketMemory, TransferBroken, as_bytes, device_key, put, shared_memory
-from .bucket_plan import Box, Bucket, Cut, Slices, Source, copies_of, cuts_of
+from .bucket_memory import HOST, BucketMemory, Part, TransferBroken, device_key, put, shared_memory
+from .bucket_plan import Box, Bucket, Cut, Source, copies_of, cuts_of
 from .checksum import tensor_checksum
 from .transfer import Answer, BroadcastGroup, Holdings, Transfer
-
-Part = tuple[int, Slices, torch.Tensor]
-"""Number of a tensor in its bucket, where in that tensor the values belong, the values in any shape."""
+from .ways import SlotsName
 
 
 class RankTransfers:
@@ -36,6 +34,7 @@ class RankTransfers:
         self._parameters: Mapping[str, torch.nn.Parameter] = dict(model.named_parameters())
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
+        self._shared: BucketMemory | None = None
         self._store: TCPStore | None = None
         self._group: BroadcastGroup | None = None
         self._first: dict[str, Box] = {}
@@ -86,14 +85,21 @@ class RankTransfers:
                     sums[source.name] = tensor_checksum(part.reshape(source.shape))
         return sums
 
-    def meet(self) -> str:
-        """Have rank 0 serve a store in which engine ranks meet it; returns its address, HOST:PORT."""
-        if self._rank == 0 and self._store is None:
-            self._store = TCPStore(node_address(), 0, None, True)
-        return "" if self._store is None else f"{self._store.host}:{self._store.port}"
+    def meet(self, slots: SlotsName, bucket_bytes: int) -> Answer:
+        """Have rank 0 make what all parties need of slots `host` and `nccl`; answers with `Transfer.meeting`."""
+        if self._rank > 0:
+            return Answer("")
+        if slots == "host":
+            try:
+                self._shared = BucketMemory(bucket_bytes)
+            except TransferBroken as broken:
+                return Answer(broken=str(broken))
+            return Answer(self._shared.handle())
+        self._store = self._store or TCPStore(node_address(), 0, None, True)
+        return Answer(f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}")
 
     def begin(self, transfer: Transfer) -> Answer:
-        """Take part in a transfer; collective with slots on GPUs.
+        """Take part in a transfer.
 
         Answers with the version that it will send, and the handle of memory that it made ("": none).
         """
@@ -101,16 +107,15 @@ class RankTransfers:
         self._transfer, handle = transfer, ""
         try:
             if transfer.slots == "host":
-                if (path := transfer.places.get(node_key())) is not None:
-                    self._memory = shared_memory(transfer.largest, path)
+                self._memory = shared_memory(transfer.largest, transfer.meeting)
                 return Answer((transfer.version, ""))
             if self._cut != transfer.buckets:
                 self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
             if transfer.slots == "nccl" and self._rank == 0:
                 self._memory = BucketMemory(transfer.largest, self._device)
-                if self._group is None or self._group.name != transfer.group:
+                if self._group is None or self._group.meeting != transfer.meeting:
                     self._group = BroadcastGroup(transfer, 0, self._device, self._store)
-            elif transfer.slots == "ipc" and device_key(self._device) in transfer.places:
+            elif transfer.slots == "ipc" and device_key(self._device) in transfer.handles:
                 self._memory = BucketMemory(transfer.largest, self._device)
                 handle = self._memory.handle()
             # All memory is taken now: a rank that finds none later would leave the others in a collective.
@@ -124,25 +129,13 @@ class RankTransfers:
 
     @torch.no_grad()
     def send(self, index: int) -> Answer:
-        """Write this rank's pieces of bucket `index`; collective with slots on GPUs.
-
-        Answers with Ray's reference to what nodes elsewhere need of them (None: they need nothing).
-        """
+        """Write this rank's pieces of bucket `index`; collective but with slots `host`."""
         assert self._transfer is not None, "begin() comes first"
         bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
         room = None if self._memory is None else self._memory.bucket(index, bucket.nbytes)
-        if self._transfer.slots == "host":
-            parts = list(self._parts(bucket))
-            if room is not None:
-                put(room, bucket, dtype, parts)
-            if not parts or not self._transfer.places.keys() - {node_key()}:
-                return Answer()
-            import ray
-
-            return Answer(ray.put([(*where, as_bytes(values.to(HOST, dtype))) for *where, values in parts]))
-        gathered = self._gathered(index)
+        parts = self._parts(bucket) if self._transfer.slots == "host" else self._gathered(index)
         if room is not None:
-            put(room, bucket, dtype, _parts_in(gathered, self._cuts[index]))
+            put(room, bucket, dtype, parts)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         try:
@@ -166,9 +159,8 @@ class RankTransfers:
             for here, place, _ in cut.shares.values():
                 yield cut.tensor, place, local(self._parameters[cut.parameter].detach())[here]
 
-    def _gathered(self, index: int) -> torch.Tensor:
-        """The elements of bucket `index`, by rank, each rank's filled up to those of the one with most: one
-        collective."""
+    def _gathered(self, index: int) -> Iterator[Part]:
+        """All of bucket `index`: one collective, to which each rank gives as many elements as the one with most has."""
         members = len(self._members)
         size, at = _room(self._cuts[index]), 0
         own, every = self._own[:size], self._all[: members * size]
@@ -177,10 +169,9 @@ class RankTransfers:
                 part = local(self._parameters[cut.parameter].detach())[share[0]]
                 own[at : at + share[2]].view(part.shape).copy_(part)
                 at += share[2]
-        if members == 1:
-            return own[None]
-        dist.all_gather_into_tensor(every, own, self._gathering)
-        return every.view(members, size)
+        if members > 1:
+            dist.all_gather_into_tensor(every, own, self._gathering)
+        return _parts_in((every if members > 1 else own).view(members, size), self._cuts[index])
 
 
 def _room(cuts: list[Cut]) -> int:

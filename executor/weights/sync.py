@@ -9,17 +9,53 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..faults import ActorFailed
+from ..supervision import again_while_it_passes
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
-from .by_file import ByFile
-from .ways import DEFAULT_WAY, Sent, WayClosed, WayName, wanted_slots
+from .ways import Sent, WayClosed
+
+
+class ByFile:
+    """The way by the safetensors file at `path` on shared storage: rank 0 gathers the model and writes it, with its
+    version, and all engines read it. `may_send` is asked before each time that it is written."""
+
+    def __init__(self, trainer: TrainerGroup, path: Path, may_send: Callable[[], bool] = lambda: True) -> None:
+        self._trainer, self._path, self._may_send = trainer, path, may_send
+        self._written = (0, "")  # in which life of the trainer, which version
+
+    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool) -> Sent:
+        """Have all engines load the file at once, which is written if it holds another version or checksums are asked
+        for; raises as `ByBroadcast.send` does."""
+        expected: dict[str, str] = {}
+        if checked or self._written != (self._trainer.lives, version):
+            expected = await self._write(version, checked)
+        loads = (engine.load(str(self._path), version, checked) for engine in engines)
+        received = {}
+        for engine, answer in zip(engines, await asyncio.gather(*loads, return_exceptions=True), strict=True):
+            if isinstance(answer, ActorFailed):  # its replacement has begun; the fleet tells of it
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            received[engine.name] = answer
+        return Sent("file", self._path.stat().st_size, expected, received)
+
+    async def _write(self, version: str, checked: bool) -> dict[str, str]:
+        def export() -> Awaitable[dict[str, str]]:
+            if not self._may_send():
+                raise WayClosed("the trainer goes on to the next weights")
+            return self._trainer.export(self._path, version, checked)
+
+        self._written = (0, "")
+        sums = await again_while_it_passes(export)
+        self._written = (self._trainer.lives, version)
+        return sums
 
 
 class WeightSync:
@@ -28,21 +64,16 @@ class WeightSync:
     `from_host`: weights lie in host memory, and no memory of the trainer's GPUs is used: they are another job's.
     """
 
-    def __init__(
-        self, trainer: TrainerGroup, fleet: Fleet, path: Path, way: WayName = DEFAULT_WAY, *, from_host: bool = False
-    ) -> None:
-        self._trainer, self._fleet = trainer, fleet
+    def __init__(self, trainer: TrainerGroup, fleet: Fleet, path: Path, *, from_host: bool = False) -> None:
+        self._trainer, self._fleet, self._from_host = trainer, fleet, from_host
         self._version: str | None = None
         """What the trainer has in hand; None: it may change."""
         self._lock = asyncio.Lock()  # one transfer at a time
         self._file = ByFile(trainer, path, lambda: self._version is not None)
-        self._broadcast: ByBroadcast | None = None
+        stall_s = fleet.supervisor.patience.stall_s
+        self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None)
         self._closed: str | None = None
         """Why weights cannot be broadcast in this run."""
-        if way == "broadcast":
-            slots = "host" if from_host else wanted_slots()
-            stall_s = fleet.supervisor.patience.stall_s
-            self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None, slots=slots)
 
     async def sync(
         self,
@@ -71,9 +102,9 @@ class WeightSync:
         """Send on the best way. To engines that are `late` through host memory: others may decode, and leave no room on
         GPUs."""
         reason = self._closed
-        if self._broadcast is not None and reason is None:
+        if reason is None:
             try:
-                return await self._broadcast.send(up, version, checked, from_host=late)
+                return await self._broadcast.send(up, version, checked, from_host=late or self._from_host)
             except WayClosed as closed:
                 reason = closed.reason
                 self._closed = reason if closed.lasting else None

@@ -1,4 +1,4 @@
-"""What the parties of a transfer of weights are told, and the group in which engine ranks on their own GPUs get it."""
+"""What the parties of a transfer of weights are told, and the group that broadcasts it to engine ranks."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class Transfer(NamedTuple):
         slots: where they lie for engines to load them.
         dtype: of all tensors.
         buckets: in the order in which they come.
-        places: with slots `host` the handle of each node's memory, `ipc` that of each engine rank's GPU ("" for the
-            trainer, which makes it), `nccl` the place of each engine rank in the group; by node or UUID of a GPU.
         checked: whether engines sum up what they receive.
-        group: name of the group, unique in the store at `meeting`, HOST:PORT; "" but with slots `nccl`.
+        handles: of slots `ipc`: by UUID of each engine rank's GPU, of its memory ("" for the trainer, which makes it).
+        meeting: of slots `host` the handle of the node's memory; of `nccl` where the group meets, HOST:PORT/NAME, of
+            which the name is its own.
+        members: of slots `nccl`: the engine of each engine rank, in the order of their places from 1 on.
         deadline_s: longest time of one broadcast in the group.
     """
 
@@ -66,10 +67,10 @@ class Transfer(NamedTuple):
     slots: SlotsName
     dtype: str
     buckets: tuple[Bucket, ...]
-    places: dict[str, str]
     checked: bool
-    group: str = ""
+    handles: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
     meeting: str = ""
+    members: tuple[str, ...] = ()
     deadline_s: float = 60.0
 
     @property
@@ -89,15 +90,14 @@ class Transfer(NamedTuple):
 
 
 class BroadcastGroup:
-    """Member `place` of a group of trainer rank 0 and engine ranks, over NCCL on GPUs (gloo stands in on CPUs).
+    """Member `place` of the group of a transfer: trainer rank 0 and engine ranks, over NCCL on GPUs, gloo on CPUs.
 
     The members meet in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
     """
 
     def __init__(self, transfer: Transfer, place: int, device: torch.device, store: TCPStore | None = None) -> None:
-        self.name, self._place, self._members = transfer.group, place, 1 + len(transfer.places)
-        self._meeting, self._deadline_s, self._device = transfer.meeting, transfer.deadline_s, device
-        self._store = store
+        self.meeting, self._place, self._members = transfer.meeting, place, 1 + len(transfer.members)
+        self._deadline_s, self._device, self._store = transfer.deadline_s, device, store
         self._group: Any = None
 
     def broadcast(self, message: torch.Tensor) -> None:
@@ -126,8 +126,9 @@ class BroadcastGroup:
         if on_gpu:
             torch.cuda.set_device(self._device)  # of this thread
         if self._group is None:
-            host, _, port = self._meeting.rpartition(":")
-            store = PrefixStore(self.name, self._store or TCPStore(host, int(port), None, False, limit, False))
+            address, _, name = self.meeting.partition("/")
+            host, _, port = address.rpartition(":")
+            store = PrefixStore(name, self._store or TCPStore(host, int(port), None, False, limit, False))
             make: Any = _nccl if on_gpu else ProcessGroupGloo
             self._group = make(store, self._place, self._members, limit)
         options = BroadcastOptions()

@@ -9,9 +9,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from rlplan.executor.weights import transfer as transfer_module
-from rlplan.executor.weights.bucket_memory import BucketMemory, TransferBroken, as_bytes, device_key, put, tensors_in
+from rlplan.executor.weights.bucket_memory import BucketMemory, TransferBroken, device_key, put, tensors_in
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, whole_box
-from rlplan.executor.weights.bucket_reader import BucketReader, RankAnswer, agreed, fill
+from rlplan.executor.weights.bucket_reader import BucketReader, RankAnswer, agreed
 from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.executor.weights.transfer import BroadcastGroup, Transfer
 
@@ -26,7 +26,7 @@ def test_what_one_process_writes_another_reads_from_two_buckets_in_turn():
     wanted = {}
     for number in range(3):
         wanted[number] = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-        parts = [(i, (), values if i % 2 else as_bytes(values)) for i, values in enumerate(wanted[number])]
+        parts = [(i, (), values) for i, values in enumerate(wanted[number])]
         put(memory.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16, parts)
     for number in (1, 2):
         found = tensors_in(other.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16)
@@ -93,15 +93,15 @@ def test_memory_of_a_gpu_is_opened_by_its_handle(monkeypatch):
 
 def test_an_engine_rank_loads_and_sums_up_what_is_in_memory():
     memory, loaded = BucketMemory(BUCKET.nbytes), {}
-    told = Transfer("v", "host", "bfloat16", (BUCKET,), {"n": memory.handle()}, checked=True)
+    told = Transfer("v", "host", "bfloat16", (BUCKET,), True, meeting=memory.handle())
     values = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-    fill(memory, told, 0, [[(i, (), as_bytes(each))] for i, each in enumerate(values)])
+    put(memory.bucket(0, BUCKET.nbytes), BUCKET, torch.bfloat16, [(i, (), each) for i, each in enumerate(values)])
     reader = BucketReader()
     assert reader.begin(told.text(), "n", lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors})) is None
     assert reader.load(0) is None
     assert reader.finish() == RankAnswer("v", {n: tensor_checksum(t) for n, t in zip(SHAPES, values, strict=True)})
     assert all(torch.equal(loaded[name], value) for name, value in zip(SHAPES, values, strict=True))
-    gone = told._replace(places={"n": "/proc/self/fd/0 rlplan-weights"})
+    gone = told._replace(meeting="/proc/self/fd/0 rlplan-weights")
     answer = BucketReader().begin(gone.text(), "n", print)
     assert "could not be opened" in str(answer)
 
@@ -116,7 +116,7 @@ def test_ranks_of_an_engine_must_have_received_the_same():
 
 
 def test_a_group_whose_other_member_never_comes_is_left(monkeypatch):
-    told = Transfer("v", "nccl", "bfloat16", (BUCKET,), {"g1": "1"}, False, "group", "h:1", deadline_s=0.3)
+    told = Transfer("v", "nccl", "bfloat16", (BUCKET,), False, {}, "h:1/group", ("e",), deadline_s=0.3)
     group = BroadcastGroup(told, 0, torch.device("cpu"), HashStore())
     with pytest.raises(TransferBroken, match=r"took more than 0 s|no broadcast from the trainer"):
         group.broadcast(torch.zeros(8, dtype=torch.uint8))

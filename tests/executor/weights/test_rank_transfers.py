@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from rlplan.executor.host import node_key
 from rlplan.executor.weights.bucket_memory import BucketMemory, tensors_in
 from rlplan.executor.weights.bucket_plan import buckets_of
 from rlplan.executor.weights.rank_transfers import RankTransfers
@@ -54,11 +53,10 @@ def run_rank(layout, folder, rank):
     assert sum(each.elements for each in held) == sum(value.numel() for value in model.values.values())
     buckets = buckets_of(held[0].sources, 2, 300)
     assert len(buckets) >= 3, "more than there are slots"
-    memory = BucketMemory(max(bucket.nbytes for bucket in buckets))
-    shared = [memory.handle()]
+    shared = [transfers.meet("host", max(bucket.nbytes for bucket in buckets)).value]
     dist.broadcast_object_list(shared, 0)
-    for slots, places in [("ipc", {"": ""})] * 3 + [("host", {node_key(): shared[0]})] * 2:
-        told = Transfer("v", slots, "bfloat16", buckets, places, False)
+    for slots in ["ipc"] * 3 + ["host"] * 2:
+        told = Transfer("v", slots, "bfloat16", buckets, False, {"": ""} if slots == "ipc" else {}, shared[0])
         (version, handle), broken = transfers.begin(Transfer.of(told.text()))
         assert (version, broken) == ("v", None)
         opened = BucketMemory(told.largest, handle=handle or shared[0])

@@ -9,8 +9,7 @@ pytest.importorskip("ray")
 
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.supervision import Supervisor
-from rlplan.executor.weights.by_file import ByFile
-from rlplan.executor.weights.sync import WeightSync
+from rlplan.executor.weights.sync import ByFile, WeightSync
 from rlplan.executor.weights.ways import Sent, WayClosed
 from rlplan.plans.yaml.errors import RunFailed
 
