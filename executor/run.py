@@ -38,7 +38,7 @@ from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weights.sync import WeightSync
-from .weights.ways import Sent
+from .weights.transfer import Sent
 
 Result = TypeVar("Result")
 

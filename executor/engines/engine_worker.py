@@ -13,7 +13,7 @@ from typing import Any
 from ..drafts.draft_worker import DraftRank
 from ..weights.bucket_memory import BucketMemory, device_key
 from ..weights.bucket_reader import BucketReader, RankAnswer
-from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .seeded_sampling import SeededSampling
 
 
@@ -92,12 +92,12 @@ class WeightReceiver:
         self._end_reload()
         self._reader = self._reader or BucketReader(self.rank, self.device)
         self._reload = Reload(self.model_runner)
-        return self._reader.begin(transfer, engine, self._reload.load)
+        return self._reader.begin(transfer, engine, self._reload.load).broken
 
     def load_bucket(self, index: int) -> str | None:
         """Load bucket `index` of the transfer; returns why it could not."""
         assert self._reader is not None, "begin_weights() comes first"
-        return self._reader.load(index)
+        return self._reader.load(index).broken
 
     def finish_weights(self) -> RankAnswer:
         """End the transfer, all of which is loaded."""

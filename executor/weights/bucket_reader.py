@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 
-from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, shared_memory, tensors_in
-from .checksum import tensor_checksum
-from .transfer import BroadcastGroup, Transfer
+from .bucket_memory import HOST, BucketMemory, device_key, shared_memory, tensors_in
+from .transfer import Transfer, answered, tensor_checksum
 
 Load = Callable[[Iterable[tuple[str, torch.Tensor]], BucketMemory], None]
 """Loads tensors that lie in some memory, of which nothing is used any more afterwards."""
@@ -34,46 +34,37 @@ def agreed(engine: str, answers: Sequence[RankAnswer], version: str, source: str
 
 
 class BucketReader:
-    """The part of rank `rank` of an engine in transfers, on `device`. What breaks a transfer is returned as text."""
+    """The part of rank `rank` of an engine in transfers, on `device`."""
 
     def __init__(self, rank: int = 0, device: torch.device = HOST) -> None:
         self._rank, self._device = rank, device
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
-        self._group: BroadcastGroup | None = None
+        self._place = 0
         self._load: Load | None = None
         self._sums: dict[str, str] = {}
 
-    def begin(self, text: str, engine: str, load: Load) -> str | None:
+    @answered
+    def begin(self, text: str, engine: str, load: Load) -> None:
         """Begin to receive a transfer (`Transfer.text`) in this engine, whose tensors `load` gives to vLLM."""
-        transfer = Transfer.of(text)
+        transfer: Transfer = pickle.loads(bytes.fromhex(text))
         self._transfer, self._load, self._sums = transfer, load, {}
-        try:
-            if transfer.slots == "host":
-                self._memory = shared_memory(transfer.largest, transfer.meeting)
-            elif transfer.slots == "ipc":
-                handle = transfer.handles[device_key(self._device)]
-                self._memory = BucketMemory(transfer.largest, self._device, handle)
-            else:
-                self._memory = BucketMemory(transfer.largest, self._device)
-                if self._group is None or self._group.meeting != transfer.meeting:
-                    place = 1 + transfer.members.index(engine) + self._rank
-                    self._group = BroadcastGroup(transfer, place, self._device)
-        except TransferBroken as broken:
-            return str(broken)
-        return None
+        if transfer.slots == "host":
+            self._memory = shared_memory(transfer.largest, transfer.meeting)
+        else:
+            handle = transfer.handles[device_key(self._device)] if transfer.slots == "ipc" else None
+            self._memory = BucketMemory(transfer.largest, self._device, handle)
+        if transfer.slots == "nccl":
+            self._place = 1 + transfer.members.index(engine) + self._rank
 
-    def load(self, index: int) -> str | None:
+    @answered
+    def load(self, index: int) -> None:
         """Load bucket `index`."""
         assert self._transfer and self._memory and self._load, "begin() comes first"
         bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
         room = self._memory.bucket(index, bucket.nbytes)
-        try:
-            if self._transfer.slots == "nccl" and self._group is not None:
-                self._group.broadcast(room)
-        except TransferBroken as broken:
-            self._group = None
-            return str(broken)
+        if self._transfer.slots == "nccl":
+            self._transfer.broadcast(room, self._place, self._device)
         names = [source.name for source in bucket.sources]
         tensors = dict(zip(names, tensors_in(room, bucket, dtype), strict=True))
         if self._transfer.checked:
@@ -81,7 +72,6 @@ class BucketReader:
         self._load(tensors.items(), self._memory)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return None
 
     def finish(self) -> RankAnswer:
         """End the transfer: all of it is loaded."""

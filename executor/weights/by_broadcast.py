@@ -1,4 +1,4 @@
-"""The way in pieces: trainer ranks put what they hold of a bucket where engines load it (ways.py), bucket by bucket.
+"""The way in pieces: trainer ranks put what they hold of a bucket where engines load it, bucket by bucket.
 
 The driver leads: it has the ranks send bucket i + 1 while engines load bucket i, from memory of two buckets. So nobody
 waits for another party but in a collective among trainer ranks, which live and die together, or in the group of slots
@@ -27,11 +27,9 @@ from ..supervision import CALL_DEADLINE_S
 from ..trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup
 from .bucket_memory import TransferBroken
 from .bucket_plan import ITEM_BYTES, Bucket, buckets_of
-from .transfer import Answer, Holdings, Transfer
-from .ways import Sent, SlotsName, WayClosed, choose
+from .transfer import Answer, Holdings, Sent, SlotsName, Transfer, WayClosed, choose
 
 BUCKET_BYTES = 128 * 10**6
-TRIES = 2  # of a transfer that breaks off although no engine died
 QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
 
 
@@ -70,7 +68,7 @@ class ByBroadcast:
             expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
         calls = _Calls(engines, self._stall_s)
         slots: SlotsName = "host"
-        reason, faults = None, 0
+        reason = None
         while left := calls.living():
             slots, reason = self._choice(left, held, from_host)
             told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s)
@@ -80,12 +78,9 @@ class ByBroadcast:
                 self._meeting = None, ""
                 if calls.living() != left:
                     continue  # that was why
-                if slots != "host":
-                    self._broke = f"{slots} broke: {broken}"
-                    continue
-                faults += 1
-                if faults == TRIES:
-                    raise WayClosed(f"the transfer broke off {TRIES} times: {broken}") from broken
+                if slots == "host":
+                    raise WayClosed(f"the transfer broke off: {broken}") from broken
+                self._broke = f"{slots} broke: {broken}"
         return Sent("broadcast", nbytes, expected, {}, slots, reason)
 
     def _choice(
@@ -110,7 +105,7 @@ class ByBroadcast:
             wanted, found = sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held)
             if obstacle is not None or wanted != found:
                 why = obstacle or f"the trainer's ranks say that they hold {found} of {wanted} weights"
-                raise WayClosed(why, lasting=True)
+                raise WayClosed(why)
             self._layout = lives, buckets_of(held[0].sources, ITEM_BYTES[held[0].dtype], self._bucket_bytes), held
         return self._layout[1:]
 

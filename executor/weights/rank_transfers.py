@@ -1,6 +1,6 @@
 """A trainer rank's part in transfers of weights: it writes what it holds where engines load it.
 
-With slots `host` a rank writes its pieces into the memory of its node: no collective. Else the ranks that hold the model
+With slots `host` a rank writes its pieces into memory of the node: no collective. Else the ranks that hold the model
 once all-gather a bucket in one collective; those that share a GPU with an engine rank keep it in memory that this one
 opens (`ipc`), or rank 0 broadcasts it to the engine ranks (`nccl`).
 """
@@ -19,11 +19,9 @@ from torch._C._distributed_c10d import TCPStore
 from ..host import node_address, node_key
 from ..trainer.policy.held_parameters import checkpoint_sources, held_box
 from ..trainer.policy.local_tensors import local, whole
-from .bucket_memory import HOST, BucketMemory, Part, TransferBroken, device_key, put, shared_memory
+from .bucket_memory import HOST, BucketMemory, Part, device_key, put, shared_memory
 from .bucket_plan import Box, Bucket, Cut, Source, copies_of, cuts_of
-from .checksum import tensor_checksum
-from .transfer import Answer, BroadcastGroup, Holdings, Transfer
-from .ways import SlotsName
+from .transfer import Holdings, SlotsName, Transfer, answered, tensor_checksum
 
 
 class RankTransfers:
@@ -36,7 +34,6 @@ class RankTransfers:
         self._memory: BucketMemory | None = None
         self._shared: BucketMemory | None = None
         self._store: TCPStore | None = None
-        self._group: BroadcastGroup | None = None
         self._first: dict[str, Box] = {}
         """What this rank is the first to hold of parameters."""
         self._members: list[dict[str, Box]] = []
@@ -85,50 +82,41 @@ class RankTransfers:
                     sums[source.name] = tensor_checksum(part.reshape(source.shape))
         return sums
 
-    def meet(self, slots: SlotsName, bucket_bytes: int) -> Answer:
-        """Have rank 0 make what all parties need of slots `host` and `nccl`; answers with `Transfer.meeting`."""
+    @answered
+    def meet(self, slots: SlotsName, bucket_bytes: int) -> str:
+        """Have rank 0 make what all parties need of slots `host` and `nccl`; returns `Transfer.meeting`."""
         if self._rank > 0:
-            return Answer("")
+            return ""
         if slots == "host":
-            try:
-                self._shared = BucketMemory(bucket_bytes)
-            except TransferBroken as broken:
-                return Answer(broken=str(broken))
-            return Answer(self._shared.handle())
+            self._shared = BucketMemory(bucket_bytes)
+            return self._shared.handle()
         self._store = self._store or TCPStore(node_address(), 0, None, True)
-        return Answer(f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}")
+        return f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}"
 
-    def begin(self, transfer: Transfer) -> Answer:
-        """Take part in a transfer.
-
-        Answers with the version that it will send, and the handle of memory that it made ("": none).
-        """
+    @answered
+    def begin(self, transfer: Transfer) -> tuple[str, str]:
+        """Take part in a transfer; returns the version that it will send, and the handle of memory that it made."""
         self.end()
         self._transfer, handle = transfer, ""
-        try:
-            if transfer.slots == "host":
-                self._memory = shared_memory(transfer.largest, transfer.meeting)
-                return Answer((transfer.version, ""))
-            if self._cut != transfer.buckets:
-                self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
-            if transfer.slots == "nccl" and self._rank == 0:
-                self._memory = BucketMemory(transfer.largest, self._device)
-                if self._group is None or self._group.meeting != transfer.meeting:
-                    self._group = BroadcastGroup(transfer, 0, self._device, self._store)
-            elif transfer.slots == "ipc" and device_key(self._device) in transfer.handles:
-                self._memory = BucketMemory(transfer.largest, self._device)
-                handle = self._memory.handle()
-            # All memory is taken now: a rank that finds none later would leave the others in a collective.
-            room = max(_room(cuts) for cuts in self._cuts)
-            dtype = getattr(torch, transfer.dtype)
-            self._own = torch.zeros(room, dtype=dtype, device=self._device)
-            self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
-        except (TransferBroken, torch.OutOfMemoryError) as error:
-            return Answer(broken=f"trainer rank {self._rank}: {error}")
-        return Answer((transfer.version, handle))
+        if transfer.slots == "host":
+            self._memory = shared_memory(transfer.largest, transfer.meeting)
+            return transfer.version, handle
+        if self._cut != transfer.buckets:
+            self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
+        # All memory is taken now: a rank that finds none later would leave the others in a collective.
+        if transfer.slots == "nccl" and self._rank == 0:
+            self._memory = BucketMemory(transfer.largest, self._device)
+        elif device_key(self._device) in transfer.handles:
+            self._memory = BucketMemory(transfer.largest, self._device)
+            handle = self._memory.handle()
+        room, dtype = max(map(_room, self._cuts)), getattr(torch, transfer.dtype)
+        self._own = torch.zeros(room, dtype=dtype, device=self._device)
+        self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
+        return transfer.version, handle
 
+    @answered
     @torch.no_grad()
-    def send(self, index: int) -> Answer:
+    def send(self, index: int) -> None:
         """Write this rank's pieces of bucket `index`; collective but with slots `host`."""
         assert self._transfer is not None, "begin() comes first"
         bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
@@ -138,13 +126,8 @@ class RankTransfers:
             put(room, bucket, dtype, parts)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
-        try:
-            if self._group is not None and self._transfer.slots == "nccl" and room is not None:
-                self._group.broadcast(room)
-        except TransferBroken as broken:
-            self._group = None
-            return Answer(broken=f"trainer rank {self._rank}: {broken}")
-        return Answer()
+            if self._transfer.slots == "nccl":
+                self._transfer.broadcast(room, 0, self._device, self._store)
 
     def end(self) -> None:
         """Give back what a transfer took on the device: training needs the room."""

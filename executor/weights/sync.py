@@ -19,7 +19,7 @@ from ..faults import ActorFailed
 from ..supervision import again_while_it_passes
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
 from .by_broadcast import ByBroadcast
-from .ways import Sent, WayClosed
+from .transfer import Sent, WayClosed
 
 
 class ByFile:
@@ -72,8 +72,6 @@ class WeightSync:
         self._file = ByFile(trainer, path, lambda: self._version is not None)
         stall_s = fleet.supervisor.patience.stall_s
         self._broadcast = ByBroadcast(trainer, stall_s, lambda: self._version is not None)
-        self._closed: str | None = None
-        """Why weights cannot be broadcast in this run."""
 
     async def sync(
         self,
@@ -101,14 +99,10 @@ class WeightSync:
     async def _send(self, up: Sequence[EngineHandle], version: str, checked: bool, *, late: bool = False) -> Sent:
         """Send on the best way. To engines that are `late` through host memory: others may decode, and leave no room on
         GPUs."""
-        reason = self._closed
-        if reason is None:
-            try:
-                return await self._broadcast.send(up, version, checked, from_host=late or self._from_host)
-            except WayClosed as closed:
-                reason = closed.reason
-                self._closed = reason if closed.lasting else None
-        return (await self._file.send(up, version, checked))._replace(reason=reason)
+        try:
+            return await self._broadcast.send(up, version, checked, from_host=late or self._from_host)
+        except WayClosed as closed:
+            return (await self._file.send(up, version, checked))._replace(reason=str(closed))
 
     def retire(self) -> None:
         """The trainer may change its weights from now on, up to the next `sync`."""
@@ -129,7 +123,7 @@ class WeightSync:
             try:
                 sent = await self._send(engines, version, False, late=True)
             except WayClosed as closed:
-                raise ActorFailed(engines[0].name, closed.reason) from closed
+                raise ActorFailed(engines[0].name, str(closed)) from closed
         for engine in engines:
             if engine.name not in sent.received:
                 raise ActorFailed(engine.name, "it died as it received weights")

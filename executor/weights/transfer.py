@@ -1,23 +1,102 @@
-"""What the parties of a transfer of weights are told, and the group that broadcasts it to engine ranks."""
+"""A transfer of weights: where they lie for engines to load them, what its parties are told, and what became of it.
+
+host: memory that all processes of a node share.
+ipc:  memory of a GPU that a trainer rank and an engine rank share, opened through a CUDA IPC handle.
+nccl: memory of each engine rank's own, in one group of trainer rank 0 and all engine ranks: of NCCL on GPUs, of gloo on
+      CPUs of several nodes.
+
+NCCL refuses two ranks on one GPU, so `nccl` needs pools apart, and `ipc` a trainer rank on the GPU of each engine rank.
+Host memory serves everything on one node; what none of them serves goes by file.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import threading
+import zlib
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from .bucket_memory import TransferBroken
 from .bucket_plan import Bucket, Source
-from .ways import SlotsName
 
 CALM = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Without these, torch ends the process of every member when one of a group's members dies; it reads them when a group
 is made. Here who has waited for `deadline_s` leaves the group."""
+
+
+SlotsName = Literal["host", "ipc", "nccl"]
+
+VERSION_KEY = "rlplan_version"
+"""Key of a weights file's metadata that names its version."""
+
+
+def tensor_checksum(tensor: torch.Tensor) -> str:
+    """CRC-32 of the tensor's dtype, shape and bytes (row-major, in the machine's byte order), as 8 hexadecimal digits.
+
+    It catches a mix-up or a torn transfer, not an attacker.
+    """
+    data = tensor.detach().cpu().contiguous()
+    head = f"{data.dtype}{tuple(data.shape)}".encode()
+    # bytes of any dtype, bfloat16 included, which numpy does not have; reshape because a scalar has no view as bytes
+    return f"{zlib.crc32(data.reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(head)):08x}"
+
+
+class Sent(NamedTuple):
+    """What became of weights that were sent.
+
+    Attributes:
+        way: on which they went.
+        nbytes: of the weights.
+        expected: the trainer's checksum of each tensor; {} if none were asked for.
+        received: for each engine that has the weights now, by name, the checksums of what it received.
+        slots: where they lay for engines to load them; "" if they came by file.
+        reason: why they went by file, or slots are not better ones; None if they are the best.
+    """
+
+    way: Literal["broadcast", "file"]
+    nbytes: int
+    expected: dict[str, str]
+    received: dict[str, dict[str, str]]
+    slots: SlotsName | Literal[""] = ""
+    reason: str | None = None
+
+    @property
+    def engines(self) -> int:
+        """How many engines have them."""
+        return len(self.received)
+
+    @property
+    def mismatches(self) -> int:
+        """How many of these received other bytes than the trainer sent, if checksums were asked for."""
+        return sum(sums != self.expected for sums in self.received.values()) if self.expected else 0
+
+
+class WayClosed(Exception):
+    """This way cannot take these weights; the error's text says why."""
+
+
+def choose(ranks: Sequence[str], engine_ranks: Sequence[str], one_node: bool) -> tuple[SlotsName, str | None]:
+    """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs ("" on a CPU), and why there
+    are no better ones; None if they are the best."""
+    shared, reason = set(ranks) & set(engine_ranks), None
+    if not any([*ranks, *engine_ranks]):
+        return ("host" if one_node else "nccl"), None
+    if "" in ranks or "" in engine_ranks:
+        reason = "a trainer rank or engine rank has no GPU"
+    elif len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
+        reason = f"{'trainer' if len(set(ranks)) < len(ranks) else 'engine'} ranks share a GPU"
+    elif shared and shared != set(engine_ranks):
+        reason = f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
+    else:
+        return ("ipc" if shared else "nccl"), None
+    return "host", reason
 
 
 class Holdings(NamedTuple):
@@ -45,6 +124,19 @@ class Answer(NamedTuple):
 
     value: Any = None
     broken: str | None = None
+
+
+def answered(part: Callable[..., Any]) -> Callable[..., Answer]:
+    """`part` of a party, whose value or what breaks the transfer is returned: the driver decides what to do."""
+
+    @functools.wraps(part)
+    def answer(*arguments: Any) -> Answer:
+        try:
+            return Answer(part(*arguments))
+        except (TransferBroken, torch.OutOfMemoryError) as error:
+            return Answer(broken=str(error))
+
+    return answer
 
 
 class Transfer(NamedTuple):
@@ -79,25 +171,25 @@ class Transfer(NamedTuple):
         return max(bucket.nbytes for bucket in self.buckets)
 
     def text(self) -> str:
-        """All of it as text, which is what vLLM hands on to its ranks; `Transfer.of` reads it."""
+        """All of it pickled, as text, which is what vLLM hands on to its ranks."""
         return pickle.dumps(self).hex()
 
-    @staticmethod
-    def of(text: str) -> Transfer:
-        """Reads what `text` wrote."""
-        read: Transfer = pickle.loads(bytes.fromhex(text))
-        return read
+    def broadcast(self, message: torch.Tensor, place: int, device: torch.device, store: Any = None) -> None:
+        """Have the bytes of member 0's `message` in that of all others, as `BroadcastGroup` does."""
+        _group_of(self.meeting, place, 1 + len(self.members), self.deadline_s, device, store).broadcast(message)
 
 
 class BroadcastGroup:
     """Member `place` of the group of a transfer: trainer rank 0 and engine ranks, over NCCL on GPUs, gloo on CPUs.
 
-    The members meet in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
+    They meet at `meeting` in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
     """
 
-    def __init__(self, transfer: Transfer, place: int, device: torch.device, store: TCPStore | None = None) -> None:
-        self.meeting, self._place, self._members = transfer.meeting, place, 1 + len(transfer.members)
-        self._deadline_s, self._device, self._store = transfer.deadline_s, device, store
+    def __init__(
+        self, meeting: str, place: int, members: int, deadline_s: float, device: torch.device, store: Any = None
+    ) -> None:
+        self._meeting, self._place, self._members = meeting, place, members
+        self._deadline_s, self._device, self._store = deadline_s, device, store
         self._group: Any = None
 
     def broadcast(self, message: torch.Tensor) -> None:
@@ -126,7 +218,7 @@ class BroadcastGroup:
         if on_gpu:
             torch.cuda.set_device(self._device)  # of this thread
         if self._group is None:
-            address, _, name = self.meeting.partition("/")
+            address, _, name = self._meeting.partition("/")
             host, _, port = address.rpartition(":")
             store = PrefixStore(name, self._store or TCPStore(host, int(port), None, False, limit, False))
             make: Any = _nccl if on_gpu else ProcessGroupGloo
@@ -136,6 +228,11 @@ class BroadcastGroup:
         self._group.broadcast([message], options).wait()
         if on_gpu:
             torch.cuda.synchronize(self._device)
+
+
+@functools.lru_cache(maxsize=1)  # the next transfer to the same engines has the same group
+def _group_of(*arguments: Any) -> BroadcastGroup:
+    return BroadcastGroup(*arguments)
 
 
 def _nccl(store: PrefixStore, place: int, members: int, limit: timedelta) -> Any:

@@ -15,8 +15,8 @@ from rlplan.executor.rollout.round_samples import Progress, RolloutResult, Rollo
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.executor.weights.sync import WeightSync
+from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.yaml_io import loads

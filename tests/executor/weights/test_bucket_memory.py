@@ -9,11 +9,10 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from rlplan.executor.weights import transfer as transfer_module
-from rlplan.executor.weights.bucket_memory import BucketMemory, TransferBroken, device_key, put, tensors_in
+from rlplan.executor.weights.bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, tensors_in
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, whole_box
 from rlplan.executor.weights.bucket_reader import BucketReader, RankAnswer, agreed
-from rlplan.executor.weights.checksum import tensor_checksum
-from rlplan.executor.weights.transfer import BroadcastGroup, Transfer
+from rlplan.executor.weights.transfer import Answer, Transfer, tensor_checksum
 
 SHAPES = {"a": (2, 3), "b": (), "c": (5,), "d": (4, 4)}
 (BUCKET,) = buckets_of([Source(name, shape, name, whole_box(shape)) for name, shape in SHAPES.items()], 2, 1000)
@@ -97,13 +96,14 @@ def test_an_engine_rank_loads_and_sums_up_what_is_in_memory():
     values = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
     put(memory.bucket(0, BUCKET.nbytes), BUCKET, torch.bfloat16, [(i, (), each) for i, each in enumerate(values)])
     reader = BucketReader()
-    assert reader.begin(told.text(), "n", lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors})) is None
-    assert reader.load(0) is None
+    begun = reader.begin(told.text(), "n", lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors}))
+    assert begun == Answer()
+    assert reader.load(0) == Answer()
     assert reader.finish() == RankAnswer("v", {n: tensor_checksum(t) for n, t in zip(SHAPES, values, strict=True)})
     assert all(torch.equal(loaded[name], value) for name, value in zip(SHAPES, values, strict=True))
     gone = told._replace(meeting="/proc/self/fd/0 rlplan-weights")
     answer = BucketReader().begin(gone.text(), "n", print)
-    assert "could not be opened" in str(answer)
+    assert "could not be opened" in str(answer.broken)
 
 
 def test_ranks_of_an_engine_must_have_received_the_same():
@@ -117,13 +117,13 @@ def test_ranks_of_an_engine_must_have_received_the_same():
 
 def test_a_group_whose_other_member_never_comes_is_left(monkeypatch):
     told = Transfer("v", "nccl", "bfloat16", (BUCKET,), False, {}, "h:1/group", ("e",), deadline_s=0.3)
-    group = BroadcastGroup(told, 0, torch.device("cpu"), HashStore())
+    message = torch.zeros(8, dtype=torch.uint8)
     with pytest.raises(TransferBroken, match=r"took more than 0 s|no broadcast from the trainer"):
-        group.broadcast(torch.zeros(8, dtype=torch.uint8))
+        told.broadcast(message, 0, HOST, HashStore())
 
     def refused(*_):
         raise RuntimeError("no gloo")
 
     monkeypatch.setattr(transfer_module, "ProcessGroupGloo", refused)
     with pytest.raises(TransferBroken, match="no broadcast from the trainer: no gloo"):
-        BroadcastGroup(told, 0, torch.device("cpu"), HashStore()).broadcast(torch.zeros(8, dtype=torch.uint8))
+        told._replace(meeting="h:1/another").broadcast(message, 0, HOST, HashStore())

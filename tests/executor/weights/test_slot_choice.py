@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rlplan.executor.weights.ways import choose
+from rlplan.executor.weights.transfer import choose
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.sync import ByFile, WeightSync
-from rlplan.executor.weights.ways import WayClosed
+from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.planned_job import LossPlan
