@@ -30,8 +30,7 @@ from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key, output_file, without_collection
 from ..placement.guard import guard_group
-from ..weights.bucket_reader import RankAnswer, agreed
-from ..weights.transfer import Answer, Transfer
+from ..weights.transfer import Answer, Received, Transfer, agreed
 from .core_watch import CoreWatch
 from .decoding import Decoding
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -119,14 +118,14 @@ class RolloutEngine:
         """
         self._refuse_if_decoding()
         answers = await self._call_ranks("receive_weights", (path, version, checksums))
-        return await self._take(version, [RankAnswer(*answer) for answer in answers], path)
+        return await self._take(version, answers, path)
 
     async def begin_weights(self, transfer: Transfer, found: str) -> Answer:
         """Begin to receive weights with all ranks, of version `found` by the trainer's word; until all have come, the
         engine holds no version. Raises RuntimeError as `load_weights` does."""
         self._refuse_if_decoding()
         self._version = ""
-        agreed(self._config.name, [RankAnswer(found, {})], transfer.version, "the trainer")
+        agreed(self._config.name, [(found, {})], transfer.version, "the trainer")
         return await self._ask_ranks("begin_weights", transfer.text(), self._config.name)
 
     async def load_bucket(self, index: int) -> Answer:
@@ -136,7 +135,7 @@ class RolloutEngine:
     async def finish_weights(self, version: str) -> Answer:
         """Name the weights that were loaded `version`; answers as `load_weights` does, and raises as it does."""
         answers = await self._call_ranks("finish_weights", ())
-        return Answer(await self._take(version, [RankAnswer(*answer) for answer in answers], "the trainer"))
+        return Answer(await self._take(version, answers, "the trainer"))
 
     async def _ask_ranks(self, method: str, *arguments: Any) -> Answer:
         """Call ranks, which answer with the reason why they could not do their part, or None."""
@@ -154,7 +153,7 @@ class RolloutEngine:
             answers: list[Any] = await self._engine.collective_rpc(method, args=arguments)
             return answers
 
-    async def _take(self, version: str, answers: list[RankAnswer], source: str) -> dict[str, str]:
+    async def _take(self, version: str, answers: list[Received], source: str) -> dict[str, str]:
         """Hold `version` from now on, if that is what all ranks have received; returns the checksums."""
         self._version = ""  # a rank that received something else may have taken it, so none of them may decode
         sums = agreed(self._config.name, answers, version, source)

@@ -1,9 +1,8 @@
 """Memory of two buckets that processes share while weights travel: of a node's host, or of one GPU.
 
-On a host it is a file without a name (memfd), which the others open through its owner's /proc: it needs no room in
-/dev/shm, which containers keep small, and it is gone with the last process that has it, however that ends. On a GPU it
-is opened by a CUDA IPC handle, which counts its users, so each is for one process; it names the device by the number
-that its maker has for it, which is another one where CUDA_VISIBLE_DEVICES differs (torch's reductions.py).
+On a host it is a file without a name (memfd), which others open through its owner's /proc: containers keep /dev/shm
+small, and this is gone with the last process that has it. On a GPU it is opened by a CUDA IPC handle, which is for one
+process and names the device by its maker's number of it (torch's reductions.py).
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ class BucketMemory:
                 raise OSError("its owner has given it up")
             self._file = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self._file)
-        if handle is None:
-            os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
-        if (size := os.fstat(self._file).st_size) != self.nbytes:
-            raise OSError(f"it has {size} bytes")
+        os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
         return torch.frombuffer(mmap.mmap(self._file, self.nbytes), dtype=torch.uint8)
 
     def _on_gpu(self, handle: str | None) -> torch.Tensor:

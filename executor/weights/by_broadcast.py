@@ -1,11 +1,9 @@
 """The way in pieces: trainer ranks put what they hold of a bucket where engines load it, bucket by bucket.
 
-The driver leads: it has the ranks send bucket i + 1 while engines load bucket i, from memory of two buckets. So nobody
-waits for another party but in a collective among trainer ranks, which live and die together, or in the group of slots
-`nccl`, which has a deadline.
+The driver leads: it has the ranks send bucket i + 1 while engines load bucket i, from memory of two buckets. So parties
+wait for each other only in the group of slots `nccl`, which has a deadline.
 
 Invariants:
-- no rank gathers the model;
 - an engine that dies or does not answer within `stall_s` and the time that a bucket may take is left out and replaced,
   and the others go on (of `nccl` they begin again); a trainer rank that does is `TrainerDied`;
 - nobody uses what was received of a transfer that did not come to its end;
@@ -17,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..actors import retrieved
@@ -53,9 +51,7 @@ class ByBroadcast:
         self._meeting: tuple[Any, str] = None, ""
         """For whom rank 0 made what they meet in (`Transfer.meeting`), and that."""
 
-    async def send(
-        self, engines: Sequence[EngineHandle], version: str, checked: bool, *, from_host: bool = False
-    ) -> Sent:
+    async def send(self, engines: Sequence[EngineHandle], version: str, checked: bool, from_host: bool = False) -> Sent:
         """Send the trainer's weights as `version` to engines, all at once; `from_host`: through host memory.
 
         An engine that dies is left out; the fleet replaces it. Raises WayClosed, TrainerDied, and RunFailed if an
@@ -67,8 +63,6 @@ class ByBroadcast:
         if checked:
             expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
         calls = _Calls(engines, self._stall_s)
-        slots: SlotsName = "host"
-        reason = None
         while left := calls.living():
             slots, reason = self._choice(left, held, from_host)
             told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s)
@@ -81,7 +75,7 @@ class ByBroadcast:
                 if slots == "host":
                     raise WayClosed(f"the transfer broke off: {broken}") from broken
                 self._broke = f"{slots} broke: {broken}"
-        return Sent("broadcast", nbytes, expected, {}, slots, reason)
+        return Sent("broadcast", nbytes, expected, {})
 
     def _choice(
         self, engines: list[EngineHandle], held: list[Holdings], from_host: bool
@@ -104,8 +98,7 @@ class ByBroadcast:
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
             wanted, found = sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held)
             if obstacle is not None or wanted != found:
-                why = obstacle or f"the trainer's ranks say that they hold {found} of {wanted} weights"
-                raise WayClosed(why)
+                raise WayClosed(obstacle or f"the trainer's ranks say that they hold {found} of {wanted} weights")
             self._layout = lives, buckets_of(held[0].sources, ITEM_BYTES[held[0].dtype], self._bucket_bytes), held
         return self._layout[1:]
 
@@ -114,12 +107,9 @@ class ByBroadcast:
         in_group = told.slots == "nccl"
         try:
             told = await self._with_places(told, calls.left)
-            versions, handles = zip(*await self._of_ranks("begin", told), strict=True)
-            if told.slots == "ipc":
-                _, held = await self._planned()
-                handles_of = zip(held, handles, strict=True)
-                told = told._replace(handles={rank.device: handle for rank, handle in handles_of if handle})
-            found = next((each for each in versions if each != told.version), told.version)
+            begins = await self._of_ranks("begin", told)
+            told = told._replace(handles={device: made for _, handles in begins for device, made in handles.items()})
+            found = next((version for version, _ in begins if version != told.version), told.version)
             begun = loading = calls.start("begin_weights", told, found)
             if in_group:
                 await begun
@@ -136,7 +126,7 @@ class ByBroadcast:
             await loading
             return await calls.all("finish_weights", told.version)
         except TransferBroken:
-            await calls.settle()  # who hangs is told apart from who waits for it
+            await asyncio.gather(*calls.begun, return_exceptions=True)  # who hangs is told apart from who waits for it
             raise
         finally:
             if told.slots != "host":
@@ -148,7 +138,7 @@ class ByBroadcast:
         weights."""
         if not self._may_send():
             raise WayClosed("the trainer goes on to the next weights")
-        return _values(await self._trainer.each("transfer", QUEUE_S, method, *arguments))
+        return [answer.taken() for answer in await self._trainer.each("transfer", QUEUE_S, method, *arguments)]
 
     async def _with_places(self, told: Transfer, engines: list[EngineHandle]) -> Transfer:
         """`told` with what engine ranks find their memory by. Raises TransferBroken if there is none."""
@@ -168,21 +158,17 @@ class _Calls:
     def __init__(self, engines: Sequence[EngineHandle], stall_s: float) -> None:
         self.left, self._stall_s = list(engines), stall_s
         self._lives = {engine: engine.lives for engine in engines}
-        self._begun: list[asyncio.Future[Any]] = []
+        self.begun: list[asyncio.Future[Any]] = []
 
     def living(self) -> list[EngineHandle]:
         """Those of `left` that have not been replaced, nor are about to be."""
         self.left = [engine for engine in self.left if engine.alive and engine.lives == self._lives[engine]]
         return self.left
 
-    async def settle(self) -> None:
-        """Wait until all calls that were begun have ended, well or not."""
-        await asyncio.gather(*self._begun, return_exceptions=True)
-
     def start(self, method: str, *arguments: Any, nbytes: int = 0) -> asyncio.Future[dict[str, Any]]:
         """Begin a call to all engines, which nobody has to wait for if the transfer ends."""
-        self._begun.append(retrieved(asyncio.ensure_future(self.all(method, *arguments, nbytes=nbytes))))
-        return self._begun[-1]
+        self.begun.append(retrieved(asyncio.ensure_future(self.all(method, *arguments, nbytes=nbytes))))
+        return self.begun[-1]
 
     async def all(self, method: str, *arguments: Any, nbytes: int = 0) -> dict[str, Any]:
         """The answers of all engines by name; those that died are left out, their replacement has begun.
@@ -200,14 +186,4 @@ class _Calls:
                 raise answer
             else:
                 found[engine.name] = answer
-        return dict(zip(found, _values(found.values()), strict=True))
-
-
-def _values(answers: Iterable[Answer]) -> list[Any]:
-    """What parties answer. Raises TransferBroken if one of them tells why the transfer broke off."""
-    values = []
-    for answer in answers:
-        if answer.broken is not None:
-            raise TransferBroken(answer.broken)
-        values.append(answer.value)
-    return values
+        return {name: answer.taken() for name, answer in found.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..host import node_address, node_key
 from ..trainer.policy.held_parameters import checkpoint_sources, held_box
 from ..trainer.policy.local_tensors import local, whole
 from .bucket_memory import HOST, BucketMemory, Part, device_key, put, shared_memory
-from .bucket_plan import Box, Bucket, Cut, Source, copies_of, cuts_of
+from .bucket_plan import Box, Bucket, Share, Source, copies_of, cuts_of
 from .transfer import Holdings, SlotsName, Transfer, answered, tensor_checksum
 
 
@@ -42,7 +43,7 @@ class RankTransfers:
         self._gathering: dist.ProcessGroup | None = None
         self._own = self._all = torch.empty(0)
         self._cut: tuple[Bucket, ...] = ()
-        self._cuts: list[list[Cut]] = []
+        self._cuts: list[list[dict[int, Share]]] = []
         """How the ranks that gather hold each bucket of `_cut`."""
 
     def holdings(self) -> Holdings:
@@ -94,25 +95,26 @@ class RankTransfers:
         return f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}"
 
     @answered
-    def begin(self, transfer: Transfer) -> tuple[str, str]:
-        """Take part in a transfer; returns the version that it will send, and the handle of memory that it made."""
+    def begin(self, transfer: Transfer) -> tuple[str, dict[str, str]]:
+        """Take part in a transfer; returns the version that it will send, and by its GPU the handle of memory that an
+        engine rank opens there."""
         self.end()
-        self._transfer, handle = transfer, ""
+        self._transfer, handles = transfer, dict[str, str]()
         if transfer.slots == "host":
             self._memory = shared_memory(transfer.largest, transfer.meeting)
-            return transfer.version, handle
+            return transfer.version, handles
         if self._cut != transfer.buckets:
             self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
         # All memory is taken now: a rank that finds none later would leave the others in a collective.
         if transfer.slots == "nccl" and self._rank == 0:
             self._memory = BucketMemory(transfer.largest, self._device)
-        elif device_key(self._device) in transfer.handles:
+        elif (device := device_key(self._device)) in transfer.handles:
             self._memory = BucketMemory(transfer.largest, self._device)
-            handle = self._memory.handle()
+            handles[device] = self._memory.handle()
         room, dtype = max(map(_room, self._cuts)), getattr(torch, transfer.dtype)
         self._own = torch.zeros(room, dtype=dtype, device=self._device)
         self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
-        return transfer.version, handle
+        return transfer.version, handles
 
     @answered
     @torch.no_grad()
@@ -121,7 +123,7 @@ class RankTransfers:
         assert self._transfer is not None, "begin() comes first"
         bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
         room = None if self._memory is None else self._memory.bucket(index, bucket.nbytes)
-        parts = self._parts(bucket) if self._transfer.slots == "host" else self._gathered(index)
+        parts = self._own_parts(bucket) if self._transfer.slots == "host" else self._gathered(bucket, self._cuts[index])
         if room is not None:
             put(room, bucket, dtype, parts)
             if self._device.type == "cuda":
@@ -136,39 +138,40 @@ class RankTransfers:
         if self._device.type == "cuda":
             torch.cuda.ipc_collect()  # what engines have closed
 
-    def _parts(self, bucket: Bucket) -> Iterator[Part]:
-        """What this rank is the first to hold of a bucket."""
-        for cut in cuts_of(bucket, [self._first]):
-            for here, place, _ in cut.shares.values():
-                yield cut.tensor, place, local(self._parameters[cut.parameter].detach())[here]
+    def _held(self, source: Source, share: Share) -> torch.Tensor:
+        return local(self._parameters[source.parameter].detach())[share[0]]
 
-    def _gathered(self, index: int) -> Iterator[Part]:
-        """All of bucket `index`: one collective, to which each rank gives as many elements as the one with most has."""
-        members = len(self._members)
-        size, at = _room(self._cuts[index]), 0
+    def _own_parts(self, bucket: Bucket) -> Iterator[Part]:
+        """What this rank is the first to hold of a bucket."""
+        for number, (source, shares) in enumerate(zip(bucket.sources, cuts_of(bucket, [self._first]), strict=True)):
+            for share in shares.values():
+                yield number, share[1], self._held(source, share)
+
+    def _gathered(self, bucket: Bucket, cuts: list[dict[int, Share]]) -> Iterator[Part]:
+        """All of a bucket: one collective, to which each rank gives as many elements as the one with most has."""
+        size, members, end = _room(cuts), len(self._members), 0
         own, every = self._own[:size], self._all[: members * size]
-        for cut in self._cuts[index]:
-            if (share := cut.shares.get(self._place)) is not None:
-                part = local(self._parameters[cut.parameter].detach())[share[0]]
-                own[at : at + share[2]].view(part.shape).copy_(part)
-                at += share[2]
+        for source, shares in zip(bucket.sources, cuts, strict=True):
+            if (share := shares.get(self._place)) is not None:
+                part = self._held(source, share)
+                own[end : end + share[2]].view(part.shape).copy_(part)
+                end += share[2]
         if members > 1:
             dist.all_gather_into_tensor(every, own, self._gathering)
-        return _parts_in((every if members > 1 else own).view(members, size), self._cuts[index])
+        return _parts_in((every if members > 1 else own).view(members, size), cuts)
 
 
-def _room(cuts: list[Cut]) -> int:
+def _room(cuts: list[dict[int, Share]]) -> int:
     """Elements of the rank that holds most of a bucket."""
-    held: dict[int, int] = {}
-    for cut in cuts:
-        for rank, (_, _, numel) in cut.shares.items():
-            held[rank] = held.get(rank, 0) + numel
-    return max(held.values(), default=0)
+    held = Counter[int]()
+    for shares in cuts:
+        held.update({rank: numel for rank, (_, _, numel) in shares.items()})
+    return max(held.values())
 
 
-def _parts_in(gathered: torch.Tensor, cuts: list[Cut]) -> Iterator[Part]:
-    at = [0] * len(gathered)
-    for cut in cuts:
-        for rank, (_, place, numel) in cut.shares.items():
-            yield cut.tensor, place, gathered[rank, at[rank] : at[rank] + numel]
-            at[rank] += numel
+def _parts_in(gathered: torch.Tensor, cuts: list[dict[int, Share]]) -> Iterator[Part]:
+    ends = [0] * len(gathered)
+    for number, shares in enumerate(cuts):
+        for rank, (_, place, numel) in shares.items():
+            yield number, place, gathered[rank, ends[rank] : ends[rank] + numel]
+            ends[rank] += numel

@@ -35,7 +35,9 @@ class ByFile:
         for; raises as `ByBroadcast.send` does."""
         expected: dict[str, str] = {}
         if checked or self._written != (self._trainer.lives, version):
-            expected = await self._write(version, checked)
+            self._written = (0, "")
+            expected = await again_while_it_passes(lambda: self._export(version, checked))
+            self._written = (self._trainer.lives, version)
         loads = (engine.load(str(self._path), version, checked) for engine in engines)
         received = {}
         for engine, answer in zip(engines, await asyncio.gather(*loads, return_exceptions=True), strict=True):
@@ -46,16 +48,10 @@ class ByFile:
             received[engine.name] = answer
         return Sent("file", self._path.stat().st_size, expected, received)
 
-    async def _write(self, version: str, checked: bool) -> dict[str, str]:
-        def export() -> Awaitable[dict[str, str]]:
-            if not self._may_send():
-                raise WayClosed("the trainer goes on to the next weights")
-            return self._trainer.export(self._path, version, checked)
-
-        self._written = (0, "")
-        sums = await again_while_it_passes(export)
-        self._written = (self._trainer.lives, version)
-        return sums
+    def _export(self, version: str, checked: bool) -> Awaitable[dict[str, str]]:
+        if not self._may_send():
+            raise WayClosed("the trainer goes on to the next weights")
+        return self._trainer.export(self._path, version, checked)
 
 
 class WeightSync:

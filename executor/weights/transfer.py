@@ -1,4 +1,4 @@
-"""A transfer of weights: where they lie for engines to load them, what its parties are told, and what became of it.
+"""A transfer of weights: where they lie for engines to load them, what its parties are told, and how engines get it.
 
 host: memory that all processes of a node share.
 ipc:  memory of a GPU that a trainer rank and an engine rank share, opened through a CUDA IPC handle.
@@ -16,22 +16,19 @@ import os
 import pickle
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
-from .bucket_memory import TransferBroken
+from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, shared_memory, tensors_in
 from .bucket_plan import Bucket, Source
 
-CALM = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-"""Without these, torch ends the process of every member when one of a group's members dies; it reads them when a group
-is made. Here who has waited for `deadline_s` leaves the group."""
-
-
 SlotsName = Literal["host", "ipc", "nccl"]
+Received = tuple[str, dict[str, str]]
+"""What an engine rank tells of weights that it received: their version, and checksums if asked for."""
 
 VERSION_KEY = "rlplan_version"
 """Key of a weights file's metadata that names its version."""
@@ -85,18 +82,16 @@ class WayClosed(Exception):
 def choose(ranks: Sequence[str], engine_ranks: Sequence[str], one_node: bool) -> tuple[SlotsName, str | None]:
     """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs ("" on a CPU), and why there
     are no better ones; None if they are the best."""
-    shared, reason = set(ranks) & set(engine_ranks), None
+    shared = set(ranks) & set(engine_ranks)
     if not any([*ranks, *engine_ranks]):
         return ("host" if one_node else "nccl"), None
     if "" in ranks or "" in engine_ranks:
-        reason = "a trainer rank or engine rank has no GPU"
-    elif len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
-        reason = f"{'trainer' if len(set(ranks)) < len(ranks) else 'engine'} ranks share a GPU"
-    elif shared and shared != set(engine_ranks):
-        reason = f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
-    else:
-        return ("ipc" if shared else "nccl"), None
-    return "host", reason
+        return "host", "a trainer rank or engine rank has no GPU"
+    if len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
+        return "host", "trainer ranks or engine ranks share a GPU"
+    if shared and shared != set(engine_ranks):
+        return "host", f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
+    return ("ipc" if shared else "nccl"), None
 
 
 class Holdings(NamedTuple):
@@ -124,6 +119,12 @@ class Answer(NamedTuple):
 
     value: Any = None
     broken: str | None = None
+
+    def taken(self) -> Any:
+        """The value. Raises TransferBroken."""
+        if self.broken is not None:
+            raise TransferBroken(self.broken)
+        return self.value
 
 
 def answered(part: Callable[..., Any]) -> Callable[..., Answer]:
@@ -174,71 +175,110 @@ class Transfer(NamedTuple):
         """All of it pickled, as text, which is what vLLM hands on to its ranks."""
         return pickle.dumps(self).hex()
 
-    def broadcast(self, message: torch.Tensor, place: int, device: torch.device, store: Any = None) -> None:
-        """Have the bytes of member 0's `message` in that of all others, as `BroadcastGroup` does."""
-        _group_of(self.meeting, place, 1 + len(self.members), self.deadline_s, device, store).broadcast(message)
-
-
-class BroadcastGroup:
-    """Member `place` of the group of a transfer: trainer rank 0 and engine ranks, over NCCL on GPUs, gloo on CPUs.
-
-    They meet at `meeting` in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
-    """
-
-    def __init__(
-        self, meeting: str, place: int, members: int, deadline_s: float, device: torch.device, store: Any = None
-    ) -> None:
-        self._meeting, self._place, self._members = meeting, place, members
-        self._deadline_s, self._device, self._store = deadline_s, device, store
-        self._group: Any = None
-
-    def broadcast(self, message: torch.Tensor) -> None:
-        """Send the bytes of `message` from member 0 to all others, who receive into theirs. Raises TransferBroken."""
-        faults: list[Exception] = []
+    def broadcast(self, message: torch.Tensor, place: int, device: torch.device, store: TCPStore | None = None) -> None:
+        """Have the bytes of member 0's `message` in that of all others, over NCCL on GPUs, gloo on CPUs; called by all
+        members, who meet the first time. `store`: the trainer's own. NCCL's part has never been run. Raises
+        TransferBroken."""
+        groups, faults = list[Any](), list[Exception]()
 
         def work() -> None:
             try:
-                self._broadcast(message)
+                if device.type == "cuda":
+                    torch.cuda.set_device(device)  # of this thread
+                groups.append(_group(self.meeting, place, 1 + len(self.members), self.deadline_s, device, store))
+                options = BroadcastOptions()
+                options.rootRank, options.rootTensor = 0, 0
+                groups[0].broadcast([message], options).wait()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
             except Exception as error:  # noqa: BLE001 - raised below
                 faults.append(error)
 
         # Meeting, NCCL and a kernel may each wait for a member that is gone, so a thread does it that may be left.
         thread = threading.Thread(target=work, daemon=True, name="broadcast of weights")
         thread.start()
-        thread.join(self._deadline_s)
+        thread.join(self.deadline_s)
         if thread.is_alive():
-            if (abort := getattr(self._group, "abort", None)) is not None:  # ends a kernel that waits
-                threading.Thread(target=abort, daemon=True, name="abort a group").start()
-            raise TransferBroken(f"a broadcast took more than {self._deadline_s:.0f} s")
+            for group in groups:
+                if (abort := getattr(group, "abort", None)) is not None:  # ends a kernel that waits
+                    threading.Thread(target=abort, daemon=True, name="abort a group").start()
+            raise TransferBroken(f"a broadcast took more than {self.deadline_s:.0f} s")
         if faults:
             raise TransferBroken(f"no broadcast from the trainer: {faults[0]}") from faults[0]
 
-    def _broadcast(self, message: torch.Tensor) -> None:
-        on_gpu, limit = self._device.type == "cuda", timedelta(seconds=self._deadline_s)
-        if on_gpu:
-            torch.cuda.set_device(self._device)  # of this thread
-        if self._group is None:
-            address, _, name = self._meeting.partition("/")
-            host, _, port = address.rpartition(":")
-            store = PrefixStore(name, self._store or TCPStore(host, int(port), None, False, limit, False))
-            make: Any = _nccl if on_gpu else ProcessGroupGloo
-            self._group = make(store, self._place, self._members, limit)
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        self._group.broadcast([message], options).wait()
-        if on_gpu:
-            torch.cuda.synchronize(self._device)
-
 
 @functools.lru_cache(maxsize=1)  # the next transfer to the same engines has the same group
-def _group_of(*arguments: Any) -> BroadcastGroup:
-    return BroadcastGroup(*arguments)
-
-
-def _nccl(store: PrefixStore, place: int, members: int, limit: timedelta) -> Any:
+def _group(
+    meeting: str, place: int, members: int, deadline_s: float, device: torch.device, store: TCPStore | None
+) -> Any:
+    limit = timedelta(seconds=deadline_s)
+    address, _, name = meeting.partition("/")
+    host, _, port = address.rpartition(":")
+    own = PrefixStore(name, store or TCPStore(host, int(port), None, False, limit, False))
+    if device.type == "cpu":
+        return ProcessGroupGloo(own, place, members, limit)
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
-    os.environ.update(CALM)
+    # Else torch ends the process of every member when one of them dies; here who has waited for the deadline leaves.
+    os.environ.update(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
     options = ProcessGroupNCCL.Options()
     options._timeout = limit
-    return ProcessGroupNCCL(store, place, members, options)
+    return ProcessGroupNCCL(own, place, members, options)
+
+
+def agreed(engine: str, answers: Sequence[Received], version: str, source: str) -> dict[str, str]:
+    """The checksums of what all ranks of an engine received from `source`. Raises RuntimeError if a rank received
+    another version, or ranks received different weights."""
+    for found, sums in answers:
+        if found != version:
+            raise RuntimeError(f"{engine}: {source} holds weights {found!r}, not {version!r}")
+        if sums != answers[0][1]:
+            raise RuntimeError(f"{engine}: ranks received different weights from {source}")
+    return answers[0][1]
+
+
+class BucketReader:
+    """The part of rank `rank` of an engine in transfers, on `device`: it receives buckets and hands them to vLLM."""
+
+    def __init__(self, rank: int = 0, device: torch.device = HOST) -> None:
+        self._rank, self._device = rank, device
+        self._transfer: Transfer | None = None
+        self._memory: BucketMemory | None = None
+        self._place = 0
+        self._sums: dict[str, str] = {}
+
+    @answered
+    def begin(self, text: str, engine: str) -> None:
+        """Begin to receive a transfer (`Transfer.text`) in this engine."""
+        transfer: Transfer = pickle.loads(bytes.fromhex(text))
+        self._transfer, self._sums = transfer, {}
+        if transfer.slots == "host":
+            self._memory = shared_memory(transfer.largest, transfer.meeting)
+        else:
+            handle = transfer.handles[device_key(self._device)] if transfer.slots == "ipc" else None
+            self._memory = BucketMemory(transfer.largest, self._device, handle)
+        if transfer.slots == "nccl":
+            self._place = 1 + transfer.members.index(engine) + self._rank
+
+    @answered
+    def load(self, index: int, load: Callable[[Iterable[tuple[str, torch.Tensor]], BucketMemory], None]) -> None:
+        """Have `load` take the tensors of bucket `index`; of its memory nothing is used any more afterwards."""
+        assert self._transfer and self._memory, "begin() comes first"
+        bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
+        room = self._memory.bucket(index, bucket.nbytes)
+        if self._transfer.slots == "nccl":
+            self._transfer.broadcast(room, self._place, self._device)
+        names = [source.name for source in bucket.sources]
+        tensors = dict(zip(names, tensors_in(room, bucket, dtype), strict=True))
+        if self._transfer.checked:
+            self._sums |= {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+        load(tensors.items(), self._memory)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def finish(self) -> Received:
+        """End the transfer: all of it is loaded."""
+        assert self._transfer is not None, "begin() comes first"
+        received = self._transfer.version, self._sums
+        self._transfer = self._memory = None
+        return received

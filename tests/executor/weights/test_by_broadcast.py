@@ -50,8 +50,9 @@ class Trainer(Party):
         devices = self.says.get("devices", ("g0", "g1"))
         ranks = [Holdings("n0", device, "float32", SOURCES, BYTES // 8) for device in devices]
         begun = [
-            Answer((told.version, f"handle of {device}")) for told in arguments if what == "begin" for device in devices
-        ]
+            Answer((told.version, {device: f"handle of {device}"} if told.handles else {}))
+            for told in arguments if what == "begin" for device in devices
+        ]  # fmt: skip
         answers = {"holdings": ranks, "checksums": [SUMS, {}], "begin": begun}
         if what == "meet":
             answers["meet"] = [Answer(f"{arguments[0]} {len(self.asked('meet')) + 1}"), Answer("")]

@@ -58,9 +58,9 @@ def run_rank(layout, folder, rank):
     dist.broadcast_object_list(shared, 0)
     for slots in ["ipc"] * 3 + ["host"] * 2:
         told = Transfer("v", slots, "bfloat16", buckets, False, {"": ""} if slots == "ipc" else {}, shared[0])
-        (version, handle), broken = transfers.begin(pickle.loads(bytes.fromhex(told.text())))
+        (version, handles), broken = transfers.begin(pickle.loads(bytes.fromhex(told.text())))
         assert (version, broken) == ("v", None)
-        opened = BucketMemory(told.largest, handle=handle or shared[0])
+        opened = BucketMemory(told.largest, handle=handles.get("", shared[0]))
         for index, bucket in enumerate(buckets):
             assert transfers.send(index) == (None, None)
             dist.barrier()

@@ -24,7 +24,7 @@ def test_gpus_shared_by_all_engine_ranks_or_by_none_are_used(ranks, engine_ranks
     ("ranks", "engine_ranks", "why"),
     [
         (["g0", "g1"], ["g1", "g2"], "1 of 2 engine ranks are on GPUs of the trainer"),
-        (["g0", "g0"], ["g1"], "trainer ranks share a GPU"),
+        (["g0", "g0"], ["g1"], "engine ranks share a GPU"),
         (["g0"], ["g1", "g1"], "engine ranks share a GPU"),
         (["g0", ""], ["g0"], "has no GPU"),
         (["g0"], ["g0", ""], "has no GPU"),
