@@ -1,9 +1,7 @@
 """Where the tensors of a checkpoint lie while they travel: buckets of whole tensors, and the pieces of a rank in them.
 
-Invariants:
-- a tensor lies in one bucket, as vLLM's loaders take whole tensors; a bucket is larger than asked for only if one
-  tensor is;
-- tensors are in the order of the model's parameters, so that those of a layer are together.
+A tensor lies in one bucket, as vLLM's loaders take whole tensors; they are in the order of the model's parameters, so
+that those of a layer are together. A bucket is larger than asked for only if one tensor is.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The driver leads: it has the ranks send bucket i + 1 while engines load bucket i
 wait for each other only in the group of slots `nccl`, which has a deadline.
 
 Invariants:
-- an engine that dies or does not answer within `stall_s` and the time that a bucket may take is left out and replaced,
-  and the others go on (of `nccl` they begin again); a trainer rank that does is `TrainerDied`;
+- an engine that dies or does not answer within `stall_s` and a bucket's time is left out and replaced; the others go on
+  (of `nccl` they begin again); a trainer rank that does is `TrainerDied`;
 - nobody uses what was received of a transfer that did not come to its end;
 - no bucket is sent after the trainer may have changed its weights.
 """
@@ -32,10 +32,8 @@ QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to w
 
 
 class ByBroadcast:
-    """Transfers from one trainer. `may_send` is asked before each bucket.
-
-    Slots other than `host` that break although no engine died are given up for good.
-    """
+    """Transfers from one trainer. `may_send` is asked before each bucket. Other slots than `host` that break though no
+    engine died are given up for good."""
 
     def __init__(
         self,
@@ -77,15 +75,13 @@ class ByBroadcast:
                 self._broke = f"{slots} broke: {broken}"
         return Sent("broadcast", nbytes, expected, {})
 
-    def _choice(
-        self, engines: list[EngineHandle], held: list[Holdings], from_host: bool
-    ) -> tuple[SlotsName, str | None]:
+    def _choice(self, engines: list[EngineHandle], held: list[Holdings], host: bool) -> tuple[SlotsName, str | None]:
         """Where weights lie for these engines, and why not in a better place. Raises WayClosed if there is none."""
         one_node = len({*(each.node for each in held), *(engine.facts.node for engine in engines)}) == 1
         devices = [device for e in engines for device in (e.facts.devices or ("",) * e.config.tp)]
         slots, reason = choose([each.device for each in held], devices, one_node)
-        if from_host or self._broke:
-            slots, reason = "host", None if from_host else self._broke
+        if host or self._broke:
+            slots, reason = "host", None if host else self._broke
         if slots == "host" and not one_node:
             raise WayClosed(f"{reason or 'weights go through host memory'}; nodes share none")
         return slots, reason

@@ -48,8 +48,7 @@ class RankTransfers:
 
     def holdings(self) -> Holdings:
         """What this rank holds of the model, and where it runs (collective)."""
-        sources: tuple[Source, ...] = ()
-        own, obstacle = dict[str, Box](), None
+        sources, own, obstacle = tuple[Source, ...](), dict[str, Box](), None
         try:
             own = {name: held_box(parameter.detach()) for name, parameter in self._parameters.items()}
             sources = checkpoint_sources(self._model) if self._rank == 0 else ()
@@ -69,11 +68,8 @@ class RankTransfers:
         return Holdings(node_key(), device_key(self._device), self._dtype, sources, elements, obstacle)
 
     def checksums(self) -> dict[str, str]:
-        """The checksum of each tensor of the checkpoint in the job's dtype, on rank 0; {} on the others (collective).
-
-        At a time a rank holds one parameter whole.
-        """
-        sums: dict[str, str] = {}
+        """The checksum of each of the checkpoint's tensors in the job's dtype, on rank 0; else {} (collective)."""
+        sums = dict[str, str]()
         sources = checkpoint_sources(self._model) if self._rank == 0 else ()
         for name, parameter in self._parameters.items():
             values = whole(parameter.detach())
@@ -143,9 +139,9 @@ class RankTransfers:
 
     def _own_parts(self, bucket: Bucket) -> Iterator[Part]:
         """What this rank is the first to hold of a bucket."""
-        for number, (source, shares) in enumerate(zip(bucket.sources, cuts_of(bucket, [self._first]), strict=True)):
+        for source, shares in zip(bucket.sources, cuts_of(bucket, [self._first]), strict=True):
             for share in shares.values():
-                yield number, share[1], self._held(source, share)
+                yield source, share[1], self._held(source, share)
 
     def _gathered(self, bucket: Bucket, cuts: list[dict[int, Share]]) -> Iterator[Part]:
         """All of a bucket: one collective, to which each rank gives as many elements as the one with most has."""
@@ -158,7 +154,7 @@ class RankTransfers:
                 end += share[2]
         if members > 1:
             dist.all_gather_into_tensor(every, own, self._gathering)
-        return _parts_in((every if members > 1 else own).view(members, size), cuts)
+        return _parts_in((every if members > 1 else own).view(members, size), bucket, cuts)
 
 
 def _room(cuts: list[dict[int, Share]]) -> int:
@@ -169,9 +165,9 @@ def _room(cuts: list[dict[int, Share]]) -> int:
     return max(held.values())
 
 
-def _parts_in(gathered: torch.Tensor, cuts: list[dict[int, Share]]) -> Iterator[Part]:
+def _parts_in(gathered: torch.Tensor, bucket: Bucket, cuts: list[dict[int, Share]]) -> Iterator[Part]:
     ends = [0] * len(gathered)
-    for number, shares in enumerate(cuts):
+    for source, shares in zip(bucket.sources, cuts, strict=True):
         for rank, (_, place, numel) in shares.items():
-            yield number, place, gathered[rank, ends[rank] : ends[rank] + numel]
+            yield source, place, gathered[rank, ends[rank] : ends[rank] + numel]
             ends[rank] += numel

@@ -55,10 +55,8 @@ class ByFile:
 
 
 class WeightSync:
-    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does.
-
-    `from_host`: weights lie in host memory, and no memory of the trainer's GPUs is used: they are another job's.
-    """
+    """The weights of one trainer on their way to the engines of a fleet; `path` is where a file goes, if one does;
+    `from_host`: they lie in host memory, and no memory of the trainer's GPUs is used: they are another job's."""
 
     def __init__(self, trainer: TrainerGroup, fleet: Fleet, path: Path, *, from_host: bool = False) -> None:
         self._trainer, self._fleet, self._from_host = trainer, fleet, from_host
@@ -76,11 +74,9 @@ class WeightSync:
         checked: bool,
         none_left: Callable[[], Coroutine[Any, Any, Any]] | None = None,
     ) -> Sent:
-        """Send the trainer's weights as `version` to every engine that is up, at least one.
+        """Send the trainer's weights as `version` to every engine that is up, at least one; others join when they are.
 
-        An engine that is being replaced is waited for only if there is no other; it joins the round when it is up.
-        `none_left` then makes room for its start, and has the trainer ready to send again. Raises TrainerDied,
-        RunFailed.
+        If none is, `none_left` makes room for one, and has the trainer ready again. Raises TrainerDied, RunFailed.
         """
         async with self._lock:
             self._version = version
@@ -93,8 +89,7 @@ class WeightSync:
                     return sent
 
     async def _send(self, up: Sequence[EngineHandle], version: str, checked: bool, *, late: bool = False) -> Sent:
-        """Send on the best way. To engines that are `late` through host memory: others may decode, and leave no room on
-        GPUs."""
+        """Send on the best way; to `late` engines through host memory, as others may decode, with no room on GPUs."""
         try:
             return await self._broadcast.send(up, version, checked, from_host=late or self._from_host)
         except WayClosed as closed:
@@ -109,10 +104,8 @@ class WeightSync:
         await self.join_all([engine], version)
 
     async def join_all(self, engines: Sequence[EngineHandle], version: str) -> None:
-        """Send the round's weights to engines that came later, to all at once.
-
-        Raises ActorFailed if one of them died, the others have them then; or if they came too late.
-        """
+        """Send the round's weights to engines that came later, to all at once. Raises ActorFailed if they came too
+        late, or one of them died; the others have them then."""
         async with self._lock:
             if self._version != version:
                 raise ActorFailed(engines[0].name, f"the round of {version} was over before it had weights")

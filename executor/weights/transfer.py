@@ -5,8 +5,7 @@ ipc:  memory of a GPU that a trainer rank and an engine rank share, opened throu
 nccl: memory of each engine rank's own, in one group of trainer rank 0 and all engine ranks: of NCCL on GPUs, of gloo on
       CPUs of several nodes.
 
-NCCL refuses two ranks on one GPU, so `nccl` needs pools apart, and `ipc` a trainer rank on the GPU of each engine rank.
-Host memory serves everything on one node; what none of them serves goes by file.
+NCCL refuses two ranks on one GPU. Host memory serves everything on one node; what none of them serves goes by file.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, share
 from .bucket_plan import Bucket, Source
 
 SlotsName = Literal["host", "ipc", "nccl"]
+
 Received = tuple[str, dict[str, str]]
 """What an engine rank tells of weights that it received: their version, and checksums if asked for."""
 
@@ -35,10 +35,7 @@ VERSION_KEY = "rlplan_version"
 
 
 def tensor_checksum(tensor: torch.Tensor) -> str:
-    """CRC-32 of the tensor's dtype, shape and bytes (row-major, in the machine's byte order), as 8 hexadecimal digits.
-
-    It catches a mix-up or a torn transfer, not an attacker.
-    """
+    """CRC-32 of a tensor's dtype, shape and bytes (row-major, in the machine's byte order), as 8 hexadecimal digits."""
     data = tensor.detach().cpu().contiguous()
     head = f"{data.dtype}{tuple(data.shape)}".encode()
     # bytes of any dtype, bfloat16 included, which numpy does not have; reshape because a scalar has no view as bytes
@@ -268,8 +265,7 @@ class BucketReader:
         room = self._memory.bucket(index, bucket.nbytes)
         if self._transfer.slots == "nccl":
             self._transfer.broadcast(room, self._place, self._device)
-        names = [source.name for source in bucket.sources]
-        tensors = dict(zip(names, tensors_in(room, bucket, dtype), strict=True))
+        tensors = tensors_in(room, bucket, dtype)
         if self._transfer.checked:
             self._sums |= {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
         load(tensors.items(), self._memory)

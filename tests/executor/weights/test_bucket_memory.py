@@ -24,12 +24,12 @@ def test_what_one_process_writes_another_reads_from_two_buckets_in_turn():
     wanted = {}
     for number in range(3):
         wanted[number] = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-        parts = [(i, (), values) for i, values in enumerate(wanted[number])]
+        parts = zip(BUCKET.sources, [()] * 4, wanted[number], strict=True)
         put(memory.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16, parts)
     for number in (1, 2):
         found = tensors_in(other.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted[number], strict=True))
-        assert all(other.holds(tensor) for tensor in found) and not other.holds(torch.zeros(1))
+        assert all(torch.equal(a, b) for a, b in zip(found.values(), wanted[number], strict=True))
+        assert all(other.holds(tensor) for tensor in found.values()) and not other.holds(torch.zeros(1))
 
 
 def test_shared_memory_is_gone_with_its_owner_and_then_is_refused():
@@ -91,7 +91,7 @@ def test_an_engine_rank_loads_and_sums_up_what_is_in_memory():
     memory, loaded = BucketMemory(BUCKET.nbytes), {}
     told = Transfer("v", "host", "bfloat16", (BUCKET,), True, meeting=memory.handle())
     values = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-    put(memory.bucket(0, BUCKET.nbytes), BUCKET, torch.bfloat16, [(i, (), each) for i, each in enumerate(values)])
+    put(memory.bucket(0, BUCKET.nbytes), BUCKET, torch.bfloat16, zip(BUCKET.sources, [()] * 4, values, strict=True))
     reader = BucketReader()
     assert reader.begin(told.text(), "n") == Answer()
     assert reader.load(0, lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors})) == Answer()
