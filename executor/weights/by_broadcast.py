@@ -63,7 +63,8 @@ class ByBroadcast:
         calls = _Calls(engines, self._stall_s)
         while left := calls.living():
             slots, reason = self._choice(left, held, from_host)
-            told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s)
+            # Who waits in the group gives up before it is taken for one that hangs.
+            told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s / 2)
             try:
                 return Sent("broadcast", nbytes, expected, await self._attempt(told, calls), slots, reason)
             except TransferBroken as broken:
