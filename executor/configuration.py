@@ -27,7 +27,6 @@ from .engines.vllm_options import kv_bytes_per_token
 from .rollout.reward_sum import PoolSize
 from .trainer.step_checks import LOGPROB_LIMITS
 from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
-from .weights.ways import DEFAULT_WAY, WayName
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,6 @@ class RunSettings:
     rounds: dict[str, RoundSettings]
     """By kind of round; a plan without long rounds has short ones only."""
     checksum_every: int
-    weights_way: WayName = DEFAULT_WAY
-    """How weights go to the engines, where that is possible; plans do not say yet."""
     streams: bool = False
     """Whether trainers on a pool of their own train complete groups while others decode."""
 

@@ -38,7 +38,7 @@ from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weights.sync import WeightSync
-from .weights.ways import Sent
+from .weights.transfer import Sent
 
 Result = TypeVar("Result")
 
@@ -67,8 +67,7 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        way, host = self.settings.weights_way, self.turns.ledgers.shared
-        self.weights = WeightSync(trainer, fleet, self.weights_path, way, from_host=host)
+        self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledgers.shared)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)

@@ -18,7 +18,6 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import os
@@ -26,16 +25,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ray.exceptions import RayError
-
 from ...rounds.device_holders import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..faults import ActorFailed
 from ..host import node_key, output_file, without_collection
 from ..placement.guard import guard_group
-from ..weights.bucket_memory import BucketMemory, TransferBroken
-from ..weights.bucket_reader import RankAnswer, agreed, fill
-from ..weights.transfer import Answer, Transfer
+from ..weights.transfer import Answer, Received, Transfer, agreed
 from .core_watch import CoreWatch
 from .decoding import Decoding
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
@@ -58,8 +53,6 @@ class RolloutEngine:
         self._died: str | None = None
         self._watch: CoreWatch | None = None
         self._asleep: tuple[str, ...] = ()
-        self._bucket_memory: BucketMemory | None = None
-        self._transfer: Transfer | None = None
 
     async def start(self) -> EngineFacts:
         """Start vLLM. Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises."""
@@ -129,34 +122,15 @@ class RolloutEngine:
         """
         self._refuse_if_decoding()
         answers = await self._call_ranks("receive_weights", (path, version, checksums))
-        return await self._take(version, [RankAnswer(*answer) for answer in answers], path)
-
-    async def make_bucket_memory(self, bucket_bytes: int) -> Answer:
-        """Make the memory through which buckets of weights come to all engines of this node; answers with its
-        handle."""
-        try:
-            self._bucket_memory = BucketMemory(bucket_bytes)
-        except TransferBroken as broken:
-            return Answer(broken=str(broken))
-        return Answer(self._bucket_memory.handle())
+        return await self._take(version, answers, path)
 
     async def begin_weights(self, transfer: Transfer, found: str) -> Answer:
         """Begin to receive weights with all ranks, of version `found` by the trainer's word; until all have come, the
         engine holds no version. Raises RuntimeError as `load_weights` does."""
         self._refuse_if_decoding()
-        self._version, self._transfer = "", transfer
-        agreed(self._config.name, [RankAnswer(found, {})], transfer.version, "the trainer")
-        return await self._ask_ranks("begin_weights", transfer.text(), node_key())
-
-    async def fill_bucket(self, index: int, pieces: list[Any]) -> Answer:
-        """Write what trainer ranks elsewhere hold of bucket `index`, Ray's references to it, into this node's
-        memory."""
-        assert self._bucket_memory is not None and self._transfer is not None, "it was made, and the transfer has begun"
-        try:
-            ranks = await asyncio.gather(*pieces)
-        except RayError as error:  # a trainer rank that died took them along
-            return Answer(broken=f"{self._config.name}: what trainer ranks sent is lost: {error}")
-        return await asyncio.to_thread(fill, self._bucket_memory, self._transfer, index, ranks)
+        self._version = ""
+        agreed(self._config.name, [(found, {})], transfer.version, "the trainer")
+        return await self._ask_ranks("begin_weights", transfer.text(), self._config.name)
 
     async def load_bucket(self, index: int) -> Answer:
         """Load bucket `index` into all ranks."""
@@ -165,7 +139,7 @@ class RolloutEngine:
     async def finish_weights(self, version: str) -> Answer:
         """Name the weights that were loaded `version`; answers as `load_weights` does, and raises as it does."""
         answers = await self._call_ranks("finish_weights", ())
-        return Answer(await self._take(version, [RankAnswer(*answer) for answer in answers], "the trainer"))
+        return Answer(await self._take(version, answers, "the trainer"))
 
     async def _ask_ranks(self, method: str, *arguments: Any) -> Answer:
         """Call ranks, which answer with the reason why they could not do their part, or None."""
@@ -183,7 +157,7 @@ class RolloutEngine:
             answers: list[Any] = await self._engine.collective_rpc(method, args=arguments)
             return answers
 
-    async def _take(self, version: str, answers: list[RankAnswer], source: str) -> dict[str, str]:
+    async def _take(self, version: str, answers: list[Received], source: str) -> dict[str, str]:
         """Hold `version` from now on, if that is what all ranks have received; returns the checksums."""
         self._version = ""  # a rank that received something else may have taken it, so none of them may decode
         sums = agreed(self._config.name, answers, version, source)

@@ -12,8 +12,7 @@ from typing import Any
 
 from ..drafts.draft_worker import DraftRank
 from ..weights.bucket_memory import BucketMemory, device_key
-from ..weights.bucket_reader import BucketReader, RankAnswer
-from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.transfer import VERSION_KEY, BucketReader, Received, tensor_checksum
 from .seeded_sampling import SeededSampling
 
 
@@ -55,10 +54,11 @@ class WeightReceiver:
 
     model_runner: Any
     device: Any
+    rank: int
     _reader: BucketReader | None = None
     _reload: Reload | None = None
 
-    def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
+    def receive_weights(self, path: str, version: str, checksums: bool) -> Received:
         """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
 
         Returns the version that the file names, and tensor checksums as received ({} unless `checksums`). A file that
@@ -86,19 +86,19 @@ class WeightReceiver:
         """UUID of this rank's GPU; "" on a CPU."""
         return device_key(self.device)
 
-    def begin_weights(self, transfer: str, node: str) -> str | None:
-        """Begin to receive a transfer (`Transfer.text`) on `node`; returns why it could not."""
+    def begin_weights(self, transfer: str, engine: str) -> str | None:
+        """Begin to receive a transfer (`Transfer.text`) in this engine; returns why it could not."""
         self.end_reload()
-        self._reader = self._reader or BucketReader(self.device)
+        self._reader = self._reader or BucketReader(self.rank, self.device)
         self._reload = Reload(self.model_runner)
-        return self._reader.begin(transfer, node, self._reload.load)
+        return self._reader.begin(transfer, engine).broken
 
     def load_bucket(self, index: int) -> str | None:
         """Load bucket `index` of the transfer; returns why it could not."""
-        assert self._reader is not None, "begin_weights() comes first"
-        return self._reader.load(index)
+        assert self._reader is not None and self._reload is not None, "begin_weights() comes first"
+        return self._reader.load(index, self._reload.load).broken
 
-    def finish_weights(self) -> RankAnswer:
+    def finish_weights(self) -> Received:
         """End the transfer, all of which is loaded."""
         assert self._reader is not None, "begin_weights() comes first"
         self.end_reload()

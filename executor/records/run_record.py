@@ -17,7 +17,7 @@ from ...traces.trace import TraceWriter
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.scoring_health import unscored
-from ..weights.ways import Sent
+from ..weights.transfer import Sent
 from .execution_folder import written
 
 

@@ -28,8 +28,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from ..host import take_resident_peak
 from ..records.checkpoint import load_state, trainer_state
 from ..records.staging import Staging
-from ..weights.checksum import VERSION_KEY, tensor_checksum
 from ..weights.rank_transfers import RankTransfers
+from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .gradient_sum import GradientSum
 from .optimizer.gradient_norm import clip, total_norm
 from .optimizer.sharded_adamw import ShardedAdamW

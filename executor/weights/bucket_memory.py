@@ -1,9 +1,8 @@
 """Memory of two buckets that processes share while weights travel: of a node's host, or of one GPU.
 
-On a host it is a file without a name (memfd), which the others open through its owner's /proc: it needs no room in
-/dev/shm, which containers keep small, and it is gone with the last process that has it, however that ends. On a GPU it
-is opened by a CUDA IPC handle, which counts its users, so each is for one process; it names the device by the number
-that its maker has for it, which is another one where CUDA_VISIBLE_DEVICES differs (torch's reductions.py).
+On a host it is a file without a name (memfd), which others open through its owner's /proc: containers keep /dev/shm
+small, and this is gone with the last process that has it. On a GPU it is opened by a CUDA IPC handle, which is for one
+process and names the device by its maker's number of it (torch's reductions.py).
 """
 
 from __future__ import annotations
@@ -17,23 +16,22 @@ import uuid
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
-from .bucket_plan import ALIGNMENT, Bucket, Slices
+from .bucket_plan import ALIGNMENT, Bucket, Slices, Source
 
 SLOTS = 2
 """Buckets in the memory: while engines load one, the next one arrives."""
-
-MOST_OF_AVAILABLE = 0.5
-"""Share of a machine's available memory that the buckets may take."""
 
 DEVICE_INDEX = 6
 """Which of the arguments of torch's `rebuild_cuda_tensor` is the number of the device."""
 
 HOST = torch.device("cpu")
+
+Part = tuple[Source, Slices, torch.Tensor]
+"""A tensor of a bucket, where in it the values belong, the values in any shape."""
 
 
 class TransferBroken(RuntimeError):
@@ -64,7 +62,7 @@ class BucketMemory:
         if handle is None:
             # What is asked for is taken at once, from everybody on the machine, so it is looked at before.
             available = psutil.virtual_memory().available
-            if self.nbytes > MOST_OF_AVAILABLE * available:
+            if 2 * self.nbytes > available:
                 raise OSError(f"{available / 1e6:.0f} MB are available, of which half may be taken")
             self._name = f"rlplan-weights-{uuid.uuid4().hex}"
             self._file = os.memfd_create(self._name)
@@ -74,10 +72,7 @@ class BucketMemory:
                 raise OSError("its owner has given it up")
             self._file = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self._file)
-        if handle is None:
-            os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
-        if (size := os.fstat(self._file).st_size) != self.nbytes:
-            raise OSError(f"it has {size} bytes")
+        os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written
         return torch.frombuffer(mmap.mmap(self._file, self.nbytes), dtype=torch.uint8)
 
     def _on_gpu(self, handle: str | None) -> torch.Tensor:
@@ -85,10 +80,9 @@ class BucketMemory:
             return torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
         from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-        rebuild: Any = rebuild_cuda_tensor
         arguments = list(pickle.loads(bytes.fromhex(handle)))
         arguments[DEVICE_INDEX] = torch.cuda.current_device() if self._device.index is None else self._device.index
-        opened: torch.Tensor = rebuild(*arguments)
+        opened: torch.Tensor = rebuild_cuda_tensor(*arguments)
         return opened
 
     def handle(self) -> str:
@@ -97,9 +91,8 @@ class BucketMemory:
             return f"/proc/{os.getpid()}/fd/{self._file} {self._name}"
         from torch.multiprocessing.reductions import reduce_tensor
 
-        reduce: Any = reduce_tensor
         try:
-            return pickle.dumps(reduce(self._bytes)[1]).hex()
+            return pickle.dumps(reduce_tensor(self._bytes)[1]).hex()
         except RuntimeError as error:
             raise TransferBroken(f"no CUDA IPC handle on {self._device}: {error}") from error
 
@@ -119,25 +112,18 @@ def shared_memory(bucket_bytes: int, handle: str) -> BucketMemory:
     return BucketMemory(bucket_bytes, handle=handle)
 
 
-def tensors_in(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The tensors of a bucket in the bytes that it has in memory, in their shapes."""
-    made = []
+def tensors_in(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors of a bucket by name, in the bytes that it has in memory."""
+    found = {}
     for source, offset in zip(bucket.sources, bucket.offsets, strict=True):
         values = room[offset : offset + math.prod(source.shape) * dtype.itemsize].view(dtype)
-        made.append(values.view(source.shape))
-    return made
+        found[source.name] = values.view(source.shape)
+    return found
 
 
-def put(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype, parts: Iterable[tuple[int, Slices, Any]]) -> None:
-    """Write parts of a bucket's tensors (number of the tensor, where in it, values or their bytes) into its room."""
+def put(room: torch.Tensor, bucket: Bucket, dtype: torch.dtype, parts: Iterable[Part]) -> None:
+    """Write parts of a bucket's tensors into its room."""
     tensors = tensors_in(room, bucket, dtype)
-    for number, place, values in parts:
-        target = tensors[number].view(bucket.sources[number].box.shape)[place]
-        if not isinstance(values, torch.Tensor):
-            values = torch.frombuffer(values, dtype=dtype)
+    for source, place, values in parts:
+        target = tensors[source.name].view(source.box.shape)[place]
         target.copy_(values.view(target.shape))
-
-
-def as_bytes(values: torch.Tensor) -> Any:
-    """Values as bytes of numpy, which Ray shares between processes of a node; it has no bfloat16."""
-    return values.contiguous().reshape(-1).view(torch.uint8).numpy()

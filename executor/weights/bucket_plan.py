@@ -1,9 +1,7 @@
 """Where the tensors of a checkpoint lie while they travel: buckets of whole tensors, and the pieces of a rank in them.
 
-Invariants:
-- a tensor lies in one bucket, as vLLM's loaders take whole tensors; a bucket is larger than asked for only if one
-  tensor is;
-- tensors are in the order of the model's parameters, so that those of a layer are together.
+A tensor lies in one bucket, as vLLM's loaders take whole tensors; they are in the order of the model's parameters, so
+that those of a layer are together. A bucket is larger than asked for only if one tensor is.
 """
 
 from __future__ import annotations
@@ -53,14 +51,6 @@ class Bucket(NamedTuple):
     nbytes: int
 
 
-class Cut(NamedTuple):
-    """How tensor `tensor` of a bucket, which is part of `parameter`, is held: by number of a rank, its share."""
-
-    tensor: int
-    parameter: str
-    shares: Mapping[int, Share]
-
-
 def whole_box(shape: Sequence[int]) -> Box:
     """The box of all elements."""
     return Box((0,) * len(shape), tuple(shape))
@@ -91,13 +81,10 @@ def buckets_of(sources: Sequence[Source], item_bytes: int, bucket_bytes: int) ->
     return (*buckets, Bucket(tuple(sources[first:]), tuple(offsets), end)) if offsets else ()
 
 
-def cuts_of(bucket: Bucket, held: Sequence[Mapping[str, Box]]) -> list[Cut]:
-    """How ranks that hold these boxes hold a bucket; a parameter of which one has nothing may lack."""
-    boxes = (tuple([of_rank.get(source.parameter) for of_rank in held]) for source in bucket.sources)
-    return [
-        Cut(number, source.parameter, _shares(each, source.box))
-        for number, (source, each) in enumerate(zip(bucket.sources, boxes, strict=True))
-    ]
+def cuts_of(bucket: Bucket, held: Sequence[Mapping[str, Box]]) -> list[dict[int, Share]]:
+    """How ranks that hold these boxes hold a bucket: of each tensor, by number of a rank, its share; a parameter of
+    which a rank has nothing may lack."""
+    return [_shares(tuple([of_rank.get(each.parameter) for of_rank in held]), each.box) for each in bucket.sources]
 
 
 @functools.cache  # layers are alike: a model of thousands of tensors is cut in a few ways

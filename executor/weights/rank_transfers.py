@@ -1,14 +1,15 @@
 """A trainer rank's part in transfers of weights: it writes what it holds where engines load it.
 
-With slots `host` a rank writes its pieces into the memory of its node, and gives them to Ray's object store for nodes
-elsewhere: no collective. With slots on GPUs the ranks that hold the model once all-gather a bucket in one collective;
-those that share a GPU with an engine rank keep it in memory which that one opens (`ipc`), or rank 0 broadcasts it to
-the engine ranks (`nccl`). What breaks a transfer is returned as text, and not raised: the driver decides what to do.
+With slots `host` a rank writes its pieces into memory of the node: no collective. Else the ranks that hold the model
+once all-gather a bucket in one collective; those that share a GPU with an engine rank keep it in memory that this one
+opens (`ipc`), or rank 0 broadcasts it to the engine ranks (`nccl`).
 """
 
 from __future__ import annotations
 
 import math
+import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,13 +20,9 @@ from torch._C._distributed_c10d import TCPStore
 from ..host import node_address, node_key
 from ..trainer.policy.held_parameters import checkpoint_sources, held_box
 from ..trainer.policy.local_tensors import local, whole
-from .bucket_memory import HOST, BucketMemory, TransferBroken, as_bytes, device_key, put, shared_memory
-from .bucket_plan import Box, Bucket, Cut, Slices, Source, copies_of, cuts_of
-from .checksum import tensor_checksum
-from .transfer import Answer, BroadcastGroup, Holdings, Transfer
-
-Part = tuple[int, Slices, torch.Tensor]
-"""Number of a tensor in its bucket, where in that tensor the values belong, the values in any shape."""
+from .bucket_memory import HOST, BucketMemory, Part, device_key, put, shared_memory
+from .bucket_plan import Box, Bucket, Share, Source, copies_of, cuts_of
+from .transfer import Holdings, SlotsName, Transfer, answered, tensor_checksum
 
 
 class RankTransfers:
@@ -36,8 +33,8 @@ class RankTransfers:
         self._parameters: Mapping[str, torch.nn.Parameter] = dict(model.named_parameters())
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
+        self._shared: BucketMemory | None = None
         self._store: TCPStore | None = None
-        self._group: BroadcastGroup | None = None
         self._first: dict[str, Box] = {}
         """What this rank is the first to hold of parameters."""
         self._members: list[dict[str, Box]] = []
@@ -46,13 +43,12 @@ class RankTransfers:
         self._gathering: dist.ProcessGroup | None = None
         self._own = self._all = torch.empty(0)
         self._cut: tuple[Bucket, ...] = ()
-        self._cuts: list[list[Cut]] = []
+        self._cuts: list[list[dict[int, Share]]] = []
         """How the ranks that gather hold each bucket of `_cut`."""
 
     def holdings(self) -> Holdings:
         """What this rank holds of the model, and where it runs (collective)."""
-        sources: tuple[Source, ...] = ()
-        own, obstacle = dict[str, Box](), None
+        sources, own, obstacle = tuple[Source, ...](), dict[str, Box](), None
         try:
             own = {name: held_box(parameter.detach()) for name, parameter in self._parameters.items()}
             sources = checkpoint_sources(self._model) if self._rank == 0 else ()
@@ -72,11 +68,8 @@ class RankTransfers:
         return Holdings(node_key(), device_key(self._device), self._dtype, sources, elements, obstacle)
 
     def checksums(self) -> dict[str, str]:
-        """The checksum of each tensor of the checkpoint in the job's dtype, on rank 0; {} on the others (collective).
-
-        At a time a rank holds one parameter whole.
-        """
-        sums: dict[str, str] = {}
+        """The checksum of each of the checkpoint's tensors in the job's dtype, on rank 0; else {} (collective)."""
+        sums = dict[str, str]()
         sources = checkpoint_sources(self._model) if self._rank == 0 else ()
         for name, parameter in self._parameters.items():
             values = whole(parameter.detach())
@@ -86,72 +79,53 @@ class RankTransfers:
                     sums[source.name] = tensor_checksum(part.reshape(source.shape))
         return sums
 
-    def meet(self) -> str:
-        """Have rank 0 serve a store in which engine ranks meet it; returns its address, HOST:PORT."""
-        if self._rank == 0 and self._store is None:
-            self._store = TCPStore(node_address(), 0, None, True)
-        return "" if self._store is None else f"{self._store.host}:{self._store.port}"
+    @answered
+    def meet(self, slots: SlotsName, bucket_bytes: int) -> str:
+        """Have rank 0 make what all parties need of slots `host` and `nccl`; returns `Transfer.meeting`."""
+        if self._rank > 0:
+            return ""
+        if slots == "host":
+            self._shared = BucketMemory(bucket_bytes)
+            return self._shared.handle()
+        self._store = self._store or TCPStore(node_address(), 0, None, True)
+        return f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}"
 
-    def begin(self, transfer: Transfer) -> Answer:
-        """Take part in a transfer; collective with slots on GPUs.
-
-        Answers with the version that it will send, and the handle of memory that it made ("": none).
-        """
+    @answered
+    def begin(self, transfer: Transfer) -> tuple[str, dict[str, str]]:
+        """Take part in a transfer; returns the version that it will send, and by its GPU the handle of memory that an
+        engine rank opens there."""
         self.end()
-        self._transfer, handle = transfer, ""
-        try:
-            if transfer.slots == "host":
-                if (path := transfer.places.get(node_key())) is not None:
-                    self._memory = shared_memory(transfer.largest, path)
-                return Answer((transfer.version, ""))
-            if self._cut != transfer.buckets:
-                self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
-            if transfer.slots == "nccl" and self._rank == 0:
-                self._memory = BucketMemory(transfer.largest, self._device)
-                if self._group is None or self._group.name != transfer.group:
-                    self._group = BroadcastGroup(transfer, 0, self._device, self._store)
-            elif transfer.slots == "ipc" and device_key(self._device) in transfer.places:
-                self._memory = BucketMemory(transfer.largest, self._device)
-                handle = self._memory.handle()
-            # All memory is taken now: a rank that finds none later would leave the others in a collective.
-            room = max(_room(cuts) for cuts in self._cuts)
-            dtype = getattr(torch, transfer.dtype)
-            self._own = torch.zeros(room, dtype=dtype, device=self._device)
-            self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
-        except (TransferBroken, torch.OutOfMemoryError) as error:
-            return Answer(broken=f"trainer rank {self._rank}: {error}")
-        return Answer((transfer.version, handle))
+        self._transfer, handles = transfer, dict[str, str]()
+        if transfer.slots == "host":
+            self._memory = shared_memory(transfer.largest, transfer.meeting)
+            return transfer.version, handles
+        if self._cut != transfer.buckets:
+            self._cut, self._cuts = transfer.buckets, [cuts_of(each, self._members) for each in transfer.buckets]
+        # All memory is taken now: a rank that finds none later would leave the others in a collective.
+        if transfer.slots == "nccl" and self._rank == 0:
+            self._memory = BucketMemory(transfer.largest, self._device)
+        elif (device := device_key(self._device)) in transfer.handles:
+            self._memory = BucketMemory(transfer.largest, self._device)
+            handles[device] = self._memory.handle()
+        room, dtype = max(map(_room, self._cuts)), getattr(torch, transfer.dtype)
+        self._own = torch.zeros(room, dtype=dtype, device=self._device)
+        self._all = torch.empty(room * len(self._members), dtype=dtype, device=self._device)
+        return transfer.version, handles
 
+    @answered
     @torch.no_grad()
-    def send(self, index: int) -> Answer:
-        """Write this rank's pieces of bucket `index`; collective with slots on GPUs.
-
-        Answers with Ray's reference to what nodes elsewhere need of them (None: they need nothing).
-        """
+    def send(self, index: int) -> None:
+        """Write this rank's pieces of bucket `index`; collective but with slots `host`."""
         assert self._transfer is not None, "begin() comes first"
         bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
         room = None if self._memory is None else self._memory.bucket(index, bucket.nbytes)
-        if self._transfer.slots == "host":
-            parts = list(self._parts(bucket))
-            if room is not None:
-                put(room, bucket, dtype, parts)
-            if not parts or not self._transfer.places.keys() - {node_key()}:
-                return Answer()
-            import ray
-
-            return Answer(ray.put([(*where, as_bytes(values.to(HOST, dtype))) for *where, values in parts]))
-        gathered = self._gathered(index)
+        parts = self._own_parts(bucket) if self._transfer.slots == "host" else self._gathered(bucket, self._cuts[index])
         if room is not None:
-            put(room, bucket, dtype, _parts_in(gathered, self._cuts[index]))
+            put(room, bucket, dtype, parts)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
-        try:
-            if self._group is not None and self._transfer.slots == "nccl" and room is not None:
-                self._group.broadcast(room)
-        except TransferBroken as broken:
-            self._group = None
-            return Answer(broken=f"trainer rank {self._rank}: {broken}")
-        return Answer()
+            if self._transfer.slots == "nccl":
+                self._transfer.broadcast(room, 0, self._device, self._store)
 
     def end(self) -> None:
         """Give back what a transfer took on the device: training needs the room."""
@@ -160,41 +134,40 @@ class RankTransfers:
         if self._device.type == "cuda":
             torch.cuda.ipc_collect()  # what engines have closed
 
-    def _parts(self, bucket: Bucket) -> Iterator[Part]:
+    def _held(self, source: Source, share: Share) -> torch.Tensor:
+        return local(self._parameters[source.parameter].detach())[share[0]]
+
+    def _own_parts(self, bucket: Bucket) -> Iterator[Part]:
         """What this rank is the first to hold of a bucket."""
-        for cut in cuts_of(bucket, [self._first]):
-            for here, place, _ in cut.shares.values():
-                yield cut.tensor, place, local(self._parameters[cut.parameter].detach())[here]
+        for source, shares in zip(bucket.sources, cuts_of(bucket, [self._first]), strict=True):
+            for share in shares.values():
+                yield source, share[1], self._held(source, share)
 
-    def _gathered(self, index: int) -> torch.Tensor:
-        """The elements of bucket `index`, by rank, each rank's filled up to those of the one with most: one
-        collective."""
-        members = len(self._members)
-        size, at = _room(self._cuts[index]), 0
+    def _gathered(self, bucket: Bucket, cuts: list[dict[int, Share]]) -> Iterator[Part]:
+        """All of a bucket: one collective, to which each rank gives as many elements as the one with most has."""
+        size, members, end = _room(cuts), len(self._members), 0
         own, every = self._own[:size], self._all[: members * size]
-        for cut in self._cuts[index]:
-            if (share := cut.shares.get(self._place)) is not None:
-                part = local(self._parameters[cut.parameter].detach())[share[0]]
-                own[at : at + share[2]].view(part.shape).copy_(part)
-                at += share[2]
-        if members == 1:
-            return own[None]
-        dist.all_gather_into_tensor(every, own, self._gathering)
-        return every.view(members, size)
+        for source, shares in zip(bucket.sources, cuts, strict=True):
+            if (share := shares.get(self._place)) is not None:
+                part = self._held(source, share)
+                own[end : end + share[2]].view(part.shape).copy_(part)
+                end += share[2]
+        if members > 1:
+            dist.all_gather_into_tensor(every, own, self._gathering)
+        return _parts_in((every if members > 1 else own).view(members, size), bucket, cuts)
 
 
-def _room(cuts: list[Cut]) -> int:
+def _room(cuts: list[dict[int, Share]]) -> int:
     """Elements of the rank that holds most of a bucket."""
-    held: dict[int, int] = {}
-    for cut in cuts:
-        for rank, (_, _, numel) in cut.shares.items():
-            held[rank] = held.get(rank, 0) + numel
-    return max(held.values(), default=0)
+    held = Counter[int]()
+    for shares in cuts:
+        held.update({rank: numel for rank, (_, _, numel) in shares.items()})
+    return max(held.values())
 
 
-def _parts_in(gathered: torch.Tensor, cuts: list[Cut]) -> Iterator[Part]:
-    at = [0] * len(gathered)
-    for cut in cuts:
-        for rank, (_, place, numel) in cut.shares.items():
-            yield cut.tensor, place, gathered[rank, at[rank] : at[rank] + numel]
-            at[rank] += numel
+def _parts_in(gathered: torch.Tensor, bucket: Bucket, cuts: list[dict[int, Share]]) -> Iterator[Part]:
+    ends = [0] * len(gathered)
+    for source, shares in zip(bucket.sources, cuts, strict=True):
+        for rank, (_, place, numel) in shares.items():
+            yield source, place, gathered[rank, ends[rank] : ends[rank] + numel]
+            ends[rank] += numel

@@ -1,23 +1,94 @@
-"""What the parties of a transfer of weights are told, and the group in which engine ranks on their own GPUs get it."""
+"""A transfer of weights: where they lie for engines to load them, what its parties are told, and how engines get it.
+
+host: memory that all processes of a node share.
+ipc:  memory of a GPU that a trainer rank and an engine rank share, opened through a CUDA IPC handle.
+nccl: memory of each engine rank's own, in one group of trainer rank 0 and all engine ranks: of NCCL on GPUs, of gloo on
+      CPUs of several nodes.
+
+NCCL refuses two ranks on one GPU. Host memory serves everything on one node; what none of them serves goes by file.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
-from .bucket_memory import TransferBroken
+from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, shared_memory, tensors_in
 from .bucket_plan import Bucket, Source
-from .ways import SlotsName
 
-CALM = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-"""Without these, torch ends the process of every member when one of a group's members dies; it reads them when a group
-is made. Here who has waited for `deadline_s` leaves the group."""
+SlotsName = Literal["host", "ipc", "nccl"]
+
+Received = tuple[str, dict[str, str]]
+"""What an engine rank tells of weights that it received: their version, and checksums if asked for."""
+
+VERSION_KEY = "rlplan_version"
+"""Key of a weights file's metadata that names its version."""
+
+
+def tensor_checksum(tensor: torch.Tensor) -> str:
+    """CRC-32 of a tensor's dtype, shape and bytes (row-major, in the machine's byte order), as 8 hexadecimal digits."""
+    data = tensor.detach().cpu().contiguous()
+    head = f"{data.dtype}{tuple(data.shape)}".encode()
+    # bytes of any dtype, bfloat16 included, which numpy does not have; reshape because a scalar has no view as bytes
+    return f"{zlib.crc32(data.reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(head)):08x}"
+
+
+class Sent(NamedTuple):
+    """What became of weights that were sent.
+
+    Attributes:
+        way: on which they went.
+        nbytes: of the weights.
+        expected: the trainer's checksum of each tensor; {} if none were asked for.
+        received: for each engine that has the weights now, by name, the checksums of what it received.
+        slots: where they lay for engines to load them; "" if they came by file.
+        reason: why they went by file, or slots are not better ones; None if they are the best.
+    """
+
+    way: Literal["broadcast", "file"]
+    nbytes: int
+    expected: dict[str, str]
+    received: dict[str, dict[str, str]]
+    slots: SlotsName | Literal[""] = ""
+    reason: str | None = None
+
+    @property
+    def engines(self) -> int:
+        """How many engines have them."""
+        return len(self.received)
+
+    @property
+    def mismatches(self) -> int:
+        """How many of these received other bytes than the trainer sent, if checksums were asked for."""
+        return sum(sums != self.expected for sums in self.received.values()) if self.expected else 0
+
+
+class WayClosed(Exception):
+    """This way cannot take these weights; the error's text says why."""
+
+
+def choose(ranks: Sequence[str], engine_ranks: Sequence[str], one_node: bool) -> tuple[SlotsName, str | None]:
+    """The slots of transfers between trainer ranks and engine ranks on GPUs of these UUIDs ("" on a CPU), and why there
+    are no better ones; None if they are the best."""
+    shared = set(ranks) & set(engine_ranks)
+    if not any([*ranks, *engine_ranks]):
+        return ("host" if one_node else "nccl"), None
+    if "" in ranks or "" in engine_ranks:
+        return "host", "a trainer rank or engine rank has no GPU"
+    if len(set(ranks)) < len(ranks) or len(set(engine_ranks)) < len(engine_ranks):
+        return "host", "trainer ranks or engine ranks share a GPU"
+    if shared and shared != set(engine_ranks):
+        return "host", f"{len(shared)} of {len(engine_ranks)} engine ranks are on GPUs of the trainer"
+    return ("ipc" if shared else "nccl"), None
 
 
 class Holdings(NamedTuple):
@@ -46,6 +117,25 @@ class Answer(NamedTuple):
     value: Any = None
     broken: str | None = None
 
+    def taken(self) -> Any:
+        """The value. Raises TransferBroken."""
+        if self.broken is not None:
+            raise TransferBroken(self.broken)
+        return self.value
+
+
+def answered(part: Callable[..., Any]) -> Callable[..., Answer]:
+    """`part` of a party, whose value or what breaks the transfer is returned: the driver decides what to do."""
+
+    @functools.wraps(part)
+    def answer(*arguments: Any) -> Answer:
+        try:
+            return Answer(part(*arguments))
+        except (TransferBroken, torch.OutOfMemoryError) as error:
+            return Answer(broken=str(error))
+
+    return answer
+
 
 class Transfer(NamedTuple):
     """One transfer, as each party is told of it.
@@ -55,10 +145,11 @@ class Transfer(NamedTuple):
         slots: where they lie for engines to load them.
         dtype: of all tensors.
         buckets: in the order in which they come.
-        places: with slots `host` the handle of each node's memory, `ipc` that of each engine rank's GPU ("" for the
-            trainer, which makes it), `nccl` the place of each engine rank in the group; by node or UUID of a GPU.
         checked: whether engines sum up what they receive.
-        group: name of the group, unique in the store at `meeting`, HOST:PORT; "" but with slots `nccl`.
+        handles: of slots `ipc`: by UUID of each engine rank's GPU, of its memory ("" for the trainer, which makes it).
+        meeting: of slots `host` the handle of the node's memory; of `nccl` where the group meets, HOST:PORT/NAME, of
+            which the name is its own.
+        members: of slots `nccl`: the engine of each engine rank, in the order of their places from 1 on.
         deadline_s: longest time of one broadcast in the group.
     """
 
@@ -66,10 +157,10 @@ class Transfer(NamedTuple):
     slots: SlotsName
     dtype: str
     buckets: tuple[Bucket, ...]
-    places: dict[str, str]
     checked: bool
-    group: str = ""
+    handles: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
     meeting: str = ""
+    members: tuple[str, ...] = ()
     deadline_s: float = 60.0
 
     @property
@@ -78,69 +169,112 @@ class Transfer(NamedTuple):
         return max(bucket.nbytes for bucket in self.buckets)
 
     def text(self) -> str:
-        """All of it as text, which is what vLLM hands on to its ranks; `Transfer.of` reads it."""
+        """All of it pickled, as text, which is what vLLM hands on to its ranks."""
         return pickle.dumps(self).hex()
 
-    @staticmethod
-    def of(text: str) -> Transfer:
-        """Reads what `text` wrote."""
-        read: Transfer = pickle.loads(bytes.fromhex(text))
-        return read
-
-
-class BroadcastGroup:
-    """Member `place` of a group of trainer rank 0 and engine ranks, over NCCL on GPUs (gloo stands in on CPUs).
-
-    The members meet in their first broadcast; `store` is the trainer's own. NCCL's part has never been run.
-    """
-
-    def __init__(self, transfer: Transfer, place: int, device: torch.device, store: TCPStore | None = None) -> None:
-        self.name, self._place, self._members = transfer.group, place, 1 + len(transfer.places)
-        self._meeting, self._deadline_s, self._device = transfer.meeting, transfer.deadline_s, device
-        self._store = store
-        self._group: Any = None
-
-    def broadcast(self, message: torch.Tensor) -> None:
-        """Send the bytes of `message` from member 0 to all others, who receive into theirs. Raises TransferBroken."""
-        faults: list[Exception] = []
+    def broadcast(self, message: torch.Tensor, place: int, device: torch.device, store: TCPStore | None = None) -> None:
+        """Have the bytes of member 0's `message` in that of all others, over NCCL on GPUs, gloo on CPUs; called by all
+        members, who meet the first time. `store`: the trainer's own. NCCL's part has never been run. Raises
+        TransferBroken."""
+        groups, faults = list[Any](), list[Exception]()
 
         def work() -> None:
             try:
-                self._broadcast(message)
+                if device.type == "cuda":
+                    torch.cuda.set_device(device)  # of this thread
+                groups.append(_group(self.meeting, place, 1 + len(self.members), self.deadline_s, device, store))
+                options = BroadcastOptions()
+                options.rootRank, options.rootTensor = 0, 0
+                groups[0].broadcast([message], options).wait()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
             except Exception as error:  # noqa: BLE001 - raised below
                 faults.append(error)
 
         # Meeting, NCCL and a kernel may each wait for a member that is gone, so a thread does it that may be left.
         thread = threading.Thread(target=work, daemon=True, name="broadcast of weights")
         thread.start()
-        thread.join(self._deadline_s)
+        thread.join(self.deadline_s)
         if thread.is_alive():
-            if (abort := getattr(self._group, "abort", None)) is not None:  # ends a kernel that waits
-                threading.Thread(target=abort, daemon=True, name="abort a group").start()
-            raise TransferBroken(f"a broadcast took more than {self._deadline_s:.0f} s")
+            for group in groups:
+                if (abort := getattr(group, "abort", None)) is not None:  # ends a kernel that waits
+                    threading.Thread(target=abort, daemon=True, name="abort a group").start()
+            raise TransferBroken(f"a broadcast took more than {self.deadline_s:.0f} s")
         if faults:
             raise TransferBroken(f"no broadcast from the trainer: {faults[0]}") from faults[0]
 
-    def _broadcast(self, message: torch.Tensor) -> None:
-        on_gpu, limit = self._device.type == "cuda", timedelta(seconds=self._deadline_s)
-        if on_gpu:
-            torch.cuda.set_device(self._device)  # of this thread
-        if self._group is None:
-            host, _, port = self._meeting.rpartition(":")
-            store = PrefixStore(self.name, self._store or TCPStore(host, int(port), None, False, limit, False))
-            make: Any = _nccl if on_gpu else ProcessGroupGloo
-            self._group = make(store, self._place, self._members, limit)
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        self._group.broadcast([message], options).wait()
-        if on_gpu:
-            torch.cuda.synchronize(self._device)
 
-
-def _nccl(store: PrefixStore, place: int, members: int, limit: timedelta) -> Any:
+@functools.lru_cache(maxsize=1)  # the next transfer to the same engines has the same group
+def _group(
+    meeting: str, place: int, members: int, deadline_s: float, device: torch.device, store: TCPStore | None
+) -> Any:
+    limit = timedelta(seconds=deadline_s)
+    address, _, name = meeting.partition("/")
+    host, _, port = address.rpartition(":")
+    own = PrefixStore(name, store or TCPStore(host, int(port), None, False, limit, False))
+    if device.type == "cpu":
+        return ProcessGroupGloo(own, place, members, limit)
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
-    os.environ.update(CALM)
+    # Else torch ends the process of every member when one of them dies; here who has waited for the deadline leaves.
+    os.environ.update(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
     options = ProcessGroupNCCL.Options()
     options._timeout = limit
-    return ProcessGroupNCCL(store, place, members, options)
+    return ProcessGroupNCCL(own, place, members, options)
+
+
+def agreed(engine: str, answers: Sequence[Received], version: str, source: str) -> dict[str, str]:
+    """The checksums of what all ranks of an engine received from `source`. Raises RuntimeError if a rank received
+    another version, or ranks received different weights."""
+    for found, sums in answers:
+        if found != version:
+            raise RuntimeError(f"{engine}: {source} holds weights {found!r}, not {version!r}")
+        if sums != answers[0][1]:
+            raise RuntimeError(f"{engine}: ranks received different weights from {source}")
+    return answers[0][1]
+
+
+class BucketReader:
+    """The part of rank `rank` of an engine in transfers, on `device`: it receives buckets and hands them to vLLM."""
+
+    def __init__(self, rank: int = 0, device: torch.device = HOST) -> None:
+        self._rank, self._device = rank, device
+        self._transfer: Transfer | None = None
+        self._memory: BucketMemory | None = None
+        self._place = 0
+        self._sums: dict[str, str] = {}
+
+    @answered
+    def begin(self, text: str, engine: str) -> None:
+        """Begin to receive a transfer (`Transfer.text`) in this engine."""
+        transfer: Transfer = pickle.loads(bytes.fromhex(text))
+        self._transfer, self._sums = transfer, {}
+        if transfer.slots == "host":
+            self._memory = shared_memory(transfer.largest, transfer.meeting)
+        else:
+            handle = transfer.handles[device_key(self._device)] if transfer.slots == "ipc" else None
+            self._memory = BucketMemory(transfer.largest, self._device, handle)
+        if transfer.slots == "nccl":
+            self._place = 1 + transfer.members.index(engine) + self._rank
+
+    @answered
+    def load(self, index: int, load: Callable[[Iterable[tuple[str, torch.Tensor]], BucketMemory], None]) -> None:
+        """Have `load` take the tensors of bucket `index`; of its memory nothing is used any more afterwards."""
+        assert self._transfer and self._memory, "begin() comes first"
+        bucket, dtype = self._transfer.buckets[index], getattr(torch, self._transfer.dtype)
+        room = self._memory.bucket(index, bucket.nbytes)
+        if self._transfer.slots == "nccl":
+            self._transfer.broadcast(room, self._place, self._device)
+        tensors = tensors_in(room, bucket, dtype)
+        if self._transfer.checked:
+            self._sums |= {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+        load(tensors.items(), self._memory)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def finish(self) -> Received:
+        """End the transfer: all of it is loaded."""
+        assert self._transfer is not None, "begin() comes first"
+        received = self._transfer.version, self._sums
+        self._transfer = self._memory = None
+        return received

@@ -19,8 +19,7 @@ from .memory_bars import PHASES, Engines, Phase, Side
 HOST_PROCESS_BYTES = 1_000_000_000
 
 # How weights travel in pieces (executor/weights): buckets of whole tensors of at most so many bytes, or of one tensor.
-# A node with engines has two of them, and of a third what arrives (in Ray's object store); a node of trainers one that
-# it sends.
+# A node with engines has two of them, and a third is counted as a reserve; a node of trainers one that it sends.
 BUCKET_BYTES, ARRIVING, LEAVING = 128_000_000, 3, 1
 
 

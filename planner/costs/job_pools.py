@@ -67,7 +67,7 @@ class JobPools:
     @property
     def through_host(self) -> bool:
         """Whether weights lie in host memory on their way between pools: those of GPUs go from GPU to GPU over NCCL
-        (executor/weights/ways.py)."""
+        (executor/weights/transfer.py)."""
         return self.rollout.accelerators.kind == "cpu"
 
     def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout) -> float:

@@ -81,7 +81,7 @@ def between_pools_s(size_bytes: float, networks: Networks, streams: int, nodes: 
     """Seconds in which weights get through host memory from the trainers' pool to all `nodes` of the engines'.
 
     `streams` share the link, as many as the narrower side has accelerators: each trainer rank sends its own share, to
-    each node (Ray's object store; executor/weights). With `relay`, which the executor has not, one copy crosses,
+    each node (the executor broadcasts over gloo). With `relay`, which the executor has not, one copy crosses, is
     scattered over the nodes, and they then broadcast it among themselves in one stream: RollMux's two stages (arXiv
     2512.11306), one after the other as it has them; stages that overlap by buckets take no longer.
 
@@ -109,8 +109,8 @@ def within_pool_s(size_bytes: float, networks: Networks, engine_nodes: int, trai
     """Seconds in which weights get through host memory across the network of one pool, from trainers on its first
     `train_nodes` nodes to engines on its first `engine_nodes`.
 
-    Each trainers' node holds an equal share, and sends it to each other node with engines (Ray's object store). A node
-    has one stream each way.
+    Each trainers' node holds an equal share, and sends it to each other node with engines, where the executor takes the
+    file. A node has one stream each way.
     """
     if networks.within is None:
         return 0.0

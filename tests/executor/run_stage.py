@@ -15,8 +15,8 @@ from rlplan.executor.rollout.round_samples import Progress, RolloutResult, Rollo
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.executor.weights.sync import WeightSync
+from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.yaml_io import loads
@@ -167,7 +167,9 @@ class NumberRounds:
 
 def weights_by_file(run):
     """The run, whose weights go by file: its trainer and engines are no processes that could broadcast."""
-    run.weights = WeightSync(run.trainer, run.fleet, run.weights_path, "file")
+    run.weights = WeightSync(run.trainer, run.fleet, run.weights_path)
+    by_file = run.weights._file.send
+    run.weights._broadcast.send = lambda *arguments, from_host: by_file(*arguments)
     return run
 
 

@@ -12,8 +12,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
-from ray.exceptions import ObjectLostError
-
 from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
 from rlplan.executor.engines import engine as engine_module
 from rlplan.executor.engines.core_watch import IDLE_RANKS_S
@@ -34,7 +32,6 @@ from rlplan.executor.engines.vllm_options import (
     versions_of,
 )
 from rlplan.executor.faults import ActorFailed
-from rlplan.executor.weights.bucket_plan import Source, buckets_of, whole_box
 from rlplan.executor.weights.transfer import Answer, Transfer
 from rlplan.plans.schema.sections.layouts import EngineLayout
 
@@ -358,7 +355,7 @@ def test_weights_are_held_if_all_ranks_received_the_same_version(vllm):
             with pytest.raises(RuntimeError, match=why):
                 await engine.load_weights("path", "v2", True)
             assert engine._version == "", "none of them may decode"
-        told = Transfer("v2", "host", "float32", (), {}, False)
+        told = Transfer("v2", "host", "float32", (), False)
         llm.decodes.clear()
         engine._version = "v1"
         await engine.submit([request()], "v1")
@@ -370,7 +367,7 @@ def test_weights_are_held_if_all_ranks_received_the_same_version(vllm):
 
 
 def test_an_engine_holds_a_version_once_all_of_it_is_loaded(vllm):
-    told = Transfer("v2", "host", "float32", (), {}, False)
+    told = Transfer("v2", "host", "float32", (), False)
 
     async def body(engine, llm):
         llm.answers |= {"begin_weights": [None, None], "load_bucket": [None, "a peer is gone"]}
@@ -382,28 +379,6 @@ def test_an_engine_holds_a_version_once_all_of_it_is_loaded(vllm):
         with pytest.raises(RuntimeError, match="the trainer holds weights 'v1', not 'v2'"):
             await engine.begin_weights(told, "v1")
         assert engine._version == ""
-
-    started(body, vllm)
-
-
-def test_an_engine_makes_and_fills_its_nodes_memory_or_says_why_not(vllm, monkeypatch):
-    source = Source("w", (3,), "w", whole_box((3,)))
-    told = Transfer("v2", "host", "float32", buckets_of([source], 4, 1000), {}, False)
-
-    async def body(engine, llm):
-        llm.answers["begin_weights"] = [None, None]
-        assert (await engine.make_bucket_memory(1000)).value.startswith("/proc/")
-        assert await engine.begin_weights(told, "v2") == Answer()
-        sent = [asyncio.get_running_loop().create_future() for _ in range(2)]
-        sent[0].set_result([(0, (slice(0, 2),), b"abcdefgh")])
-        sent[1].set_result([(0, (slice(2, 3),), b"ijkl")])
-        assert await engine.fill_bucket(0, sent) == Answer()
-        assert bytes(engine._bucket_memory.bucket(0, 12).tolist()) == b"abcdefghijkl"
-        lost = asyncio.get_running_loop().create_future()
-        lost.set_exception(ObjectLostError("1" * 56, None, ""))
-        assert "what trainer ranks sent is lost" in str((await engine.fill_bucket(0, [lost])).broken)
-        monkeypatch.delattr("os.memfd_create")
-        assert "could not be taken" in str((await engine.make_bucket_memory(1000)).broken)
 
     started(body, vllm)
 

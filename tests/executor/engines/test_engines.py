@@ -157,7 +157,7 @@ def test_log_probs_after_an_update_are_those_of_the_new_weights(fleet, loop, tin
 def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop, tiny_model):
     from safetensors.torch import load_file
 
-    from rlplan.executor.weights.checksum import tensor_checksum
+    from rlplan.executor.weights.transfer import tensor_checksum
 
     path = tiny_model / "model.safetensors"
     received = loop.run_until_complete(load(fleet, EngineLayout(2, 1), path, "sums"))[0]

@@ -9,11 +9,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from rlplan.executor.weights import transfer as transfer_module
-from rlplan.executor.weights.bucket_memory import BucketMemory, TransferBroken, as_bytes, device_key, put, tensors_in
+from rlplan.executor.weights.bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, tensors_in
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, whole_box
-from rlplan.executor.weights.bucket_reader import BucketReader, RankAnswer, agreed, fill
-from rlplan.executor.weights.checksum import tensor_checksum
-from rlplan.executor.weights.transfer import BroadcastGroup, Transfer
+from rlplan.executor.weights.transfer import Answer, BucketReader, Transfer, agreed, tensor_checksum
 
 SHAPES = {"a": (2, 3), "b": (), "c": (5,), "d": (4, 4)}
 (BUCKET,) = buckets_of([Source(name, shape, name, whole_box(shape)) for name, shape in SHAPES.items()], 2, 1000)
@@ -26,19 +24,17 @@ def test_what_one_process_writes_another_reads_from_two_buckets_in_turn():
     wanted = {}
     for number in range(3):
         wanted[number] = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-        parts = [(i, (), values if i % 2 else as_bytes(values)) for i, values in enumerate(wanted[number])]
+        parts = zip(BUCKET.sources, [()] * 4, wanted[number], strict=True)
         put(memory.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16, parts)
     for number in (1, 2):
         found = tensors_in(other.bucket(number, BUCKET.nbytes), BUCKET, torch.bfloat16)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted[number], strict=True))
-        assert all(other.holds(tensor) for tensor in found) and not other.holds(torch.zeros(1))
+        assert all(torch.equal(a, b) for a, b in zip(found.values(), wanted[number], strict=True))
+        assert all(other.holds(tensor) for tensor in found.values()) and not other.holds(torch.zeros(1))
 
 
 def test_shared_memory_is_gone_with_its_owner_and_then_is_refused():
     memory = BucketMemory(1000)
     handle, number = memory.handle(), memory._file
-    with pytest.raises(TransferBroken, match="it has 2048 bytes"):
-        BucketMemory(100_000, handle=handle)
     del memory
     with pytest.raises(TransferBroken, match="could not be opened"):
         BucketMemory(1000, handle=handle)
@@ -93,21 +89,21 @@ def test_memory_of_a_gpu_is_opened_by_its_handle(monkeypatch):
 
 def test_an_engine_rank_loads_and_sums_up_what_is_in_memory():
     memory, loaded = BucketMemory(BUCKET.nbytes), {}
-    told = Transfer("v", "host", "bfloat16", (BUCKET,), {"n": memory.handle()}, checked=True)
+    told = Transfer("v", "host", "bfloat16", (BUCKET,), True, meeting=memory.handle())
     values = [torch.randn(shape).to(torch.bfloat16) for shape in SHAPES.values()]
-    fill(memory, told, 0, [[(i, (), as_bytes(each))] for i, each in enumerate(values)])
+    put(memory.bucket(0, BUCKET.nbytes), BUCKET, torch.bfloat16, zip(BUCKET.sources, [()] * 4, values, strict=True))
     reader = BucketReader()
-    assert reader.begin(told.text(), "n", lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors})) is None
-    assert reader.load(0) is None
-    assert reader.finish() == RankAnswer("v", {n: tensor_checksum(t) for n, t in zip(SHAPES, values, strict=True)})
+    assert reader.begin(told.text(), "n") == Answer()
+    assert reader.load(0, lambda tensors, _: loaded.update({n: t.clone() for n, t in tensors})) == Answer()
+    assert reader.finish() == ("v", {n: tensor_checksum(t) for n, t in zip(SHAPES, values, strict=True)})
     assert all(torch.equal(loaded[name], value) for name, value in zip(SHAPES, values, strict=True))
-    gone = told._replace(places={"n": "/proc/self/fd/0 rlplan-weights"})
-    answer = BucketReader().begin(gone.text(), "n", print)
-    assert "could not be opened" in str(answer)
+    gone = told._replace(meeting="/proc/self/fd/0 rlplan-weights")
+    answer = BucketReader().begin(gone.text(), "n")
+    assert "could not be opened" in str(answer.broken)
 
 
 def test_ranks_of_an_engine_must_have_received_the_same():
-    one, same, other = RankAnswer("v", {"w": "1"}), RankAnswer("v", {"w": "1"}), RankAnswer("v", {"w": "2"})
+    one, same, other = ("v", {"w": "1"}), ("v", {"w": "1"}), ("v", {"w": "2"})
     assert agreed("e", [one, same], "v", "it") == {"w": "1"}
     with pytest.raises(RuntimeError, match="e: it holds weights 'v', not 'u'"):
         agreed("e", [one, same], "u", "it")
@@ -116,14 +112,14 @@ def test_ranks_of_an_engine_must_have_received_the_same():
 
 
 def test_a_group_whose_other_member_never_comes_is_left(monkeypatch):
-    told = Transfer("v", "nccl", "bfloat16", (BUCKET,), {"g1": "1"}, False, "group", "h:1", deadline_s=0.3)
-    group = BroadcastGroup(told, 0, torch.device("cpu"), HashStore())
+    told = Transfer("v", "nccl", "bfloat16", (BUCKET,), False, {}, "h:1/group", ("e",), deadline_s=0.3)
+    message = torch.zeros(8, dtype=torch.uint8)
     with pytest.raises(TransferBroken, match=r"took more than 0 s|no broadcast from the trainer"):
-        group.broadcast(torch.zeros(8, dtype=torch.uint8))
+        told.broadcast(message, 0, HOST, HashStore())
 
     def refused(*_):
         raise RuntimeError("no gloo")
 
     monkeypatch.setattr(transfer_module, "ProcessGroupGloo", refused)
     with pytest.raises(TransferBroken, match="no broadcast from the trainer: no gloo"):
-        BroadcastGroup(told, 0, torch.device("cpu"), HashStore()).broadcast(torch.zeros(8, dtype=torch.uint8))
+        told._replace(meeting="h:1/another").broadcast(message, 0, HOST, HashStore())

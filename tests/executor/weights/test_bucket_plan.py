@@ -47,11 +47,10 @@ def test_every_element_has_its_place_in_the_checkpoint(layout):
     shapes, held, sources, room = layout
     values = {name: torch.rand(shape) for name, shape in shapes.items()}
     for bucket in buckets_of(sources, 4, room):
-        for each in cuts_of(bucket, held):
-            source = bucket.sources[each.tensor]
+        for source, shares in zip(bucket.sources, cuts_of(bucket, held), strict=True):
             got = torch.full(source.box.shape, torch.nan)
-            for rank, (local, place, numel) in each.shares.items():
-                part = values[each.parameter][held[rank][each.parameter].slices][local]
+            for rank, (local, place, numel) in shares.items():
+                part = values[source.parameter][held[rank][source.parameter].slices][local]
                 assert part.numel() == numel > 0
                 got[place] = part
             assert torch.equal(got, values[source.parameter][source.box.slices]), source.name

@@ -10,9 +10,8 @@ pytest.importorskip("ray")
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weights.bucket_plan import Source, whole_box
-from rlplan.executor.weights.by_broadcast import TRIES, ByBroadcast
-from rlplan.executor.weights.transfer import Answer, Holdings
-from rlplan.executor.weights.ways import Sent, WayClosed
+from rlplan.executor.weights.by_broadcast import ByBroadcast
+from rlplan.executor.weights.transfer import Answer, Holdings, Sent, WayClosed
 
 SHAPE = (4, 8)
 NAMES = ("a", "b", "c")
@@ -44,16 +43,19 @@ class Party:
 
 
 class Trainer(Party):
-    """Two ranks on GPUs g0 and g1, on node n0."""
+    """Two ranks on GPUs g0 and g1, on node n0; rank 0 makes what others meet in."""
 
     async def each(self, method, deadline_s, what, *arguments):
         assert method == "transfer"
         devices = self.says.get("devices", ("g0", "g1"))
         ranks = [Holdings("n0", device, "float32", SOURCES, BYTES // 8) for device in devices]
         begun = [
-            Answer((told.version, f"handle of {device}")) for told in arguments if what == "begin" for device in devices
-        ]
-        answers = {"holdings": ranks, "checksums": [SUMS, {}], "begin": begun, "meet": ["h:1", ""]}
+            Answer((told.version, {device: f"handle of {device}"} if told.handles else {}))
+            for told in arguments if what == "begin" for device in devices
+        ]  # fmt: skip
+        answers = {"holdings": ranks, "checksums": [SUMS, {}], "begin": begun}
+        if what == "meet":
+            answers["meet"] = [Answer(f"{arguments[0]} {len(self.asked('meet')) + 1}"), Answer("")]
         return await self.call(what, *arguments, otherwise=answers.get(what, [Answer(), Answer()]))
 
 
@@ -68,8 +70,7 @@ class Engine(Party):
 
     async def transfer(self, method, arguments, deadline_s):
         assert 1.0 <= deadline_s < 2.0
-        answers = {"make_bucket_memory": f"memory of {self.name}", "finish_weights": SUMS}
-        return await self.call(method, *arguments, otherwise=Answer(answers.get(method)))
+        return await self.call(method, *arguments, otherwise=Answer(SUMS if method == "finish_weights" else None))
 
     def dies(self):
         self.alive = False
@@ -102,11 +103,11 @@ def test_engines_on_gpus_of_the_trainer_open_its_memory():
     assert first == second == Sent("broadcast", BYTES, SUMS, {"e0": SUMS, "e1": SUMS}, "ipc", None)
     ((told, found), _) = engines[1].asked("begin_weights")
     assert (told.version, told.slots, found) == ("v", "ipc", "v")
-    assert told.places == {"g0": "handle of g0", "g1": "handle of g1"} and told.checked
-    assert [begun.places for (begun,) in trainer.asked("begin")] == [{"g0": "", "g1": ""}] * 2
+    assert told.handles == {"g0": "handle of g0", "g1": "handle of g1"} and told.checked
+    assert [begun.handles for (begun,) in trainer.asked("begin")] == [{"g0": "", "g1": ""}] * 2
     assert [source.name for bucket in told.buckets for source in bucket.sources] == list(NAMES)
     assert len(trainer.asked("holdings")) == 1 and len(trainer.asked("end")) == 2, "training needs the room"
-    assert engines[0].asked("finish_weights") == [["v"], ["w"]] and not engines[0].asked("make_bucket_memory")
+    assert engines[0].asked("finish_weights") == [["v"], ["w"]] and not trainer.asked("meet")
 
 
 def test_a_bucket_is_sent_while_the_one_before_is_loaded():
@@ -124,30 +125,39 @@ def test_engines_on_gpus_of_their_own_are_a_group_with_rank_0():
     (sent, _) = sent_to(trainer, engines, ("v", "w"))
     assert (sent.slots, set(sent.received)) == ("nccl", {"e0", "e1"})
     (told, _), (again, _) = engines[0].asked("begin_weights")
-    assert told.places == {"g2": "1", "g3": "2"} and told.meeting == "h:1" and told.group == again.group != ""
+    assert told.members == ("e0", "e1") and told.meeting == again.meeting == "nccl 1"
     order = [(what, *index) for _, what, *index in log if what.startswith(("send", "load_bucket"))]
     assert all(order.index(("load_bucket", index)) < order.index(("send done", index)) for index in range(3))
     assert len(trainer.asked("meet")) == 1
 
 
-def test_engines_on_cpus_share_the_memory_of_their_nodes_also_elsewhere():
-    trainer, engines, _ = parties("n1", "n0", "n1")
-    trainer.says["send"] = [Answer("from rank 0"), Answer(None)]
+def test_engines_on_cpus_share_the_memory_of_their_node():
+    trainer, engines, _ = parties("n0", "n0")
     sent, again = sent_to(trainer, engines, ("v", "w"))
-    assert (sent.slots, sent.reason, set(again.received)) == ("host", None, {"e0", "e1", "e2"})
-    told, _ = engines[2].asked("begin_weights")[0]
-    assert told.places == {"n1": "memory of e0", "n0": "memory of e1"}
-    assert engines[0].asked("make_bucket_memory") == [[128]] and not engines[2].asked("make_bucket_memory")
-    assert engines[0].asked("fill_bucket")[:3] == [[index, ["from rank 0"]] for index in range(3)]
-    assert not engines[1].asked("fill_bucket"), "the trainer's ranks write there themselves"
+    assert (sent.slots, sent.reason, set(again.received)) == ("host", None, {"e0", "e1"})
+    (told, _), (then, _) = engines[1].asked("begin_weights")
+    assert told.meeting == then.meeting == "host 1" and trainer.asked("meet") == [["host", 128]]
 
 
-def test_memory_that_a_node_lacks_closes_the_way_for_this_time():
-    trainer, engines, _ = parties("n0")
-    engines[0].says["make_bucket_memory"] = Answer(broken="no memory on this node")
-    with pytest.raises(WayClosed, match=f"broke off {TRIES} times: no memory on this node") as closed:
+def test_engines_on_cpus_of_several_nodes_are_a_group():
+    trainer, engines, _ = parties("n0", "n1")
+    (sent,) = sent_to(trainer, engines)
+    assert (sent.slots, set(sent.received)) == ("nccl", {"e0", "e1"})
+    assert engines[1].asked("begin_weights")[0][0].members == ("e0", "e0", "e1", "e1"), "a place for each rank"
+
+
+def test_nodes_whose_group_breaks_share_no_memory():
+    trainer, engines, _ = parties("n0", "n1")
+    trainer.says["send"] = [Answer(broken="no gloo"), Answer()]
+    with pytest.raises(WayClosed, match="nccl broke: no gloo; nodes share none"):
         sent_to(trainer, engines)
-    assert not closed.value.lasting
+
+
+def test_memory_that_the_node_lacks_closes_the_way():
+    trainer, engines, _ = parties("n0")
+    trainer.says["meet"] = [Answer(broken="no memory on this node"), Answer("")]
+    with pytest.raises(WayClosed, match="broke off: no memory on this node"):
+        sent_to(trainer, engines)
 
 
 @pytest.mark.parametrize("what", ["begin_weights", "load_bucket", "finish_weights"])
@@ -173,7 +183,7 @@ def test_an_engine_that_dies_in_a_group_has_the_others_begin_again():
     (sent,) = sent_to(trainer, engines)
     assert (sent.slots, sent.reason, sent.received) == ("nccl", None, {"e0": SUMS}), "no fault of the slots"
     first, second = (told for told, _ in engines[0].asked("begin_weights"))
-    assert first.group != second.group and second.places == {"g2": "1"}
+    assert first.meeting != second.meeting and second.members == ("e0",)
 
 
 def test_no_bucket_is_sent_to_nobody():
@@ -212,29 +222,28 @@ def test_who_was_started_again_is_asked_again_what_it_has():
             await way.send(engines, "v", False)
 
     asyncio.run(body())
-    assert len(trainer.asked("holdings")) == len(engines[0].asked("make_bucket_memory")) == 2
+    assert len(trainer.asked("holdings")) == len(trainer.asked("meet")) == 2
 
 
 @pytest.mark.parametrize(
     ("held", "says"),
     [({"obstacle": "which is no one block of it"}, "no one block"), ({"elements": 7}, "hold 14 of 96")],
 )
-def test_a_model_that_cannot_travel_in_pieces_closes_the_way_for_good(held, says):
+def test_a_model_that_cannot_travel_in_pieces_closes_the_way(held, says):
     trainer, engines, _ = parties()
     trainer.says["holdings"] = [Holdings("n0", "g0", "float32", SOURCES, 48)._replace(**held)] * 2
-    with pytest.raises(WayClosed, match=says) as closed:
+    with pytest.raises(WayClosed, match=says):
         sent_to(trainer, engines)
-    assert closed.value.lasting
 
 
-@pytest.mark.parametrize("asked", [1, 3])
+@pytest.mark.parametrize("asked", [1, 4])
 def test_nothing_is_sent_once_the_trainer_goes_on(asked):
     trainer, engines, _ = parties("n0")
     times = iter([True] * (asked - 1) + [False] * 9)
-    with pytest.raises(WayClosed, match="goes on to the next weights") as closed:
+    with pytest.raises(WayClosed, match="goes on to the next weights"):
         sent_to(trainer, engines, may_send=lambda: next(times))
-    assert not closed.value.lasting and not engines[0].asked("finish_weights")
-    assert len(trainer.asked("send")) == max(0, asked - 2)
+    assert not engines[0].asked("finish_weights")
+    assert len(trainer.asked("send")) == max(0, asked - 3)
 
 
 @pytest.mark.parametrize("call", ["begin", "send"])

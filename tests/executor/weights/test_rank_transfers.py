@@ -1,5 +1,6 @@
 """Trainer ranks as they send: real processes with gloo, memory of the host in place of that of GPUs."""
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from rlplan.executor.host import node_key
 from rlplan.executor.weights.bucket_memory import BucketMemory, tensors_in
 from rlplan.executor.weights.bucket_plan import buckets_of
 from rlplan.executor.weights.rank_transfers import RankTransfers
@@ -54,20 +54,19 @@ def run_rank(layout, folder, rank):
     assert sum(each.elements for each in held) == sum(value.numel() for value in model.values.values())
     buckets = buckets_of(held[0].sources, 2, 300)
     assert len(buckets) >= 3, "more than there are slots"
-    memory = BucketMemory(max(bucket.nbytes for bucket in buckets))
-    shared = [memory.handle()]
+    shared = [transfers.meet("host", max(bucket.nbytes for bucket in buckets)).value]
     dist.broadcast_object_list(shared, 0)
-    for slots, places in [("ipc", {"": ""})] * 3 + [("host", {node_key(): shared[0]})] * 2:
-        told = Transfer("v", slots, "bfloat16", buckets, places, False)
-        (version, handle), broken = transfers.begin(Transfer.of(told.text()))
+    for slots in ["ipc"] * 3 + ["host"] * 2:
+        told = Transfer("v", slots, "bfloat16", buckets, False, {"": ""} if slots == "ipc" else {}, shared[0])
+        (version, handles), broken = transfers.begin(pickle.loads(bytes.fromhex(told.text())))
         assert (version, broken) == ("v", None)
-        opened = BucketMemory(told.largest, handle=handle or shared[0])
+        opened = BucketMemory(told.largest, handle=handles.get("", shared[0]))
         for index, bucket in enumerate(buckets):
             assert transfers.send(index) == (None, None)
             dist.barrier()
             found = tensors_in(opened.bucket(index, bucket.nbytes), bucket, torch.bfloat16)
-            for source, tensor in zip(bucket.sources, found, strict=True):
-                assert torch.equal(tensor, model.wanted()[source.name]), (slots, source.name)
+            for name, tensor in found.items():
+                assert torch.equal(tensor, model.wanted()[name]), (slots, name)
             dist.barrier()
         transfers.end()
         for name, parameter in model.named_parameters():

@@ -9,9 +9,8 @@ pytest.importorskip("ray")
 
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.supervision import Supervisor
-from rlplan.executor.weights.by_file import ByFile
-from rlplan.executor.weights.sync import WeightSync
-from rlplan.executor.weights.ways import Sent, WayClosed
+from rlplan.executor.weights.sync import ByFile, WeightSync
+from rlplan.executor.weights.transfer import Sent, WayClosed
 from rlplan.plans.yaml.errors import RunFailed
 
 
@@ -91,21 +90,14 @@ def reports(sync, count=1, checked=True, **more):
 @pytest.mark.parametrize("way", ["broadcast", "file"])
 @pytest.mark.parametrize(("checked", "mismatches"), [(True, 1), (False, 0)])
 def test_engines_with_other_bytes_are_counted_whatever_the_way(way, checked, mismatches):
-    ways = {"broadcast": FakeWay(WayClosed("no pieces", lasting=True)), "file": FakeWay({})}
+    ways = {"broadcast": FakeWay(WayClosed("no pieces")), "file": FakeWay({})}
     ways[way] = FakeWay({"a": "1", "b": "2"})
     (report,) = reports(made(ways["broadcast"], ways["file"]), checked=checked)
     assert (report.way, report.engines, report.mismatches, report.nbytes) == (way, 2, mismatches, 100)
 
 
-def test_a_model_that_cannot_be_broadcast_goes_by_file_for_good():
-    broadcast, file = FakeWay(WayClosed("no block of it", lasting=True)), FakeWay(TO_A)
-    found = reports(made(broadcast, file), 3)
-    assert [(report.way, report.reason) for report in found] == [("file", "no block of it")] * 3
-    assert broadcast.calls == 1
-
-
-def test_a_broadcast_that_broke_off_is_tried_again_at_the_next_sync():
-    broadcast = FakeWay(WayClosed("the network was down", lasting=False), TO_A)
+def test_what_cannot_be_broadcast_goes_by_file_until_the_next_sync():
+    broadcast = FakeWay(WayClosed("the network was down"), TO_A)
     found = reports(made(broadcast, FakeWay(TO_A)), 2)
     assert [(report.way, report.reason) for report in found] == [("file", "the network was down"), ("broadcast", None)]
 
@@ -128,7 +120,7 @@ def test_room_is_made_for_an_engine_where_none_is_up():
 @pytest.mark.parametrize("closed", [False, True], ids=["broadcast", "file"])
 def test_late_engines_get_the_weights_until_the_trainer_may_change_them(closed):
     all_of_them = {"a": "1", "b": "1", "c": "1"}
-    broadcast, file = FakeWay(WayClosed("no route", lasting=False) if closed else all_of_them), FakeWay(all_of_them)
+    broadcast, file = FakeWay(WayClosed("no route") if closed else all_of_them), FakeWay(all_of_them)
     sync, engines = made(broadcast, file), [Engine("b"), Engine("c")]
     reports(sync)
     asyncio.run(sync.join(engines[0], "v0"))
@@ -142,7 +134,7 @@ def test_late_engines_get_the_weights_until_the_trainer_may_change_them(closed):
 
 
 def test_a_late_engine_that_no_way_serves_has_failed():
-    sync = made(FakeWay(TO_A, WayClosed("no route", lasting=False)), FakeWay(WayClosed("no disk", lasting=False)))
+    sync = made(FakeWay(TO_A, WayClosed("no route")), FakeWay(WayClosed("no disk")))
     reports(sync)
     with pytest.raises(ActorFailed, match="no disk"):
         asyncio.run(sync.join(Engine("b"), "v0"))

@@ -12,7 +12,7 @@ from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_worker import WeightReceiver
 from rlplan.executor.engines.messages import EngineConfig
 from rlplan.executor.rollout.prompts import load_tokenizer
-from rlplan.executor.weights.checksum import VERSION_KEY, tensor_checksum
+from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import VOCABULARY
