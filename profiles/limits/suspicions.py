@@ -93,13 +93,13 @@ def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_
 
 
 def _slow_decode(profile: Profile, work: PolicyWork, peaks: Peaks) -> Iterator[Fault]:
-    measured = [(number, entry) for number, entry in enumerate(profile.rollout) if entry.points]
+    measured = [(number, each) for number, each in enumerate(profile.rollout) if each.points and decoding_points(each)]
     if not measured or work.parameters < profile.model_parameters:
         return
     number, entry = max(measured, key=lambda item: best_read(work, item[1], peaks))
     points = decoding_points(entry)
     share = best_read(work, entry, peaks)
-    if share >= SLOW_DECODE or max((work.computes(entry, p, peaks) for p in points), default=0) >= SLOW_DECODE:
+    if share >= SLOW_DECODE or max(work.computes(entry, p, peaks) for p in points) >= SLOW_DECODE:
         return
     largest = max(points, key=lambda point: point.sequences)
     by_sequences = largest.sequences * entry.step_s_per_sequence > largest.step_s / 2

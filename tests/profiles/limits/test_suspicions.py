@@ -115,6 +115,11 @@ def test_calls_of_a_small_model_take_longer_than_its_arithmetic():
     assert [rule for rule, _ in told(faster)] == ["impossible-order"]
 
 
+def test_a_profile_of_outliers_alone_says_nothing_of_decoding():
+    outlier = point(1, 56, 6e-3).model_copy(update={"outlier": True})
+    assert told(h100(rollout=(engines(outlier),))) == []
+
+
 def test_a_cpu_has_the_peak_that_was_measured_on_it():
     cpu = Machine(accelerator="cpu", kind="cpu", accelerators=2, cores=2, host_memory_bytes=10**10)
     slow = h100(train=(update(per_token=1.0),)).model_copy(update={"machine": cpu})
