@@ -56,7 +56,7 @@ def limit_text(limit: HardwareLimit | None) -> str:
     """Return how far the step is from what the hardware can do, in one line."""
     if limit is None:
         return (
-            "not in the plan: it was solved before plans had one (solve or refresh it again), or neither a data sheet nor "
+            "not in the plan: it was solved before plans had one (solve or refresh again), or neither a data sheet nor "
             "the profile says the peak of its accelerators (rlplan profile)"
         )
     phases = limit.phases
