@@ -62,13 +62,6 @@ def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> It
         if cost is not None and pools is not None:
             engines = engines_of(profile, cost.key, rollout.kv_tokens)
             yield from _devices(location, engines, None if trains else train, job, profile, pools)
-    if rounds.long is not None and rounds.long.rollout.layout == rounds.short.rollout.layout:
-        short, long = rounds.short.rollout.kv_tokens, rounds.long.rollout.kv_tokens
-        if short is not None and long is not None and short != long:
-            place = "short" if short < long else "long"
-            message = f"is {min(short, long)}, and engines have the {max(short, long)} of the other kind of round"
-            remedy = "write the same for both, then rlplan refresh"
-            yield Fault("kv-unequal", ("job", "rounds", place, "rollout", "kv_tokens"), message, remedy)
     if planned.reward.judge is not None:
         try:
             judge_of(profile, planned.reward.judge)

@@ -102,7 +102,6 @@ judge-unfit              a judge whose model cannot read a whole question, or ca
 judge-unpriced           a judge model without costs in the profile
 kv-below-longest         an engine whose KV cache does not hold the longest sequence
 engine-memory            weights, KV cache and graphs of an engine beyond the memory of its accelerator
-kv-unequal               short and long rounds that share engines and say different kv_tokens: engines have the larger
 kv-preempts              a KV cache too small for the sequences of a round, so that some are preempted
 train-memory             a trainer's peak, or its states beside engines, beyond the memory of its accelerator
 host-memory              engines, offloaded trainer states and weights in transfer beyond the host memory of a node
@@ -159,7 +158,7 @@ policy-job-files         a job whose data or model is missing, where the policy 
 """,
 }
 
-_WARNINGS = {"thin-trace", "slow-update", "slow-decode", "impossible-order", "kv-unequal"}
+_WARNINGS = {"thin-trace", "slow-update", "slow-decode", "impossible-order"}
 
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())
