@@ -56,8 +56,8 @@ def limit_text(limit: HardwareLimit | None) -> str:
     """Return how far the step is from what the hardware can do, in one line."""
     if limit is None:
         return (
-            "not known: neither a data sheet nor the profile says the peak of these accelerators (rlplan profile), or the "
-            "plan is of an older rlplan (rlplan refresh)"
+            "not known: neither a data sheet nor the profile says the peak of these accelerators (rlplan profile), or "
+            "the plan is of an older rlplan (rlplan refresh)"
         )
     phases = limit.phases
     mfu = f"training has an MFU of {percent(phases.train.ratio)} of {per_second(limit.peak_flops, 'FLOP')}"
