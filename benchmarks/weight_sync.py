@@ -230,7 +230,7 @@ async def figures(folder: Path, sizes: dict[str, Any], dtype: str, repeats: int)
             kv_memory_bytes_per_accelerator=50_000_000,
         )
     )
-    trainer = TrainerGroup("bench", replace(process.config_of(trained, 1024, RANKS, TP), dtype=dtype))
+    trainer = TrainerGroup("bench", replace(process.config_of(trained, 1024, ranks=RANKS, tp=TP), dtype=dtype))
     try:
         click.echo("starting the trainer", err=True)
         await trainer.start()

@@ -153,7 +153,8 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
     else:
-        tell(f"{profile.job} -> {out}\n{profile.note}", out)
+        shares = "shares of the hardware's peak depend on layout and lengths: rlplan solve says them"
+        tell(f"{profile.job} -> {out}\n{profile.note}\n{shares}", out)
     return 0
 
 

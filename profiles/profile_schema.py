@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ..plans.schema.base import cross_error, is_none
+from ..plans.schema.base import cross_error, is_none, is_zero
 from ..plans.schema.sections.layouts import EngineLayout
 from .drafts.draft_schema import ProfiledDrafts
 from .judge_schema import Judge
@@ -61,6 +61,13 @@ class PolicyShape(ProfileModel):
         ge=0, le=10**12, description="Layers x heads x head size, of layers that see all tokens; 0: not known"
     )
     dtype: Dtype = Field(description="The job's model.dtype")
+    expert_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        exclude_if=is_zero,
+        description="Share of a layer's experts that a token visits; 0: of a dense model, or not known",
+    )
 
 
 class Lengths(ProfileModel):
@@ -160,6 +167,11 @@ class Profile(ProfileModel):
     def _complete(self) -> Profile:
         if not self.train and self.train_law is None:
             raise cross_error("holds no training cost; write train or train_law", "train")
+        if self.shape is not None and self.shape.active_parameters > self.model_parameters:
+            raise cross_error(
+                f"a token uses at most all {self.model_parameters} parameters of the model (model_parameters)",
+                "shape.active_parameters",
+            )
         if self.provenance == "measured" and (self.lengths is None or not self.measured):
             raise cross_error(
                 "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"

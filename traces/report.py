@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..plans.schema.predicted import Predicted
+from ..plans.schema.predicted_limit import HardwareLimit
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
 from .report_drafts import drafts_report
@@ -71,7 +71,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             phase: _phase(means.seconds(f"{phase}_s"), predicted_s, step_s)
             for phase, predicted_s in predicted.phases_s.model_dump().items()
         },
-        "limit": _limit(predicted, {p: means.seconds(f"{p}_s") for p in ("rollout", "train", "total")}),
+        "limit": _limit(run, {p: means.seconds(f"{p}_s") for p in ("rollout", "train", "total")}),
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
         "coverage": coverage(steps, predicted),
         "reward_first": _reward(steps[:fifth]),
@@ -163,12 +163,13 @@ def _phase(measured_s: float, predicted_s: float, step_s: float) -> dict[str, An
     return {"measured": measured_s, "predicted": predicted_s, "error": error, "floored": measured_s < floor_s}
 
 
-def _limit(predicted: Predicted, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
+def _limit(run: RunTrace, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
     """The least seconds of the plan's step on its hardware beside measured ones; None where no peak is known.
 
-    `of_bandwidth`, `mfu`: what decoding and training reached, predicted and measured, on the work that was predicted.
+    `of_bandwidth`, `mfu`: what decoding and training reached, predicted and measured; decoding on the work that was
+    predicted, since a trace does not count reads, training on its own.
     """
-    limit = predicted.limit
+    limit = run.plan.predicted.limit
     if limit is None:
         return None
     phases = limit.phases
@@ -179,8 +180,23 @@ def _limit(predicted: Predicted, measured_s: Mapping[str, float]) -> dict[str, A
         "of_bandwidth_predicted": phases.rollout.ratio,
         "of_bandwidth": _quotient(phases.rollout.limit_s, measured_s["rollout"]),
         "mfu_predicted": phases.train.ratio,
-        "mfu": _quotient(phases.train.limit_s, measured_s["train"]),
+        "mfu": _mfu(run, limit, measured_s["train"]),
     }
+
+
+def _mfu(run: RunTrace, limit: HardwareLimit, train_s: float) -> float:
+    """MFU of the run's whole updates, on the tokens that it trained; of a run without samples on those predicted."""
+    rows = [row for step in run.steps for row in run.samples.get(step["step"], ()) if row["fate"] == "trained"]
+    if not rows or not limit.short.train_s:
+        return _quotient(limit.phases.train.limit_s, train_s)
+    lengths = [row["prompt_tokens"] + row["tokens"] for row in rows]
+
+    def operations(tokens: float, squares: float) -> float:
+        return limit.parameters * tokens + limit.attention_width * squares
+
+    peak_s = limit.short.train_s / operations(limit.short.trained_tokens, limit.short.trained_squares)
+    updates_s = len(run.steps) * overlap(run.plan, run.steps, run.samples, run.events)["train"]["alone_s"]
+    return _quotient(peak_s * operations(sum(lengths), sum(tokens * tokens for tokens in lengths)), updates_s)
 
 
 def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:

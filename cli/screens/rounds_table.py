@@ -95,11 +95,13 @@ def _tail(decided: ShortRound | LongRound) -> str:
 
 
 def _reached(plan: Plan, kind: str, mean: PredictedRound, phase: str) -> str:
-    """The share of the hardware's peak that a phase of a kind of round uses; none of training beside decoding."""
+    """The share of the hardware's peak that a phase of a kind of round uses; of training that of whole updates."""
     limit = plan.predicted.limit
     least = None if limit is None else limit.short if kind == "short" else limit.long
     least_s = 0.0 if least is None else getattr(least, f"{phase}_s")
     seconds = (mean.rollout_s if phase == "rollout" else mean.train_s).mean
+    if phase == "train" and least is not None and least.update_s is not None:
+        seconds = least.update_s
     return percent(least_s / seconds) if least_s and seconds else "-"
 
 

@@ -23,7 +23,7 @@ from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
 from ..choose.candidates.engine_layouts import less_memory
-from ..costs.decode_costs import DecodeCost, engines_of, entry_of
+from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
 from ..costs.device_memory import device_bars, device_bytes, trainer_bars
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools
@@ -98,7 +98,7 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pools: JobPools | None
         if kind == "kv":
             rollout = layouts.get(str(location[2]))
             entry = rollout and profile and entry_of(profile, rollout.layout)
-            room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
+            room = Engines(entry, rollout.layout, rollout.kv_tokens).kv_bytes if entry and rollout else None
         elif kind == "train":
             room = device_bytes(profile, pools.of_trainers) if pools and profile else None
         else:
@@ -124,7 +124,11 @@ _REMEDIES = {
         "take fewer engines, one layout for both kinds of round, no offload, more nodes, or such with more host memory"
     ),
 }
-_SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "host_memory": "the pool's node"}
+_SOURCES = {
+    "kv": "the profile's layout, with the plan's kv_tokens,",
+    "train": "the pool's accelerator",
+    "host_memory": "the pool's node",
+}
 _DOING = {"rollout": "while engines decode", "train": "while trainers train", "sync": "while weights travel"}
 
 
@@ -142,14 +146,16 @@ def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture 
 
 def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, most_kv: int) -> Iterator[Fault]:
     longest, planned = job.rollout.longest_tokens, rollout.kv_tokens
+    drafts = rollout.drafts.tokens if rollout.drafts else 0
+    least = min(most_kv, least_kv_tokens(longest, drafts, cost.block_tokens))
     if most_kv < longest:
         message = f"an engine holds {most_kv} KV tokens, the longest sequence has {longest}"
         yield Fault(
             "kv-below-longest", (*location, "tp"), message, "take more accelerators per engine, or lower the job's cap"
         )
-    elif planned is not None and planned < longest:
-        message = f"is {planned}, and the longest sequence has {longest} tokens"
-        yield Fault("kv-below-longest", (*location, "kv_tokens"), message, f"write at least {longest}, or null")
+    elif planned is not None and planned < least:
+        message = f"is {planned}, and the longest sequence, of {longest} tokens, takes {least} in whole blocks of vLLM"
+        yield Fault("kv-below-longest", (*location, "kv_tokens"), message, f"write at least {least}, or null")
     elif planned is not None and planned > most_kv:
         message = f"is {planned}, and an engine holds {most_kv} KV tokens at most"
         yield Fault("engine-memory", (*location, "kv_tokens"), message, f"write at most {most_kv}, or null")

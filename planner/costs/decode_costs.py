@@ -199,6 +199,12 @@ def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
     return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
 
 
+def least_kv_tokens(longest_tokens: int, draft_tokens: int, block_tokens: int) -> int:
+    """KV tokens without which vLLM does not start: whole blocks for the longest sequence with a draft behind it, and
+    the block that it keeps for itself (vllm/v1/core/block_pool.py)."""
+    return (-(-(longest_tokens + draft_tokens) // block_tokens) + 1) * block_tokens
+
+
 def engines_of(profile: Profile, layout: EngineLayout, kv_tokens: int | None = None) -> Engines:
     """The engines of a layout with the profile's entry for them, as the memory table takes them."""
     entry = entry_of(profile, layout)

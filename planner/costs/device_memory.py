@@ -66,7 +66,7 @@ def device_bars(
         ]
     capacity = device_bytes(profile, pool)
     engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
-    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
+    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
     if trainers is None:
         _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
         return [Bar("device", phase, kind, held[phase], {}, capacity, side=side) for phase in ("rollout", "sync")]
@@ -93,7 +93,7 @@ def _shared(
     kept, moments, complete = trainer_on_device(profile, trainers)
     gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
     engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
-    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
+    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
     worst = max((sum(held.values()) for held in moments.values()), default=0.0)
     trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, engines=beside)
     # The worst moment is no part of what is kept, so the room is less by it.
@@ -136,7 +136,7 @@ def trainer_bars(profile: Profile, pool: Pool, weight_bytes: float, trainers: Up
     kept, moments, complete = trainer_on_device(profile, trainers)
     gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
     trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, alone=True)
-    always = {"asleep": (1 - MEMORY_SHARE) * capacity}
+    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
     _, held = step_moves(shared_device(NO_ENGINE, trainer, always), trainer.name, [NO_ENGINE.name])
     return [
         Bar("device", "train", kind, held["train"], moments, capacity, complete, "trainers"),

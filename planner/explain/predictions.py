@@ -199,9 +199,11 @@ def _limit(
                 engine_accelerators=kind.layout.engines * kind.layout.tp,
                 trainers=kind.train.layout.accelerators,
                 decode_steps=seen.decode_steps,
+                steps_of=seen.steps_of,
                 read_kv_tokens=seen.read_kv_tokens,
                 trained_tokens=mean(kind.log.tokens),
                 trained_squares=mean(kind.log.squares),
+                update_s=mean(kind.log.whole_updates_s(kind.train)),
                 streams=bool(kind.log.windows),
             )
         )
@@ -230,13 +232,12 @@ def _round(
         running=watched.running,
         tail_s=watched.tail * rollout.mean,
         reward_slack_s=watched.reward_slack * (rollout.mean + reward.mean),
-        memory=RoundMemory(kv=_kv(rounds, watched.kv_tokens, profile), train=trainer),
+        memory=RoundMemory(kv=_kv(search, rounds, watched.kv_tokens, profile), train=trainer),
     )
 
 
-def _kv(rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
-    entry = engines_of(profile, rounds.layout).entry
-    return MemoryBar(
-        needed_bytes=kv_tokens * entry.kv_bytes_per_token,
-        capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
-    )
+def _kv(search: Search, rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
+    """The memory bar of the cache that the plan gives an engine."""
+    engines = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
+    needed = kv_tokens * engines.entry.kv_bytes_per_token
+    return MemoryBar(needed_bytes=needed, capacity_bytes=engines.kv_bytes)

@@ -6,7 +6,8 @@ the same draws, by the state machines themselves, and watched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...rounds.machines.events import SampleKey
@@ -37,6 +38,7 @@ class WatchedRounds:
         kv_tokens: the most KV tokens that any engine held in any of the rounds.
         preemptions: in a round.
         decode_steps: of the engine that makes the most, and, where the tail has engines of its own, of that of these.
+        steps_of: shares of these decode steps, by their sequences.
         read_kv_tokens: that the decode steps of all engines read.
     """
 
@@ -46,6 +48,7 @@ class WatchedRounds:
     kv_tokens: int
     preemptions: float
     decode_steps: float
+    steps_of: Mapping[int, float]
     read_kv_tokens: float
 
 
@@ -60,6 +63,7 @@ class RoundWatch:
         self.kv_tokens = 0
         self.preemptions = 0
         self._worked: list[tuple[int, int]] = []
+        self._stepped: defaultdict[int, Counter[int]] = defaultdict(Counter)
 
     def observe(self, t_s: float, event: str, a: int, b: int, c: int) -> None:
         """Take one event of the simulator (reference_round.Observe)."""
@@ -76,11 +80,20 @@ class RoundWatch:
             self.kv_tokens = max(self.kv_tokens, c)
         elif event == "worked":
             self._worked.append((b, c))
+        elif event == "stepped":
+            self._stepped[a][b] += c
 
     def decode_steps(self, first: int) -> int:
         """The most decode steps of any of the `first` engines, and of any of those of a tail, one after the other."""
         steps = [each for each, _ in self._worked]
         return max(steps[:first], default=0) + max(steps[first:], default=0)
+
+    def steps_of(self, first: int) -> Counter[int]:
+        """Of the same engines, their decode steps by sequences, in millionths."""
+        before = [steps for engine, steps in self._stepped.items() if engine < first]
+        after = [steps for engine, steps in self._stepped.items() if engine >= first]
+        none = Counter[int]()
+        return max(before, key=Counter.total, default=none) + max(after, key=Counter.total, default=none)
 
     @property
     def read_kv_tokens(self) -> int:
@@ -145,6 +158,7 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
     levels = [watch.levels() for watch in kept]
     shapes = [shape(level, end) for level, end in zip(levels, log.rollout_s, strict=True)]
     tails = [end - tail_begins_s(level, end) for level, end in zip(levels, log.rollout_s, strict=True)]
+    stepped = sum((watch.steps_of(key.layout.engines) for watch in kept), Counter[int]())
     return WatchedRounds(
         running=tuple(mean(values) for values in zip(*shapes, strict=True)),
         tail=sum(tails) / sum(log.rollout_s),
@@ -152,6 +166,7 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
         kv_tokens=max(watch.kv_tokens for watch in kept),
         preemptions=mean([float(watch.preemptions) for watch in kept]),
         decode_steps=mean([float(watch.decode_steps(key.layout.engines)) for watch in kept]),
+        steps_of={sequences: steps / stepped.total() for sequences, steps in stepped.items()},
         read_kv_tokens=mean([float(w.read_kv_tokens) for w in kept]) * whole_engines / key.layout.engines,
     )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import critical_path
-from ...plans.phrases.numbers import bytes_text, count
+from ...plans.phrases.numbers import bytes_text, count, digits
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
@@ -29,7 +29,6 @@ from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
-from ..simulate.columns.kv_loads import KV_MARGIN
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
@@ -52,7 +51,7 @@ def explain(
         why["reward.workers"] = _workers(decided, profile, job)
     if search.space.rewards[decided.cycle.short.reward].further:
         why["reward.further"] = _further(search, decided.cycle)
-    why |= _rollouts(search, decided, profile) | _drafts(search, decided.cycle, profile, job, predicted)
+    why |= _rollouts(search, decided, profile, predicted) | _drafts(search, decided.cycle, profile, job, predicted)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile, predicted)
@@ -78,7 +77,7 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     return why
 
 
-def _rollouts(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
+def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
     """Reasons on rollouts: shared prefixes, the share of long rounds, layouts priced by another count of engines."""
     why, cycle = {}, decided.cycle
     for rounds in scheduled_rounds(search, cycle):
@@ -86,8 +85,12 @@ def _rollouts(search: Search, decided: Decided, profile: Profile) -> dict[str, s
         kv = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
         if kv.kv_tokens is not None and kv.kv_tokens < kv.entry.kv_capacity_tokens:
             most = bytes_text(replace(kv, kv_tokens=None).kv_bytes)
-            text = f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: {KV_MARGIN:g} times what its"
-            why[f"rounds.{round_kind}.rollout.kv_tokens"] = f"{text} samples hold at once, or all at their longest"
+            of_kind = predicted.rounds.short if round_kind == "short" else predicted.rounds.long
+            held = of_kind.memory.kv.needed_bytes if of_kind is not None else 0
+            why[f"rounds.{round_kind}.rollout.kv_tokens"] = (
+                f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: "
+                f"{digits(kv.kv_bytes / held)} times the most that its samples held in a simulated round"
+            )
         saved = search.space.kept_together.get(rounds.layout)
         if saved is not None:
             why[f"rounds.{round_kind}.rollout.prefix"] = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 
 from ...rounds.balance import shared_tokens
 from ...rounds.machines.events import SampleKey
@@ -87,6 +87,7 @@ class Engine:
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
         self.waiting: deque[Sample] = deque()
         self.decoded = self.preemptions = 0
+        self.passes_of: Counter[int] = Counter()  # `passes` by sequences, in millionths
         self.passes = self.read = 0.0  # decode steps (fewer than `step` with drafts), KV tokens that they read
         self._heap: list[tuple[int, int, int, int, Sample]] = []
         self._pushed = 0
@@ -103,6 +104,7 @@ class Engine:
             count = len(self.running)
             grown, passes = steps * count, steps / self.cost.emitted(count)
             self.passes += passes
+            self.passes_of[count] += round(1e6 * passes)
             self.read += passes * (self.kv + (grown - count) / 2)
             self.kv += grown
             self.most_kv = max(self.most_kv, self.kv - self.shared)

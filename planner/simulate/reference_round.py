@@ -76,7 +76,8 @@ Observe = Callable[[float, str, int, int, int], None]
 - "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
   draw, sample, engine;
 - "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held;
-- "worked", likewise: engine, its decode steps, KV tokens that these read.
+- "worked", likewise: engine, its decode steps, KV tokens that these read;
+- "stepped", likewise: engine, a number of sequences, millionths of decode steps with so many.
 """
 
 
@@ -279,6 +280,8 @@ def simulate_round(
         for place, engine in enumerate(engines):
             observe(now, "held", place, engine.preemptions, engine.most_kv)
             observe(now, "worked", place, round(engine.passes), round(engine.read))
+            for sequences, steps in engine.passes_of.items():
+                observe(now, "stepped", place, sequences, steps)
     return RoundTimes(
         end_s=now,
         decode_end_s=min(decode_end, now),

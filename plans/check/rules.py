@@ -69,7 +69,7 @@ profile-old              a profile measured longer ago than is allowed
 profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
 slow-update              a profile none of whose measured updates reaches an MFU of 15%
 slow-decode              a profile none of whose measured decode steps reads at 25% of the bandwidth
-impossible-order         a profile in which more work took less time, or engines of a larger TP decode slower
+impossible-order         a profile in which more work took less time, or less than the hardware can take, or TP slows
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml

@@ -192,7 +192,7 @@ def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[st
 
 
 def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Section:
-    """A table with a row for each figure that changed in the digits that are shown; a line below lists the others."""
+    """A table with a row for each figure that changed in the digits shown; a line below it lists the others."""
     rows, same, unknown = [], [], []
     for quantity in figures:
         old, new = values(quantity)

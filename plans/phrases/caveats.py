@@ -55,13 +55,15 @@ def _assumptions(inputs: Inputs) -> list[tuple[str, str, str]]:
 def limit_text(limit: HardwareLimit | None) -> str:
     """Return how far the step is from what the hardware can do, in one line."""
     if limit is None:
-        return "not known: neither a data sheet nor the profile says the peak of these accelerators (rlplan profile)"
+        return (
+            "not known: neither a data sheet nor the profile says the peak of these accelerators (rlplan profile), or "
+            "the plan is of an older rlplan (rlplan refresh)"
+        )
     phases = limit.phases
     mfu = f"training has an MFU of {percent(phases.train.ratio)} of {per_second(limit.peak_flops, 'FLOP')}"
     return (
         f"{seconds(limit.step_s)} a step at the hardware's peak, {percent(limit.ratio)} of the prediction: decoding "
-        f"reads at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, "
-        + (mfu if phases.train.limit_s else "training has room beside it")
+        f"reads at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, {mfu}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, NonNegative, Positive, Strict
+from .base import Count, NonNegative, Positive, Strict, is_none
 
 
 class PhaseLimit(Strict):
@@ -17,7 +17,7 @@ class PhaseLimit(Strict):
     """The least seconds that it can take."""
 
     predicted_s: NonNegative
-    """The predicted seconds (`predicted.phases_s`)."""
+    """The predicted seconds (`predicted.phases_s`); of training those of whole updates."""
 
     ratio: NonNegative
     """The one over the other: of decoding the share of the bandwidth that is used, of training the MFU."""
@@ -45,6 +45,9 @@ class RoundLimit(Strict):
     decode_steps: NonNegative
     """Decode steps of the engine that makes the most; with drafts, in which one gives several tokens, fewer."""
 
+    step_parameters: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Of a mixture of experts, parameters that a decode step reads, mean over steps; null: `parameters`."""
+
     read_kv_tokens: NonNegative
     """KV tokens that decode steps read, each step those of its sequences, over all engines."""
 
@@ -58,7 +61,10 @@ class RoundLimit(Strict):
     """The least seconds of decoding."""
 
     train_s: NonNegative
-    """The least seconds of the update."""
+    """The least seconds of the whole update."""
+
+    update_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Predicted seconds of the whole update where some of it is done beside the rollout; null: nothing is."""
 
 
 class HardwareLimit(Strict):

@@ -8,11 +8,15 @@ Model FLOPs utilisation (MFU) is as in PaLM (arXiv 2204.02311, appendix B), with
 
 A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
 of t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this
-is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once.
+is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once. Of the experts
+of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they choose independently:
+
+    parameters that a step reads = N + (all - N) (1 - (1 - f)^(n - 1))
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ...plans.facts.public_models import Architecture, public_model
@@ -23,6 +27,14 @@ from ..profile_schema import Dtype, Machine, PolicyShape, Profile
 
 TF32_SHARE = 0.5
 """Of a GPU's dense bf16 peak in float32: with TF32, NVIDIA's data sheets of A100, H100, H200, H20, B200 and L40S."""
+
+
+UPDATE_MICRO_BATCHES = 8
+"""Micro-batches of each replica in the update that a profile's entry is judged by: fewer than a step has on few GPUs,
+where seconds that do not depend on tokens weigh less, and more than on many, where they weigh more."""
+
+SAMPLE_SHARE = 1 / 8
+"""Of a micro-batch, tokens of a sample by which two entries are compared where lengths are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +62,49 @@ class PolicyWork:
         parameters: that a token uses (N); of a mixture of experts those of the experts that it visits.
         attention_width: layers x heads x head size (A); 0: not known, and attention is left out.
         weight_bytes: of a parameter.
+        all_parameters, expert_share: of a mixture of experts with those that a token does not visit, and the share of
+            experts that it visits; 0: of a dense model, or not known, and a decode step reads N.
     """
 
     parameters: int
     attention_width: int
     weight_bytes: int
+    all_parameters: int = 0
+    expert_share: float = 0.0
+
+    def step_parameters(self, sequences: float) -> float:
+        """Parameters that a decode step of so many sequences reads, by the formula above."""
+        idle = self.all_parameters - self.parameters if self.expert_share else 0
+        return self.parameters + idle * (1 - math.pow(1 - self.expert_share, sequences - 1))
 
     def update_flops(self, tokens: float, squares: float) -> float:
         """Operations of an update on samples with these sums of tokens and of squared tokens."""
         return 6.0 * self.parameters * tokens + 6.0 * self.attention_width * squares
 
     def mfu(self, entry: Train, peaks: Peaks, mean_tokens: float = 0.0) -> float:
-        """MFU of a measured update, beside the seconds that do not depend on its tokens.
+        """MFU of a whole update of `UPDATE_MICRO_BATCHES` in a measured layout.
 
         `mean_tokens`: of the sample of a trained token, sum of squares over sum of tokens; 0: attention is left out.
         """
-        seconds = entry.step_s_per_token + entry.step_s_per_token_squared * mean_tokens
-        return self.update_flops(1.0, mean_tokens) / (seconds * peaks.of_trainers(entry.layout.accelerators))
+        tokens, seconds = whole_update(entry, mean_tokens)
+        flops = self.update_flops(tokens, tokens * mean_tokens)
+        return flops / (seconds * peaks.of_trainers(entry.layout.accelerators))
 
     def reads(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
         """Share of the bandwidth of an engine's accelerators at which a decode step reads weights and KV once."""
-        read = self.parameters * self.weight_bytes + point.kv_tokens * entry.kv_bytes_per_token
+        read = self.step_parameters(point.sequences) * self.weight_bytes + point.kv_tokens * entry.kv_bytes_per_token
         return read / (point.step_s * entry.tp * peaks.bytes_per_s)
 
     def computes(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
         """Share of the peak at which a decode step multiplies: what bounds large batches."""
         return 2.0 * self.parameters * point.sequences / (point.step_s * entry.tp * peaks.flops)
+
+
+def whole_update(entry: Train, mean_tokens: float) -> tuple[float, float]:
+    """(tokens, seconds) of an update of `UPDATE_MICRO_BATCHES` of each replica; `mean_tokens`: as of PolicyWork.mfu."""
+    tokens = float(UPDATE_MICRO_BATCHES * entry.dp * entry.micro_batch_tokens)
+    per_token_s = entry.step_s_per_token + entry.step_s_per_token_squared * mean_tokens
+    return tokens, entry.step_s + tokens * per_token_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +145,8 @@ def work_of(profile: Profile, dtype: Dtype | None = None, model: str | None = No
         law = None if profile.train_law is None else architecture_of(profile.train_law.model)
         known = law or (None if model is None else public_model(model))
         shape = shape_of_policy(known, profile.model_parameters, dtype)
-    return PolicyWork(shape.active_parameters, shape.attention_width, weight_bytes)
+    active, width = shape.active_parameters, shape.attention_width
+    return PolicyWork(active, width, weight_bytes, profile.model_parameters, shape.expert_share)
 
 
 def shape_of_policy(architecture: Architecture | None, parameters: int, dtype: Dtype) -> PolicyShape:
@@ -130,6 +160,7 @@ def shape_of_policy(architecture: Architecture | None, parameters: int, dtype: D
         active_parameters=round(parameters - idle),
         attention_width=(a.layers - a.window_layers) * a.heads * a.head_dim,
         dtype=dtype,
+        expert_share=a.active_experts / a.experts if a.experts else 0.0,
     )
 
 

@@ -11,7 +11,18 @@ from ...plans.phrases.numbers import count, digits, percent, seconds
 from ...plans.phrases.update_text import update_text
 from ..phase_schema import Rollout, Train
 from ..profile_schema import Profile
-from .hardware_peaks import Decoding, Peaks, PolicyWork, best_read, decoding_points, dtype_of, peaks_of, work_of
+from .hardware_peaks import (
+    SAMPLE_SHARE,
+    Decoding,
+    Peaks,
+    PolicyWork,
+    best_read,
+    decoding_points,
+    dtype_of,
+    peaks_of,
+    whole_update,
+    work_of,
+)
 
 SLOW_UPDATE = 0.15
 """MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM,
@@ -33,13 +44,14 @@ TOLERANCE = 0.05
 
 def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
     """Faults of a profile, each at its key; `mean_tokens`: of the sample of a trained token (PolicyWork.mfu)."""
-    faults = [*_recompute_faster(profile.train), *_larger_faster(profile.rollout)]
+    faults = [*_recompute_faster(profile.train, mean_tokens), *_larger_faster(profile.rollout)]
     if profile.model_parameters < LEAST_PARAMETERS:
         return faults
     faults += _tp_slower(profile.rollout)
     peaks = peaks_of(profile.machine, dtype_of(profile))
     if peaks is not None:
         work = work_of(profile)
+        faults += _beyond_peak(profile, work, peaks, mean_tokens)
         faults += [*_slow_update(profile.train, work, peaks, mean_tokens), *_slow_decode(profile, work, peaks)]
     return faults
 
@@ -64,13 +76,18 @@ def without_recompute(entries: Sequence[Train], entry: Train) -> Train | None:
     return next((other for other in entries if other.layout == plain), None)
 
 
+def same_update_s(entry: Train, mean_tokens: float = 0.0) -> float:
+    """Seconds of the update that entries are compared by; `mean_tokens` as in `suspicions`, 0: SAMPLE_SHARE."""
+    return whole_update(entry, mean_tokens or SAMPLE_SHARE * entry.micro_batch_tokens)[1]
+
+
 def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
-    """A measured update as it is priced: with recomputation it takes no less than without, since it computes more."""
+    """A measured update as it is priced: with recomputation as without, if it took less, since it computes more."""
     plain = without_recompute(entries, entry)
-    if plain is None:
+    if plain is None or same_update_s(entry) >= same_update_s(plain):
         return entry
     keys = ("step_s", "step_s_per_token", "step_s_per_token_squared")
-    return entry.model_copy(update={key: max(getattr(entry, key), getattr(plain, key)) for key in keys})
+    return entry.model_copy(update={key: getattr(plain, key) for key in keys})
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:
@@ -79,27 +96,32 @@ def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_
     if best is None or (mfu := work.mfu(best[1], peaks, mean_tokens)) >= SLOW_UPDATE:
         return
     number, entry = best
-    arithmetic_s = work.update_flops(1e3, 1e3 * mean_tokens) / peaks.of_trainers(entry.layout.accelerators)
+    tokens, whole_s = whole_update(entry, mean_tokens)
+    fixed = entry.step_s > whole_s / 2
     yield Fault(
         "slow-update",
-        ("train", number, "step_s_per_token"),
+        ("train", number, "step_s" if fixed else "step_s_per_token"),
         f"the best update ({update_text(entry.layout)}) has an MFU of {percent(mfu)}, below {percent(SLOW_UPDATE)}: "
-        f"1000 tokens more take {seconds(1e3 * entry.step_s_per_token)}, the arithmetic {seconds(arithmetic_s)}; the "
-        "rest is attention kernels planned anew for each length, work over logits that is not fused, micro-batches too "
-        "small, or float32",
+        f"{count(tokens, 'token')} take {seconds(whole_s)}, the arithmetic {seconds(mfu * whole_s)}; "
+        + (
+            f"{seconds(entry.step_s)} of it, whatever the tokens, are the optimizer, states on their way or waiting"
+            if fixed
+            else "the rest is attention kernels planned anew for each length, work over logits that is not fused, "
+            "micro-batches too small, or float32"
+        ),
         "measure with the newest torch and rlplan, model.dtype bfloat16 and larger search.micro_batch_tokens; do not "
         "plan many GPUs by this figure",
     )
 
 
 def _slow_decode(profile: Profile, work: PolicyWork, peaks: Peaks) -> Iterator[Fault]:
-    measured = [(number, entry) for number, entry in enumerate(profile.rollout) if entry.points]
+    measured = [(number, each) for number, each in enumerate(profile.rollout) if each.points and decoding_points(each)]
     if not measured or work.parameters < profile.model_parameters:
         return
     number, entry = max(measured, key=lambda item: best_read(work, item[1], peaks))
     points = decoding_points(entry)
     share = best_read(work, entry, peaks)
-    if share >= SLOW_DECODE or max((work.computes(entry, p, peaks) for p in points), default=0) >= SLOW_DECODE:
+    if share >= SLOW_DECODE or max(work.computes(entry, p, peaks) for p in points) >= SLOW_DECODE:
         return
     largest = max(points, key=lambda point: point.sequences)
     by_sequences = largest.sequences * entry.step_s_per_sequence > largest.step_s / 2
@@ -121,17 +143,36 @@ def _slow_decode(profile: Profile, work: PolicyWork, peaks: Peaks) -> Iterator[F
     )
 
 
-def _recompute_faster(entries: Sequence[Train]) -> Iterator[Fault]:
+def _beyond_peak(profile: Profile, work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:
+    """Updates and decode steps that took less than the hardware can."""
+    remedy = "measure again, and look at model_parameters, shape and machine: rlplan profile"
+    for number, train in enumerate(profile.train):
+        if (mfu := work.mfu(train, peaks, mean_tokens)) > 1 + TOLERANCE:
+            message = f"updates with {update_text(train.layout)} are faster than the hardware can: MFU {percent(mfu)}"
+            yield Fault("impossible-order", ("train", number, "step_s_per_token"), message, remedy)
+    for number, entry in enumerate(profile.rollout):
+        shares = [(max(work.reads(entry, p, peaks), work.computes(entry, p, peaks)), p) for p in decoding_points(entry)]
+        share, point = max(shares, key=lambda each: each[0], default=(0.0, None))
+        if point is not None and share > 1 + TOLERANCE + point.spread:
+            key = "points" if entry.points else "curve_s" if entry.curve_s else "step_s"
+            message = f"a decode step of {_of(point)} is faster than the hardware can: {percent(share)} of the peak"
+            yield Fault("impossible-order", ("rollout", number, key), message, remedy)
+
+
+def _recompute_faster(entries: Sequence[Train], mean_tokens: float) -> Iterator[Fault]:
     for number, entry in enumerate(entries):
         plain = without_recompute(entries, entry)
-        if plain is None or not recompute_gains(entry.step_s_per_token, plain.step_s_per_token):
+        if plain is None:
+            continue
+        recomputed_s, plain_s = same_update_s(entry, mean_tokens), same_update_s(plain, mean_tokens)
+        if not recompute_gains(recomputed_s, plain_s):
             continue
         yield Fault(
             "impossible-order",
             ("train", number, "step_s_per_token"),
-            f"updates with {update_text(entry.layout)} took {seconds(entry.step_s_per_token)} a token, and without "
-            f"recomputation, which computes less, {seconds(plain.step_s_per_token)}: these were measured on lengths "
-            "that the kernels had not seen, or while something else ran; plans take the longer time for both",
+            f"updates with {update_text(entry.layout)} took {seconds(recomputed_s)}, and without "
+            f"recomputation, which computes less, {seconds(plain_s)}: these were measured on lengths that the kernels "
+            "had not seen, or while something else ran; plans take the longer time for both",
             "measure again: rlplan profile",
         )
 

@@ -17,7 +17,7 @@ from rlplan.traces.report_steps import checkpoint_costs, missing_engines
 from ..golden import flat, same_as_golden
 from ..plans.conftest import PLAN
 from ..plans.page.runs import write_run
-from .events import step, write
+from .events import sample, step, write
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXT = re.sub(r"[A-Z]+_SHA|DECISIONS", "a" * 64, PLAN)
@@ -64,6 +64,10 @@ def test_a_run_reaches_a_share_of_what_its_plan_could():
     assert of["ratio"] == pytest.approx(limit.step_s / found["step_s"])
     assert (of["mfu_predicted"], of["of_bandwidth_predicted"]) == (limit.phases.train.ratio, limit.phases.rollout.ratio)
     assert run_report(run(), None)["limit"] is None
+    rows = [sample(1, tokens=300, prompt_tokens=100), sample(1, fate="surplus", tokens=9999)]
+    own = run_report(RunTrace("r", limited, [step(1)], samples={1: rows}), None)["limit"]
+    operations = 6 * 32762757120 * 400 + 6 * 327680 * 400**2  # 32B on 64 H100s, 1 s of training
+    assert own["mfu"] == pytest.approx(operations / (64 * 989e12), rel=0.01), "of the tokens that it trained"
 
 
 def test_the_plain_run_that_does_not_stream_is_the_baseline(tmp_path):

@@ -19,7 +19,7 @@ from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
-from ...costs.decode_costs import ChangeCost, DecodeCost
+from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
@@ -195,7 +195,8 @@ class Setting:
         margin = KV_MARGIN * key.layout.engines / (key.layout.engines - freed)
         held = min(most, math.ceil(margin * self._held_at_once(key, at_once)))
         needed = max(longest + 1, held) + (at_once + 1) * block
-        return min(cost.kv_capacity_tokens, math.ceil(needed / block) * block)
+        least = least_kv_tokens(longest, key.draft_tokens, block)
+        return min(cost.kv_capacity_tokens, max(least, math.ceil(needed / block) * block))
 
     def _held_at_once(self, key: ShortKey | LongKey, at_once: int) -> int:
         """KV tokens that the samples of one engine hold at once (kv_loads.py)."""

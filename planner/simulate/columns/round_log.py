@@ -68,13 +68,18 @@ class RoundLog:
 
     def updates_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's update after its end: without what freed engines have trained by then."""
-        train = self.update_of(train)
         if not self.windows:
-            return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
+            return self.whole_updates_s(train)
+        train = self.update_of(train)
         # Called often while the log grows, so results are kept.
         done = self._streamed.setdefault(train, [])
         done += [window.streamed(train) for window in self.windows[len(done) :]]
         return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
+
+    def whole_updates_s(self, train: TrainCost) -> list[float]:
+        """Seconds of each round's update, with what freed engines have trained before its end."""
+        train = self.update_of(train)
+        return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
 
     def step_error(self, train: TrainCost) -> float:
         """Standard error of the mean step, seconds."""

@@ -86,8 +86,8 @@ def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
     for cost in costs:
         bars = device_bars(PROFILE, gpu_pool().pools["main"], BF16, engines_of(PROFILE, FOURS), cost.layout)
         bar = at(bars, "device", "train")
-        assert bar.needed_bytes - bar.holds_bytes["asleep"] == pytest.approx(cost.peak_bytes, rel=1e-6)
-        assert bar.holds_bytes["asleep"] == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.fits
+        assert bar.needed_bytes - bar.holds_bytes["reserve"] == pytest.approx(cost.peak_bytes, rel=1e-6)
+        assert bar.holds_bytes["reserve"] == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.fits
 
 
 def test_offloaded_moments_are_in_host_memory_in_every_phase():

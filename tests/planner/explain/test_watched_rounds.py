@@ -78,6 +78,7 @@ def test_decode_steps_read_the_kv_of_all_that_run():
     assert watch.decode_steps(1) == 100
     assert watch.read_kv_tokens == sum(5 * t + t * (t - 1) // 2 for t in (10, 20, 40, 100))
     assert simulated.times.decoded_tokens == 170
+    assert watch.steps_of(1) == {4: 10**7, 3: 10**7, 2: 2 * 10**7, 1: 6 * 10**7}, "by the samples that run"
 
 
 def test_engines_of_a_tail_decode_after_the_others():
@@ -142,7 +143,8 @@ def test_every_kind_of_round_has_the_picture_that_it_had(setting):
             own = dataclasses.replace(setting, dynamic_sampling=dynamic)
             seen = watch_rounds(own, key, long_draws(own.draws, GROUP, CUTOFF, 8 * TARGET), 5)
             assert len(seen.running) == 21 and 0 < seen.kv_tokens <= own.decode[LAYOUT].kv_capacity_tokens
-            told[f"{name}{' filtered' * dynamic}"] = dataclasses.asdict(seen)
+            sequences = {"steps_of": sum(count * share for count, share in seen.steps_of.items())}
+            told[f"{name}{' filtered' * dynamic}"] = dataclasses.asdict(seen) | sequences
     same_as_golden(list(flat(told)), Path(__file__).with_name("golden") / "watched_rounds.txt")
 
 

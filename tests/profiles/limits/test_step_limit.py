@@ -9,7 +9,7 @@ import yaml
 import rlplan
 from rlplan.plans.schema.predicted import PredictedPhases
 from rlplan.profiles.limits.hardware_peaks import Peaks, PolicyWork
-from rlplan.profiles.limits.step_limit import RoundWork, step_limit
+from rlplan.profiles.limits.step_limit import RoundWork, round_limit, step_limit
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 
@@ -72,9 +72,19 @@ def test_seconds_follow_the_formulas_and_shares_of_rounds():
     assert both.phases.rollout.limit_s == pytest.approx(limit.short.rollout_s + 0.25 * 100 * 1000 * 2 / 2 / 1e5)
 
 
+def test_a_step_of_more_sequences_reads_more_experts():
+    """Of 8 experts a token visits 2 and leaves 3/4: two sequences read 1000 + 3000 x 1/4, one 1000."""
+    work = dataclasses.replace(WORK, all_parameters=4000, expert_share=2 / 8)
+    limit = round_limit(work, PEAKS, 8, dataclasses.replace(ROUND, steps_of={1: 0.5, 2: 0.5}))
+    assert limit.step_parameters == (1000 + 1750) / 2
+    assert limit.rollout_s == pytest.approx((50 * 1375 * 2 / 2 + 2e4 * 8 / 4) / 1e5)
+    assert limit_of(ROUND).short.step_parameters is None, "a dense model's steps read all"
+
+
 def test_training_beside_decoding_counts_what_is_beyond_it():
-    beside = limit_of(dataclasses.replace(ROUND, streams=True))
+    beside = limit_of(dataclasses.replace(ROUND, streams=True, update_s=7.0))
     assert beside.step_s == pytest.approx(4.2e6 / 3e6), "the longer of both"
-    assert beside.short.train_s == pytest.approx(4.2e6 / 3e6 - beside.short.rollout_s)
+    assert beside.short.train_s == beside.phases.train.limit_s == pytest.approx(4.2e6 / 3e6), "of the whole update"
+    assert beside.phases.train.ratio == pytest.approx(1.4 / 7.0), "over all of its seconds, not over what is exposed"
     short = limit_of(dataclasses.replace(ROUND, streams=True, trained_tokens=100))
-    assert short.short.train_s == 0 and short.step_s == short.short.rollout_s
+    assert short.short.train_s > 0 and short.step_s == short.short.rollout_s

@@ -16,7 +16,7 @@ from rlplan.profiles.limits.hardware_peaks import (
 )
 from rlplan.profiles.limits.suspicions import suspicions, wrong_order
 from rlplan.profiles.phase_schema import DecodePoint, Train
-from rlplan.profiles.profile_schema import Machine
+from rlplan.profiles.profile_schema import Machine, Profile
 
 from ...planner.conftest import rollout, small_profile
 
@@ -63,8 +63,9 @@ def test_the_measured_profile_of_an_h100_is_suspicious_in_all_three_ways():
         ("slow-decode", "rollout.0.step_s_per_sequence"),
     ]
     order, slow, decode = suspicions(found)
-    assert "0.43 ms a token" in order.message and "0.84 ms" in order.message and "rlplan profile" in order.remedy
-    assert "MFU of 0.4%" in slow.message and "arithmetic 3.0 ms" in slow.message and slow.remedy
+    # 8 micro-batches of 16,384 tokens, each token at 0.430486 and at 0.836706 ms, and at 6 x 494M / 989e12 operations.
+    assert "56.7 s" in order.message and "110 s" in order.message and "rlplan profile" in order.remedy
+    assert "MFU of 0.4%" in slow.message and "arithmetic 0.393 s" in slow.message and slow.remedy
     assert "55.0 us" in decode.message and "seed_per_sample: false" in decode.remedy
 
 
@@ -81,6 +82,12 @@ def test_larger_micro_batches_may_well_be_faster():
     ("changes", "wanted"),
     [
         ({"train": (update(per_token=3e-5),)}, [("slow-update", "train.0.step_s_per_token")]),
+        ({"train": (update(step_s=60.0),)}, [("slow-update", "train.0.step_s")]),  # none of it depends on tokens
+        ({"train": (update(step_s=0.0, per_token=2.8e-6),)}, [("impossible-order", "train.0.step_s_per_token")]),
+        ({"train": (update(step_s=0.0, per_token=2.9e-6),)}, []),
+        ({"rollout": (engines(point(1, 56, 2.7e-4)),)}, [("impossible-order", "rollout.0.points")]),  # 988 MB
+        ({"train": (update(), update("full", step_s=3.0, per_token=0.9e-5))}, []),  # its fit slopes less, no more
+        ({"train": (update(step_s=0.4), update("full"))}, [("impossible-order", "train.1.step_s_per_token")]),
         ({"train": (update(per_token=3e-5), update(tokens=8192, per_token=1e-5))}, []),  # one of them is fast
         (
             {"train": (update(), update("full", per_token=0.9e-5))},
@@ -115,9 +122,15 @@ def test_calls_of_a_small_model_take_longer_than_its_arithmetic():
     assert [rule for rule, _ in told(faster)] == ["impossible-order"]
 
 
+def test_a_profile_of_outliers_alone_says_nothing_of_decoding():
+    outlier = point(1, 56, 6e-3).model_copy(update={"outlier": True})
+    assert told(h100(rollout=(engines(outlier),))) == []
+
+
 def test_a_cpu_has_the_peak_that_was_measured_on_it():
     cpu = Machine(accelerator="cpu", kind="cpu", accelerators=2, cores=2, host_memory_bytes=10**10)
-    slow = h100(train=(update(per_token=1.0),)).model_copy(update={"machine": cpu})
+    decoding = (engines(point(1, 56, 0.4)),)
+    slow = h100(train=(update(per_token=1.0),), rollout=decoding).model_copy(update={"machine": cpu})
     assert peaks_of(cpu, "float32") is None and told(slow) == [], "what cannot be told is not told"
     peaks = {"peak_flops": 5e10, "peak_bytes_per_s": 1e10}
     slow = slow.model_copy(update={"machine": cpu.model_copy(update=peaks)})
@@ -138,7 +151,7 @@ def test_attention_counts_by_the_length_of_the_samples():
     profile = h100().model_copy(update={"shape": shape})
     work, peaks, entry = work_of(profile), peaks_of(H100, "bfloat16"), profile.train[0]
     assert work.mfu(entry, peaks, 1000.0) == pytest.approx(
-        (6 * 494_054_272 + 6 * 24 * 14 * 64 * 1000) / (1e-5 * 989e12)
+        131072 * (6 * 494_054_272 + 6 * 24 * 14 * 64 * 1000) / ((0.1 + 131072e-5) * 989e12)
     )
     slow = profile.model_copy(update={"train": (update(per_token=2.1e-5),)})
     assert [rule for rule, _ in told(slow)] == ["slow-update"] and told(slow, 16384.0) == []
@@ -148,7 +161,17 @@ def test_a_token_uses_few_experts():
     model = public_model("Qwen3-30B-A3B")
     shape = shape_of_policy(model, model.parameters, "bfloat16")
     assert 3e9 < shape.active_parameters < 3.6e9 < model.parameters
+    work = work_of(h100().model_copy(update={"model_parameters": model.parameters, "shape": shape}))
+    assert work.step_parameters(1) == shape.active_parameters
+    unvisited = model.parameters - work.step_parameters(64)
+    assert unvisited == pytest.approx((1 - 8 / 128) ** 64 * 48 * 128 * 3 * 2048 * 768), "of its experts"
     assert shape_of_policy(None, 1000, "float32").attention_width == 0
+
+
+def test_a_token_uses_no_more_parameters_than_there_are():
+    shape = shape_of_policy(None, 494_054_273, "bfloat16")
+    with pytest.raises(ValueError, match="at most all 494054272"):
+        Profile.model_validate(h100().model_dump() | {"shape": shape.model_dump()})
 
 
 def test_float32_has_half_of_a_gpus_peak():
