@@ -98,7 +98,7 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pools: JobPools | None
         if kind == "kv":
             rollout = layouts.get(str(location[2]))
             entry = rollout and profile and entry_of(profile, rollout.layout)
-            room = Engines(entry, rollout.layout, rollout.kv_tokens).kv_bytes if entry and rollout else None
+            room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
         elif kind == "train":
             room = device_bytes(profile, pools.of_trainers) if pools and profile else None
         else:
@@ -124,11 +124,7 @@ _REMEDIES = {
         "take fewer engines, one layout for both kinds of round, no offload, more nodes, or such with more host memory"
     ),
 }
-_SOURCES = {
-    "kv": "the profile's layout, with the plan's kv_tokens,",
-    "train": "the pool's accelerator",
-    "host_memory": "the pool's node",
-}
+_SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "host_memory": "the pool's node"}
 _DOING = {"rollout": "while engines decode", "train": "while trainers train", "sync": "while weights travel"}
 
 

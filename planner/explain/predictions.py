@@ -232,12 +232,14 @@ def _round(
         running=watched.running,
         tail_s=watched.tail * rollout.mean,
         reward_slack_s=watched.reward_slack * (rollout.mean + reward.mean),
-        memory=RoundMemory(kv=_kv(search, rounds, watched.kv_tokens, profile), train=trainer),
+        memory=RoundMemory(kv=_kv(rounds, watched.kv_tokens, profile), train=trainer),
     )
 
 
-def _kv(search: Search, rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
-    """The memory bar of the cache that the plan gives an engine."""
-    engines = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
-    needed = kv_tokens * engines.entry.kv_bytes_per_token
-    return MemoryBar(needed_bytes=needed, capacity_bytes=engines.kv_bytes)
+def _kv(rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
+    """What samples hold of the cache that would fit: of that capacity executors tell what an engine's weights take."""
+    entry = engines_of(profile, rounds.layout).entry
+    return MemoryBar(
+        needed_bytes=kv_tokens * entry.kv_bytes_per_token,
+        capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
+    )

@@ -16,6 +16,7 @@ from rlplan.executor.loop import step
 from rlplan.executor.memory.no_turns import no_turns
 from rlplan.executor.memory.turns_took import TurnsTook
 from rlplan.executor.rollout.round_samples import Progress
+from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.machines.events import SampleKey
@@ -87,7 +88,11 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
         run.streaming = lambda machine, settings: levers.stream()
         balance = BalanceSpec(0.5, 0.1, 0.0, 1000, 0.0, 0.0)
         run.settings.rounds["short"] = replace(run.settings.of_round("short"), balance=balance)
-        run.weights._closed = "there is no network"
+
+        async def closed(*_, **__):
+            raise WayClosed("there is no network")
+
+        run.weights._broadcast.send = closed
         fields = lambda report: {"report": report}  # noqa: E731
         run.drafts.next_round = lambda drafts: SimpleNamespace(fields=fields)
         tail = levers.change("tail")
