@@ -14,7 +14,7 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory
 from ...profiles.profile_schema import Profile
-from ...rounds.device_holders import engine_holder
+from ...rounds.device_holders import Holder, engine_holder
 from ...rounds.device_ledger import DeviceLedger
 from ...rounds.step_order import step_moves
 from .colocation import (
@@ -65,14 +65,12 @@ def device_bars(
             )
         ]
     capacity = device_bytes(profile, pool)
-    engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
-    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
     if trainers is None:
-        _, held = step_moves(shared_device(engine, NO_TRAINER, always), NO_TRAINER.name, [engine.name])
+        engine = _engine(profile, capacity, weight_bytes, engines)
+        _, held = step_moves(shared_device(engine, NO_TRAINER, _reserve(capacity)), NO_TRAINER.name, [engine.name])
         return [Bar("device", phase, kind, held[phase], {}, capacity, side=side) for phase in ("rollout", "sync")]
-    shared = _shared(profile, capacity, weight_bytes, engines, trainers, beside)
-    _, moments, complete = trainer_on_device(profile, trainers)
-    _, held = step_moves(shared, "trainer", [engine.name])
+    shared, moments, complete = _shared(profile, capacity, weight_bytes, engines, trainers, beside)
+    _, held = step_moves(shared, "trainer", ["engine"])
     return [
         Bar("device", "rollout", kind, held["rollout"], {}, capacity),
         Bar("device", "train", kind, held["train"], moments, capacity, complete),
@@ -87,18 +85,39 @@ def _shared(
     engines: Engines,
     trainers: UpdateLayout,
     beside: Sequence[Engines],
-) -> DeviceLedger:
+) -> tuple[DeviceLedger, dict[str, dict[str, float]], bool]:
     """The ledger of a device that `engines` and `trainers` share: they take no turns where both fit on it at once, the
-    trainers' worst moment included, as far as all of it is known."""
-    kept, moments, complete = trainer_on_device(profile, trainers)
-    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
-    engine = engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
-    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
+    trainers' worst moment included, as far as all of it is known; and the moments as of `trainer_on_device`."""
+    trainer, moments, complete = _trainer(profile, capacity, weight_bytes, trainers, beside)
     worst = max((sum(held.values()) for held in moments.values()), default=0.0)
-    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, engines=beside)
     # The worst moment is no part of what is kept, so the room is less by it.
     room = max(0.0, capacity - worst) if complete and engines.kv_tokens is not None else 0.0
-    return shared_device(engine, trainer, always, room)
+    engine = _engine(profile, capacity, weight_bytes, engines)
+    return shared_device(engine, trainer, _reserve(capacity), room), moments, complete
+
+
+def _engine(profile: Profile, capacity: float, weight_bytes: float, engines: Engines) -> Holder:
+    return engine_holder("engine", engine_on_device(profile, capacity, weight_bytes, engines))
+
+
+def _trainer(
+    profile: Profile,
+    capacity: float,
+    weight_bytes: float,
+    layout: UpdateLayout,
+    engines: Sequence[Engines] = (),
+    alone: bool = False,
+) -> tuple[Holder, dict[str, dict[str, float]], bool]:
+    """A trainer's rank by its states (`trainer_on_turns`), and the moments as of `trainer_on_device`."""
+    kept, moments, complete = trainer_on_device(profile, layout)
+    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
+    rank = trainer_on_turns(profile, capacity, weight_bytes, layout, kept, gathered, alone, engines)
+    return rank, moments, complete
+
+
+def _reserve(capacity: float) -> dict[str, float]:
+    """What of a device is planned for nobody: contexts, communicators and captured graphs of whoever is there."""
+    return {"reserve": (1 - MEMORY_SHARE) * capacity}
 
 
 def turns_take(
@@ -110,7 +129,7 @@ def turns_take(
     if pool.accelerators.kind != "cuda" or engines.kv_tokens is None or not (sleep_s or moves_s):
         return TurnsTake(sleep_s, moves_s)
     capacity = device_bytes(profile, pool)
-    shared = _shared(profile, capacity, weight_bytes, engines, trainers, [engines])
+    shared, _, _ = _shared(profile, capacity, weight_bytes, engines, trainers, [engines])
     if not shared.beside["trainer"]:
         return TurnsTake(0.0, 0.0)
     state = trainer_state(profile, trainers)
@@ -133,11 +152,8 @@ def trainer_bars(profile: Profile, pool: Pool, weight_bytes: float, trainers: Up
     if pool.accelerators.kind == "cpu":
         return []
     capacity = device_bytes(profile, pool)
-    kept, moments, complete = trainer_on_device(profile, trainers)
-    gathered = {"trainer_gathered_weights": moments.get("loss", {}).get("trainer_gathered_weights", 0.0)}
-    trainer = trainer_on_turns(profile, capacity, weight_bytes, trainers, kept, gathered, alone=True)
-    always = {"reserve": (1 - MEMORY_SHARE) * capacity}
-    _, held = step_moves(shared_device(NO_ENGINE, trainer, always), trainer.name, [NO_ENGINE.name])
+    trainer, moments, complete = _trainer(profile, capacity, weight_bytes, trainers, alone=True)
+    _, held = step_moves(shared_device(NO_ENGINE, trainer, _reserve(capacity)), trainer.name, [NO_ENGINE.name])
     return [
         Bar("device", "train", kind, held["train"], moments, capacity, complete, "trainers"),
         Bar("device", "sync", kind, held["sync"], {}, capacity, side="trainers"),
