@@ -19,8 +19,9 @@ from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump
 from rlplan.profiles.fitness import machine_of
 from rlplan.profiles.hardware import gpu_of
+from rlplan.profiles.limits.hardware_peaks import shape_of_policy, work_of_shape
 from rlplan.profiles.phase_schema import Reward, Rollout, Spread, Train
-from rlplan.profiles.profile_schema import Profile
+from rlplan.profiles.profile_schema import Dtype, Profile
 
 from .command_parts import RLPLAN, Fragment, JsonLines, Parts
 
@@ -38,10 +39,10 @@ def stand_in(job: Path, shape: Architecture, micro_batch_tokens: Sequence[int]) 
     pool = load_cluster(job / "cluster.yaml").pools["main"]
     gpu = gpu_of(pool.accelerators.name)
     flops, bytes_per_s = (CPU_FLOPS, CPU_BYTES_PER_S) if gpu is None else (gpu.bf16_flops, gpu.memory_bytes_per_s)
-    operand_bytes = 4 if pool.accelerators.kind == "cpu" else 2
-    kv_bytes = operand_bytes * shape.kv_values_per_token
-    attention_flops = 3.0 * shape.attention_flops_per_pair / 2
-    step_s = max(LEAST_STEP_S, operand_bytes * shape.parameters / (BANDWIDTH_SHARE * bytes_per_s))
+    dtype: Dtype = "float32" if pool.accelerators.kind == "cpu" else "bfloat16"
+    work = work_of_shape(shape_of_policy(shape, shape.parameters, dtype), shape.parameters, dtype)
+    kv_bytes = work.weight_bytes * shape.kv_values_per_token
+    step_s = max(LEAST_STEP_S, work.weight_bytes * shape.parameters / (BANDWIDTH_SHARE * bytes_per_s))
     profile = Profile(
         rlplan_profile=1,
         job=f"stand-in.{shape.name.lower()}",
@@ -64,8 +65,8 @@ def stand_in(job: Path, shape: Architecture, micro_batch_tokens: Sequence[int]) 
         train=tuple(
             Train(
                 dp=1, micro_batch_tokens=tokens, step_s=0.2, error=0.5,
-                step_s_per_token=6.0 * shape.parameters / (MFU * flops),
-                step_s_per_token_squared=attention_flops / (MFU * flops),
+                step_s_per_token=work.update_flops(1.0, 0.0) / (MFU * flops),
+                step_s_per_token_squared=work.update_flops(0.0, 1.0) / (MFU * flops),
             )
             for tokens in micro_batch_tokens
         ),

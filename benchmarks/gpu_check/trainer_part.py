@@ -39,7 +39,7 @@ from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
-from rlplan.profiles.limits.hardware_peaks import PolicyWork, shape_of_policy
+from rlplan.profiles.limits.hardware_peaks import shape_of_policy, work_of_shape
 
 from ..entry import run
 from .command_parts import tell
@@ -153,8 +153,8 @@ def update_figures(model: Path, shape: Architecture, device: str, tail: Tail) ->
     steps = [step_groups(job, prompts, shape.vocab, tail, seed) for seed in range(UPDATES)]
     seconds = [timed(device, lambda groups=groups: trainer.step(groups)) for groups in steps]
     lengths = [sample.tokens for group in steps[1] for sample in group]
-    peak, policy = peak_flops(device), shape_of_policy(shape, shape.parameters, job.model.dtype)
-    work = PolicyWork(policy.active_parameters, policy.attention_width, 2)
+    peak, dtype = peak_flops(device), job.model.dtype
+    work = work_of_shape(shape_of_policy(shape, shape.parameters, dtype), shape.parameters, dtype)
     flops = work.update_flops(sum(lengths), sum(length**2 for length in lengths))
     return {
         "mfu": round(flops / (seconds[1] * peak), 4),

@@ -139,14 +139,18 @@ def work_of(profile: Profile, dtype: Dtype | None = None, model: str | None = No
     """The work of a profile's policy, by the shape that it states, else by that of its law's model or of the public
     model called `model`; without any, all of its parameters are used by a token, and attention is not known."""
     dtype = dtype or dtype_of(profile)
-    weight_bytes = 4 if dtype == "float32" else 2
     shape = profile.shape
     if shape is None:
         law = None if profile.train_law is None else architecture_of(profile.train_law.model)
         known = law or (None if model is None else public_model(model))
         shape = shape_of_policy(known, profile.model_parameters, dtype)
-    active, width = shape.active_parameters, shape.attention_width
-    return PolicyWork(active, width, weight_bytes, profile.model_parameters, shape.expert_share)
+    return work_of_shape(shape, profile.model_parameters, dtype)
+
+
+def work_of_shape(shape: PolicyShape, parameters: int, dtype: Dtype) -> PolicyWork:
+    """The work of a policy of this shape and so many parameters, which engines hold in `dtype`."""
+    weight_bytes = 4 if dtype == "float32" else 2
+    return PolicyWork(shape.active_parameters, shape.attention_width, weight_bytes, parameters, shape.expert_share)
 
 
 def shape_of_policy(architecture: Architecture | None, parameters: int, dtype: Dtype) -> PolicyShape:
