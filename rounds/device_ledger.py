@@ -24,9 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from .device_holders import Holder as Holder
-from .device_holders import Parts as Parts
-from .device_holders import State as State
+from .device_holders import Holder, Parts, State
 
 Event = Literal[
     "engine_starts",

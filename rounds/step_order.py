@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from .device_ledger import DeviceLedger, DeviceLedgers, Holder, Move, State, Turn
+from .device_holders import Holder, State
+from .device_ledger import DeviceLedger, DeviceLedgers, Move, Turn
 from .permits.permit_events import PhaseName
 
 Holders = Mapping[str, Holder]

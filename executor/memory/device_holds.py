@@ -17,8 +17,17 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
 from ...plans.schema.predicted import MemoryBar
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, Holder, OutOfMemory, Parts
+from ...rounds.device_holders import (
+    KV_CACHE,
+    MOMENTS,
+    PARAMETERS,
+    Holder,
+    Parts,
+    engine_holder,
+    staying,
+    trainer_holder,
+)
+from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, OutOfMemory
 from ..engines.fleet import FleetConfig
 
 MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0

@@ -20,7 +20,8 @@ from functools import partial
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds import step_order
-from ...rounds.device_ledger import EVENTS, DeviceLedgers, Holder, Move, OutOfMemory, State, Turn
+from ...rounds.device_holders import Holder, State
+from ...rounds.device_ledger import EVENTS, DeviceLedgers, Move, OutOfMemory, Turn
 from ...rounds.permits.permit_events import PhaseName
 from ...rounds.step_order import Beside
 from ..engines.engine_handle import EngineHandle

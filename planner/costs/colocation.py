@@ -31,8 +31,18 @@ from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES
 from ...profiles.laws.train_law import TrainPhysics
 from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.profile_schema import Profile
-from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from ...rounds.device_ledger import DeviceLedger, Holder, Parts, State
+from ...rounds.device_holders import (
+    KV_CACHE,
+    MOMENTS,
+    PARAMETERS,
+    Holder,
+    Parts,
+    State,
+    engine_holder,
+    staying,
+    trainer_holder,
+)
+from ...rounds.device_ledger import DeviceLedger
 from ...rounds.step_order import step_moves
 from .memory_bars import Engines
 

@@ -33,8 +33,7 @@ from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.planned_job import LossPlan
 from ...plans.yaml.errors import InputError
-from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, staying, trainer_holder
-from ...rounds.device_ledger import Holder
+from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, Holder, staying, trainer_holder
 from ..laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ..profile_schema import Machine
 from .measure_machine import this_machine

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from rlplan.rounds.device_ledger import Holder, Turn
+from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, Holder, engine_holder, staying, trainer_holder
+from rlplan.rounds.device_ledger import Turn
 from rlplan.rounds.step_order import (
     to_decoding,
     to_giving,

@@ -34,7 +34,7 @@ from rlplan.profiles.measure.measure_updates import measure_updates, scaled, ste
 from rlplan.profiles.measure.scoring import measure_judge as judge_module
 from rlplan.profiles.measure.scoring import measure_reward as reward_module
 from rlplan.profiles.phase_schema import Train
-from rlplan.rounds.device_ledger import Holder
+from rlplan.rounds.device_holders import Holder
 from rlplan.rounds.machines.events import Finished, Issue, Scored
 
 from .fakes import Bench, Clock, Turns, budget, demo_job, engine, pool
