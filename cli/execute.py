@@ -207,7 +207,7 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
         return None, None
     from ..executor.configuration import configuration
     from ..executor.memory.device_holds import device_ledgers
-    from ..executor.memory.other_processes import beside_others, held_here, told
+    from ..executor.memory.other_processes import beside_others, held_here, held_text
     from ..executor.placement.live_nodes import gpus_here
 
     names = [f"GPU {number} of node 0" for number in range(first.pool.accelerators.per_node)]
@@ -221,5 +221,5 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     try:
         beside_others(partial(device_ledgers, fleet, plans, first.pool, where=where), fleet, plans, held)
     except RunFailed as refusal:
-        return told(held), str(refusal)
-    return told(held), None
+        return held_text(held), str(refusal)
+    return held_text(held), None

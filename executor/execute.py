@@ -53,7 +53,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
-    from .memory.other_processes import beside_others, held_by_others, told
+    from .memory.other_processes import beside_others, held_by_others, held_text
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
     from .rewards.judge.judge_config import judge_config
@@ -131,7 +131,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         on_gpus = pool.accelerators.kind == "cuda" and member is None
         if on_gpus and (held := await held_by_others(seats.numbered)):
             turns.ledgers = beside_others(ledgers_of, settings.fleet, plans, held)
-            watcher.note(f"{told(held)}; the plan fits beside them")
+            watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in executions:
             await check_shared(execution.run_dir, seats.nodes)
         names = ", ".join(engine.name for engine in fleet.all_engines())

@@ -125,7 +125,7 @@ class DeviceLedger:
         self.holders = {holder.name: holder for holder in holders}
         self.beside = {
             name: frozenset(
-                other for other in self.holders if other != name and not self._both(name, other, room_bytes)
+                other for other in self.holders if other != name and not self._fit_together(name, other, room_bytes)
             )
             for name in self.holders
         }
@@ -135,7 +135,7 @@ class DeviceLedger:
         if not self._fits(self.held_bytes):
             raise ValueError(f"{name}: {self.held_bytes:.6g} bytes are held of {capacity_bytes:.6g} from the start")
 
-    def _both(self, name: str, other: str, room_bytes: float) -> bool:
+    def _fit_together(self, name: str, other: str, room_bytes: float) -> bool:
         """Whether an engine and a trainer have room for all that either ever holds, beside what other trainers keep
         here while engines decode. Engines take turns with each other, and trainers do."""
         pair = [self.holders[name], self.holders[other]]

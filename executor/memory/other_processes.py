@@ -22,7 +22,7 @@ from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
 from .device_holds import trainer_name
 
 LEAST_BYTES = 0.5e9
-"""Held by others that is worth a word: drivers and monitors hold less."""
+"""What other processes must hold of a GPU to be reported; drivers and monitors hold less."""
 
 
 class HeldMemory(NamedTuple):
@@ -34,7 +34,7 @@ class HeldMemory(NamedTuple):
 
 async def held_by_others(nodes: Mapping[int, LeasedNode]) -> dict[str, HeldMemory]:
     """What processes hold of the GPUs of a run's nodes, by the names of a placement (`GPU 3 of node 1`), where it is
-    worth a word. Nothing of the run may be there yet."""
+    at least LEAST_BYTES. Call it before the run starts anything there."""
     calls = {number: _held.options(**on_node(node.node_id)).remote(node.facts.gpus) for number, node in nodes.items()}
     found: dict[str, HeldMemory] = {}
     for number, call in calls.items():
@@ -49,7 +49,7 @@ def _held(gpus: Sequence[str]) -> list[HeldMemory | None]:
 
 
 def held_here(gpus: Sequence[str]) -> list[HeldMemory | None]:
-    """What processes hold of GPUs of this machine, by NVML's numbers or UUIDs; None where it is not worth a word."""
+    """What processes hold of this machine's GPUs, by NVML's numbers or UUIDs; None where that is below LEAST_BYTES."""
     from ray._private.thirdparty import pynvml
 
     nvml: Any = pynvml
@@ -74,7 +74,7 @@ def _of_gpu(nvml: Any, gpu: str) -> HeldMemory | None:
     return HeldMemory(held, ", ".join(f"pid {pid}" for pid in sorted(pids))) if held >= LEAST_BYTES else None
 
 
-def told(held: Mapping[str, HeldMemory]) -> str:
+def held_text(held: Mapping[str, HeldMemory]) -> str:
     """One line: what others hold, of each GPU, and who they are; as many as a reader wants to know of."""
     some = [
         f"{bytes_text(each.held_bytes)} of {name}" + (f" ({each.whose})" if each.whose else "")
@@ -101,8 +101,8 @@ def beside_others(
         refused = none_left
     if refused is not None:
         raise RunFailed(
-            f"{told(held)}, and the plan does not fit beside them: {refused}; end them, or solve again with what they "
-            "leave as memory_bytes in cluster.yaml"
+            f"{held_text(held)}, and the plan does not fit beside them: {refused}; end them, or solve again with what "
+            "they leave as memory_bytes in cluster.yaml"
         )
     return ledgers
 

@@ -69,7 +69,7 @@ class BucketMemory:
         else:
             path, self._name = handle.split(" ")
             if self._name not in str(Path(path).readlink()):
-                raise OSError("its owner has given it up")
+                raise OSError("the process that made it has ended or closed it")
             self._file = os.open(path, os.O_RDWR)
         weakref.finalize(self, os.close, self._file)
         os.posix_fallocate(self._file, 0, self.nbytes)  # now, and not by a signal when a page is written

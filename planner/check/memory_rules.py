@@ -150,7 +150,7 @@ def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, mo
             "kv-below-longest", (*location, "tp"), message, "take more accelerators per engine, or lower the job's cap"
         )
     elif planned is not None and planned < least:
-        message = f"is {planned}, and the longest sequence, of {longest} tokens, takes {least} in whole blocks of vLLM"
+        message = f"is {planned}; the longest sequence, of {longest} tokens, needs {least} (whole blocks of vLLM)"
         yield Fault("kv-below-longest", (*location, "kv_tokens"), message, f"write at least {least}, or null")
     elif planned is not None and planned > most_kv:
         message = f"is {planned}, and an engine holds {most_kv} KV tokens at most"

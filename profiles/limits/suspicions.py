@@ -171,8 +171,8 @@ def _recompute_faster(entries: Sequence[Train], mean_tokens: float) -> Iterator[
             "impossible-order",
             ("train", number, "step_s_per_token"),
             f"updates with {update_text(entry.layout)} took {seconds(recomputed_s)}, and without "
-            f"recomputation, which computes less, {seconds(plain_s)}: these were measured on lengths that the kernels "
-            "had not seen, or while something else ran; plans take the longer time for both",
+            f"recomputation, which computes less, {seconds(plain_s)}: the GPU planned kernels for new "
+            "lengths meanwhile, or another process used it; plans take the longer time for both",
             "measure again: rlplan profile",
         )
 
@@ -185,7 +185,7 @@ def _larger_faster(entries: Sequence[Rollout]) -> Iterator[Fault]:
                     "impossible-order",
                     ("rollout", number, "points") if entry.points else ("rollout", number, "step_s"),
                     f"a decode step of {_of(larger)} took {seconds(larger.step_s)}, and one of {_of(smaller)}, which "
-                    f"has less to do, {seconds(smaller.step_s)}: first calls, or something else ran",
+                    f"has less to do, {seconds(smaller.step_s)}: the first calls were slow, or another process ran",
                     "measure again: rlplan profile",
                 )
                 break

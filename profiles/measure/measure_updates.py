@@ -116,8 +116,8 @@ async def measure_updates(bench: Bench, fits: Sequence[Train]) -> tuple[Train, .
         base.seconds
     ):
         budget.tell(
-            f"updates that took {of_rounds_s:.3g} s after rounds took {sum(base.seconds):.3g} s on the same samples "
-            "again: kernels are planned anew for each length, or something else ran"
+            f"updates took {of_rounds_s:.3g} s after rounds, and {sum(base.seconds):.3g} s when repeated on the same "
+            "samples: the GPU plans kernels anew for new lengths, or another process used it"
         )
     entries = [entry.model_copy(update=_keys(base, entry is fit)) for entry in fits]
     fastest = statistics.median(base.seconds)
@@ -218,7 +218,7 @@ async def _measured(bench: Bench, name: str, layout: UpdateLayout) -> _Measured:
         recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
     recomputing = await trainer.peak_bytes()
     if recomputing_s and recompute_gains(sum(recomputing_s), sum(seconds[:RECOMPUTED_UPDATES])):
-        bench.budget.tell("again, since updates with recomputation took less time than without")
+        bench.budget.tell("measured again, since updates with recomputation took less time than those without")
         seconds = [await _timed(bench, trainer, step, plain) for step in measured]
         recomputing_s = [await _timed(bench, trainer, step, recompute) for step in measured[:RECOMPUTED_UPDATES]]
     return _Measured(

@@ -17,7 +17,7 @@ from rlplan.cli.execute import _dry_run
 from rlplan.executor.engines.fleet import FleetConfig
 from rlplan.executor.memory import other_processes
 from rlplan.executor.memory.device_holds import device_ledgers
-from rlplan.executor.memory.other_processes import HeldMemory, beside_others, held_here, told
+from rlplan.executor.memory.other_processes import HeldMemory, beside_others, held_here, held_text
 from rlplan.executor.prepare import placement_of, prepare
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
@@ -62,7 +62,7 @@ def test_what_others_hold_is_told_with_who_they_are(nvml):
     found = held_here(["0", "1", "MIG-1", "7"])
     assert found == [HeldMemory(10.2e9, "pid 71, pid 85"), None, HeldMemory(2e9, ""), None] and nvml == [True]
     names = {f"GPU {number} of node 0": HeldMemory(2e9, "pid 3" * (number == 1)) for number in range(5)}
-    assert told(names) == (
+    assert held_text(names) == (
         "other processes hold 2 GB of GPU 0 of node 0, 2 GB of GPU 1 of node 0 (pid 3), 2 GB of GPU 2 of node 0, and "
         "memory of 2 more GPUs"
     )

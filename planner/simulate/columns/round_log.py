@@ -51,7 +51,7 @@ class RoundLog:
         return self.sync_s if self.cost is None else self.cost.sync_beside(train.layout)
 
     def turns_of(self, train: TrainCost) -> float:
-        """Of a weight transfer, seconds in which engines sleep and wake beside the trainers of an update."""
+        """Seconds of a weight transfer in which engines sleep and wake, beside trainers with this update."""
         return 0.0 if self.cost is None else self.cost.turns_beside(train.layout)
 
     def update_of(self, train: TrainCost) -> TrainCost:

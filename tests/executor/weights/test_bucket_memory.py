@@ -40,7 +40,7 @@ def test_shared_memory_is_gone_with_its_owner_and_then_is_refused():
         BucketMemory(1000, handle=handle)
     other = BucketMemory(1000)
     assert other._file == number, "which has its place, and another name"
-    with pytest.raises(TransferBroken, match="its owner has given it up"):
+    with pytest.raises(TransferBroken, match="the process that made it has ended or closed it"):
         BucketMemory(1000, handle=handle)
 
 

@@ -536,7 +536,7 @@ def test_a_recompute_that_gains_is_measured_again(clock, unrefused):
 def test_updates_that_gain_on_known_lengths_are_told(clock, unrefused):
     """By the fit, three updates take 3 s and a little after their rounds."""
     lines = updates_of(clock, {FIRST: Trainer(clock, 0.5, 0.7)})[2]
-    assert any("took 1.5 s on the same samples again" in line for line in lines)
+    assert any("and 1.5 s when repeated on the same samples" in line for line in lines)
 
 
 def test_a_layout_that_fails_or_has_no_time_is_left_out(clock, unrefused):
