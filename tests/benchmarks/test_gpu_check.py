@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.benchmarks.gpu_check import decode_part, pack
-from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, end_of
-from rlplan.benchmarks.gpu_check.figures import Told, merged, run_parts
+from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, Told, end_of, merged, run_parts
 from rlplan.benchmarks.gpu_check.group_check import job_figures
 from rlplan.benchmarks.gpu_check.plans_part import execute_figures, stand_in
 from rlplan.benchmarks.gpu_check.random_policy import (
