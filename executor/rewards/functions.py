@@ -20,11 +20,11 @@ from typing import Any
 
 from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
-from .scoring_errors import MEMORY_BYTES
-from .scoring_errors import InfrastructureError as InfrastructureError  # a user's function imports them from here
-from .scoring_errors import PolicyError as PolicyError
-from .scoring_errors import PolicyTimeout as PolicyTimeout
-from .scoring_errors import RowError as RowError
+from .verdict import MEMORY_BYTES
+from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
+from .verdict import PolicyError as PolicyError
+from .verdict import PolicyTimeout as PolicyTimeout
+from .verdict import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..sandbox.warm_sandbox import START_S as START_S
 from ..sandbox.warm_sandbox import SandboxError as SandboxError
 from ..sandbox.warm_sandbox import SandboxRun, WarmSandbox
-from ..scoring_errors import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError
+from ..verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError
 
 _BLOCK = re.compile(r"^```(?:python3?|py)[ \t]*\r?\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 _warm: dict[tuple[int, int], WarmSandbox] = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from ..scoring_errors import PolicyError, RowError
+from ..verdict import PolicyError, RowError
 
 # It warns once in every process that its timeouts are off, which is what the worker wants.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..scoring_errors import MEMORY_BYTES, InfrastructureError, RowError
+from ..verdict import MEMORY_BYTES, InfrastructureError, RowError
 from .isolation import FILES, LANDLOCK, USER
 from .kernel import hide_memory
 from .starter import BOOT
