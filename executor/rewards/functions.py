@@ -1,8 +1,9 @@
 """From a job's `reward` section to a callable that scores one response.
 
-A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`. To say that the response
-itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row
-or a machine is, `InfrastructureError`: the call is repeated, and then the sample is drawn again.
+A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`; those of TRL and of verl,
+and async ones, are called as they are written (kinds/function_reward.py). To say that the response itself is at fault
+(reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row or a machine is,
+`InfrastructureError`: the call is repeated, and then the sample is drawn again.
 
 Any other exception that repeated calls raise again is put down to the response, as long as the function still scores
 others: reward 0, `function_error` in trace and report. If the sample were dropped instead, it would be drawn again
@@ -11,8 +12,6 @@ until the function does not raise, and training would see only such responses. A
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -96,7 +95,9 @@ def resolve(config: ScorerConfig) -> Scorer:
     """
     reward_kind, deadline_s = config.reward_kind, config.deadline_s
     if reward_kind == "function":
-        return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
+        from .kinds.function_reward import own_function
+
+        return _left_to_the_alarm(own_function(config.function, config.search_path), deadline_s)
     if reward_kind == "math":
         try:
             from .kinds.math_reward import score
@@ -120,27 +121,3 @@ def resolve(config: ScorerConfig) -> Scorer:
 
 def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
     return Scorer(lambda _: function, deadline_s)
-
-
-def _imported(path: str | None, search_path: str | None) -> RewardFunction:
-    module_name, _, name = (path or "").partition(":")
-    if not module_name or not name:
-        raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
-    if search_path is not None and search_path not in sys.path:
-        sys.path.insert(0, search_path)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        # The user's module may raise anything while it is imported.
-        raise InputError(
-            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
-            "install it, or put the module beside job.yaml"
-        ) from error
-    target: Any = module
-    for part in name.split("."):
-        target = getattr(target, part, None)
-    if not callable(target):
-        why = "is not callable" if target is not None else "does not exist"
-        raise InputError(f"reward.function {path!r}: {name!r} {why} in {module_name!r}; name a function of that module")
-    function: RewardFunction = target
-    return function
