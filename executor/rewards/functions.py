@@ -19,13 +19,15 @@ from typing import Any
 
 from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
-from .verdict import MEMORY_BYTES
+from .verdict import MEMORY_BYTES, Verdict
 from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
 from .verdict import PolicyError as PolicyError
 from .verdict import PolicyTimeout as PolicyTimeout
 from .verdict import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
+Judge = Callable[[str, str, Any], Verdict]
+"""As a reward function, and it tells how it came to the reward."""
 
 REWARD_KINDS = ("function", "math", "code", "format")
 
@@ -82,6 +84,12 @@ class Scorer:
         """The function under the longest deadline."""
         return self.within(self.deadline_s)
 
+    def judge(self, deadline_s: float) -> Judge:
+        """The function under a deadline, telling the steps to its verdict."""
+        function = self.within(deadline_s)
+        judge: Judge | None = getattr(function, "judge", None)
+        return judge or (lambda *row: _told(function(*row)))
+
     @property
     def alarm_s(self) -> float:
         """The longest that a call may take before it is interrupted."""
@@ -117,6 +125,11 @@ def resolve(config: ScorerConfig) -> Scorer:
         sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
         return Scorer(sandboxed, deadline_s, START_S + 1.0, notes)
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
+
+
+def _told(reward: float) -> Verdict:
+    """The verdict of a function that gives a number and no reasons."""
+    return Verdict(reward, "" if reward else "the function gives 0", (("returned", f"{reward:g}"),))
 
 
 def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:

@@ -20,6 +20,7 @@ ANSWERS = (
 )  # fmt: skip
 """Names of data set columns that TRL's users give the row's answer."""
 
+ParameterKind = Literal["positional_only", "positional_or_keyword", "var_positional", "keyword_only", "var_keyword"]
 Style = Literal["own", "named", "trl", "verl", "verl-batch"]
 
 _OWN = ("prompt", "response", "answer")
@@ -41,7 +42,7 @@ class Parameter(NamedTuple):
     """A parameter of a function; `kind` is that of `inspect.Parameter`, in lower case."""
 
     name: str
-    kind: Literal["positional_only", "positional_or_keyword", "var_positional", "keyword_only", "var_keyword"]
+    kind: ParameterKind
     required: bool
 
 

@@ -21,13 +21,14 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Mapping
 from types import CodeType
-from typing import Any
+from typing import Any, get_args
 
 from ....plans.files.reward_function import (
     ANSWERS,
     SCORE_KEYS,
     WANTED,
     Parameter,
+    ParameterKind,
     UnfitFunction,
     Way,
     must_return,
@@ -94,7 +95,7 @@ def _way(target: Any) -> Way:
     return way
 
 
-_KINDS: dict[Any, Any] = {kind: kind.name.lower() for kind in type(inspect.Parameter.KEYWORD_ONLY)}
+_KINDS = {getattr(inspect.Parameter, kind.upper()): kind for kind in get_args(ParameterKind)}
 
 
 def _required(parameter: inspect.Parameter) -> bool:
