@@ -305,8 +305,11 @@ def _try_all(
 
 def _by_id(rows: list[Prompt], faults: list[RowFault]) -> dict[str, Prompt | RowFault]:
     """The rows by id; one that is refused only where no other has its id."""
-    refused: dict[str, Prompt | RowFault] = {fault.id: fault for fault in faults if fault.id is not None}
-    return {**refused, **{row.id: row for row in rows}}
+    found: dict[str, Prompt | RowFault] = {row.id: row for row in rows}
+    for fault in faults:
+        if fault.id is not None:
+            found.setdefault(fault.id, fault)
+    return found
 
 
 def _unknown(name: str, found: Mapping[str, Any], data: str, file: str | None = None, line: int = 0) -> InputError:
@@ -373,13 +376,16 @@ def _line(name: str | None, reward: float | None, refused: bool, why: str) -> di
 
 
 def _audit(path: Path, most: int | None, as_json: bool) -> int:
-    from ..executor.rewards.audit import audit
+    from ..executor.rewards.audit import audit_job
+    from ..plans.schema.job import load_job
     from .screens.tried_text import audit_text
+    from .shared.paths import job_file, need_job
     from .shared.progress import share
 
-    job, paths, rows, faults = _job(path)
+    path = job_file(path)
+    need_job(path)
     with share("audit") as update:
-        found = audit(job, paths, rows, faults, most, update)
+        found = audit_job(load_job(path), path, most, update)
     counted = found.audit
     if not counted.references + counted.wrong + counted.refused:
         raise InputError("; ".join(found.left_out) or "no part of the reward can be audited", str(path))

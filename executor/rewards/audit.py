@@ -18,11 +18,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from ...plans.files.prompt_rows import Prompt, RowFault
+from ...plans.files.prompt_rows import Prompt, RowFault, read_rows
 from ...plans.phrases.numbers import count
-from ...plans.schema.job import Job, JobPaths, RewardSpec
+from ...plans.schema.job import Job, JobPaths, RewardSpec, scoring_paths
 from ...plans.schema.sections.reward_audit import RewardAudit
 from .functions import ScorerConfig
 from .local_scoring import prompt_text, scored
@@ -66,6 +67,13 @@ class _Question:
     response: str
     other: Prompt | None = None
     form: int = 0
+
+
+def audit_job(job: Job, job_path: str | Path, most: int | None = None, told: Told = lambda text, done: None) -> Audited:
+    """`audit` of a job on the rows of its data file. Raises InputError as `read_rows` does, too."""
+    paths = scoring_paths(job, job_path)
+    assert paths.data is not None, "it is refused without data"
+    return audit(job, paths, *read_rows(paths.data, job.reward), most, told)
 
 
 def audit(

@@ -19,6 +19,7 @@ from ...plans.files.prompt_rows import Prompt
 from ...plans.schema.job import Job, JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError, RunFailed
 from .functions import ScorerConfig
+from .kinds.function_reward import WrongReturn
 from .scoring import Scored
 from .scoring_process import Row, ScoringProcess
 
@@ -72,6 +73,14 @@ def tried(job: Job, paths: JobPaths, rows: Sequence[tuple[Prompt, str]]) -> Iter
             stream.close()
 
 
+def try_functions(job: Job, paths: JobPaths, prompt: str, response: str, answer: Any) -> None:
+    """Call the job's reward functions once, before anything is started for them. Raises InputError for one that cannot
+    be called or returns no reward; one that raises or is late may do so for this response alone."""
+    for part in job.reward.parts:
+        if part.kind == "function":
+            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(prompt, response, answer)]))
+
+
 def _together(parts: list[tuple[RewardSpec, Scored]]) -> Tried:
     refused = [(part, scored) for part, scored in parts if scored.refused]
     failed = [(part, scored) for part, scored in parts if scored.outcome == "infra_failed"]
@@ -83,7 +92,8 @@ def _together(parts: list[tuple[RewardSpec, Scored]]) -> Tried:
 
 
 def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Generator[Scored, None, None]:
-    """Score (prompt, response, answer) each in a process of its own for each core, in order. Raises as `tried`."""
+    """Score (prompt, response, answer) each in a process of its own for each core, in order. Raises as `tried`;
+    InputError also for what a reward function returns if that is no reward, whatever the response."""
     cores = max(1, min(len(os.sched_getaffinity(0)), len(rows)))
     size = max(1, min(MOST_TOGETHER, len(rows) // (4 * cores)))
     batches = [[(*row, config.deadline_s) for row in rows[at : at + size]] for at in range(0, len(rows), size)]
@@ -99,7 +109,11 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
     pool = ThreadPoolExecutor(cores)
     try:
         for results in pool.map(score, batches):
-            yield from results
+            for result in results:
+                if result.outcome == "function_error" and result.detail.startswith(f"{WrongReturn.__name__}: "):
+                    fault = result.detail.partition(": ")[2].rpartition(" (")[0]
+                    raise InputError(f"reward.function {config.function!r}: {fault}")
+                yield result
     finally:
         left.set()
         for process in processes:

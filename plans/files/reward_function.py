@@ -12,6 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ..schema.job import Job
+from ..yaml.yaml_doc import Loc
+from ..yaml.yaml_io import error_at
+
 WANTED = "write score(prompt, response, answer) -> float"
 
 ANSWERS = (
@@ -112,6 +116,23 @@ def _by_name(style: Style, parameters: Sequence[Parameter], shown: str) -> Way:
 
 
 # ---- what the module's text shows ----
+
+
+def function_faults(job: Job, job_path: str | Path) -> Iterator[tuple[Loc, str]]:
+    """Yield (key, what is wrong and what to do) for each reward function of a job whose text shows that it cannot be
+    called as a reward."""
+    for part in job.reward.parts:
+        if part.function is not None:
+            fault = source_fault(Path(job_path).resolve().parent, part.function)
+            if fault is not None:
+                yield (*job.reward.key_of(part), "function"), f"'{part.function}' {fault}"
+
+
+def must_be_callable(job: Job, job_path: str | Path) -> None:
+    """Raise InputError, with the line, for the first of `function_faults`."""
+    for loc, fault in function_faults(job, job_path):
+        raise error_at(job_path, loc, f"{'.'.join(map(str, loc))}: {fault}")
+
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -38,8 +38,7 @@ from ....plans.yaml.errors import InputError
 
 
 class WrongReturn(TypeError):
-    """The function returned what is no reward. It is at fault, whatever the response: before any sample was scored,
-    this ends the run."""
+    """The function returned what is no reward: it is at fault, whatever the response."""
 
 
 def own_function(path: str | None, search_path: str | None) -> Callable[[str, str, Any], float]:
