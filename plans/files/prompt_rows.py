@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class Prompt:
             `chat_template_kwargs`.
         judged: whether the answer was read as the reward will; false for an expression where math-verify is not
             installed, or where it is not asked.
+        line: of the file, counted from 1; the number of the row in Parquet; 0: not of a file.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Prompt:
     reference: str | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def read_rows(
             faults.append(RowFault(line, name if isinstance(name, str) and name.strip() else None, str(refused)))
             continue
         first_line[name] = line
-        rows.append(prompt)
+        rows.append(replace(prompt, line=line))
     return rows, faults
 
 
