@@ -53,7 +53,8 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
         yield Unfit("profile-of-other-machine", text, "run rlplan profile on this cluster")
     folder = None if paths is None else paths.model_folder
     if not measured:
-        yield from _model(profile, job, folder)
+        other = other_model(profile, job, folder)
+        yield from [] if other is None else [other]
     elif paths is not None and paths.data is not None and subject_digest(job, paths) != profile.measured:
         yield _measured_on(profile, job, folder) or Unfit(
             "profile-of-earlier-job",
@@ -63,15 +64,15 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
         )
 
 
-def _model(profile: Profile, job: Job, folder: Path | None) -> Iterator[Unfit]:
-    """A derived profile is of a model by name, and is scaled to one of about its size; the job's must be that."""
+def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None:
+    """Why a derived profile cannot be scaled to the job's model, which is at `folder` if it is on this machine; None if
+    it can, or where that model's shape is not known and its name gives no other size."""
     law = profile.train_law
     known = policy_shape(job.model.path, folder) or architecture_of(job.model.path)
     if law is None or law.shape is None or known is None:
-        return
+        return None
     fault = scaling_fault(law, law.shape, known, job.model.path)
-    if fault is not None:
-        yield Unfit("profile-of-other-model", fault, "take the profile of that model")
+    return None if fault is None else Unfit("profile-of-other-model", fault, "take the profile of that model")
 
 
 def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | None:
@@ -90,8 +91,8 @@ def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | Non
     shipped = f", or plan with one that ships: rlplan profile --shipped {named}" if named else ""
     return Unfit(
         "profile-of-other-model",
-        f"was measured on a model of {profile.model_parameters / 1e9:.3g}B parameters with {kv[0] / 1e3:.3g} kB of KV a "
-        f"token, the job's {job.model.path} has {shape.parameters / 1e9:.3g}B and {own / 1e3:.3g} kB",
+        f"was measured on a model of {profile.model_parameters / 1e9:.3g}B parameters with {kv[0] / 1e3:.3g} kB of KV "
+        f"a token, the job's {job.model.path} has {shape.parameters / 1e9:.3g}B and {own / 1e3:.3g} kB",
         f"run rlplan profile{shipped}",
         forcible=False,
     )

@@ -198,7 +198,7 @@ class TrainLaw(ProfileModel):
     architecture: Architecture | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Shape of a model that is in no table (plans/facts/public_models.py names its keys); null: `model`'s",
+        description="Shape of a model that is in no table (plans/facts/public_models.py has its keys); null: `model`'s",
     )
     accelerator: str = Field(description="Name in the table of data sheets")
     factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
@@ -243,6 +243,8 @@ class TrainLaw(ProfileModel):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
+        if self.architecture is not None and (fault := self.architecture.fault()):
+            raise cross_error(f"architecture.{fault}", "architecture")
         models = [self.model] if self.architecture is not None else [shape.name for shape in ARCHITECTURES]
         for field, names_in_table in (("model", models), ("accelerator", list(GPUS))):
             if getattr(self, field) not in names_in_table:

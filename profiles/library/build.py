@@ -116,10 +116,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
             measured = any(gpu_of(group.system) == gpu for group in served)
             widen = 1.0 if measured else UNMEASURED
             seconds = sync_s(a, copies.as_dict())
-            entries = [
-                rollout(a, gpu, tp, law, (seconds, sync_error), widen)
-                for tp in engine_tps(a, gpu)
-            ]
+            entries = [rollout(a, gpu, tp, law, (seconds, sync_error), widen) for tp in engine_tps(a, gpu)]
             built[Path(library_path(gpu_name, model).name)] = Profile(
                 rlplan_profile=1,
                 job=f"{gpu_name.lower()}.{model.lower()}",
