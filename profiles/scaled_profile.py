@@ -80,7 +80,8 @@ def other_shape(profile: Profile, job: Job, folder: Path | None) -> tuple[Archit
 
 def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: str) -> str | None:
     """Why costs of `old`, which the law is of, cannot be scaled to `new`, the model of that name; None if they can."""
-    sizes = f"is of {law.model} ({_billions(old)}), the job trains {model} ({_billions(new)})"
+    of, trained = (f"{a.parameters / 1e9:.1f}B" for a in (old, new))
+    sizes = f"is of {law.model} ({of} parameters), the job trains {model} ({trained})"
     if bool(old.experts) != bool(new.experts):
         kinds = ["a mixture of experts" if a.experts else "a dense model" for a in (old, new)]
         return f"{sizes}: {kinds[0]}, and {kinds[1]}"
@@ -89,10 +90,6 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
     if not engine_tps(new, GPUS[law.accelerator]):
         return f"{sizes}, of which no engine fits on {law.accelerator}s"
     return None
-
-
-def _billions(a: Architecture) -> str:
-    return f"{a.parameters / 1e9:.1f}B parameters"
 
 
 def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
