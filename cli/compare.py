@@ -151,7 +151,7 @@ def compare_command(
         model=shape_of_job(job, job_path),
     )
     with share("compare") as update:
-        points = list(compare(wanted, trace, inputs, options, update))
+        points = list(compare(wanted, trace, inputs, options, update, paths.model_folder))
     result = _data(job.name, vary, points)
     if html is not None:
         from ..plans.page import comparison_page

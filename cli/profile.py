@@ -15,7 +15,7 @@ from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
-    from ..plans.schema.job import Job
+    from ..plans.schema.job import Job, JobPaths
     from ..plans.schema.sections.reward_audit import RewardAudit
     from ..profiles.measure.measure_job import Measurements
     from ..profiles.profile_schema import Profile
@@ -101,7 +101,7 @@ def profile_command(
         must_be_file(out, "the length trace is written beside a measured profile")
         check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if shipped is not None:
-        return _take_shipped(job, job_path, cluster.pools[name], shipped, out, as_json)
+        return _take_shipped(job, job_path, paths, cluster.pools[name], shipped, out, as_json)
     with share("profile") as update:  # decoding is measured on the job's own prompts, and rewards on its answers
         read_prompts(data_file(job, job_path), job.reward, progress=update)
     try:
@@ -124,14 +124,16 @@ def profile_command(
     return 0
 
 
-def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, as_json: bool) -> int:
-    """Write the shipped profile of a model on the pool's accelerator. Raises InputError if it does not fit the job."""
+def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: str, out: Path, as_json: bool) -> int:
+    """Write the shipped profile of a model on the pool's accelerator, and say whether its costs will be scaled to the
+    job's. Raises InputError if it does not fit the job."""
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of, near_gpu
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
+    from ..profiles.scaled_profile import priced_as
     from .shared.paths import tell
 
     gpu = gpu_of(pool.accelerators.name)
@@ -150,14 +152,17 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
             f"model.path: the job trains {job.model.path}, and --shipped {model} is a profile of "
             f"{shipped_for}; write --shipped {job_model}, or correct model.path",
         )
-    for fault in unfit(profile, job, None, [pool]):
+    for fault in unfit(profile, job, paths, [pool]):
         raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.message}; correct one of the two")
     write_document(profile, out, WRITTEN_DIGITS)
+    scaled = priced_as(profile, job, paths.model_folder).scaled
     if as_json:
-        click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
+        facts = {"profile": str(out), "job": profile.job, "provenance": profile.provenance, "scaled": scaled or None}
+        click.echo(json.dumps(facts))
     else:
+        lines = [f"{profile.job} -> {out}", profile.note, *([f"note: a plan will take {scaled}"] if scaled else [])]
         shares = "shares of the hardware's peak depend on layout and lengths: rlplan solve says them"
-        tell(f"{profile.job} -> {out}\n{profile.note}\n{shares}", out)
+        tell("\n".join([*lines, shares]), out)
     return 0
 
 

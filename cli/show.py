@@ -59,6 +59,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
     notes = stale_notes(plan, path) + _edited(plan)
     notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
+    notes += [plan.job.why["model"]] if "model" in plan.job.why else []
     notes += [f"the profile: {noted}" for noted in suspicious_costs(path)]
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:

@@ -116,11 +116,12 @@ def solve_command(
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
-    from ..plans.schema.job import job_paths
+    from ..plans.schema.job import job_paths, model_folder
     from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
+    from ..profiles.scaled_profile import priced_as
     from .screens.solved import plan_summary, plan_text
     from .shared.paths import (
         accelerators_must_be_known,
@@ -152,7 +153,8 @@ def solve_command(
                 for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )
-    _warn_of_unknown_model(job, profile)
+    _warn_of_unknown_model(job, job_path, profile)
+    profile = priced_as(profile, job, model_folder(job, job_path))
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -179,7 +181,7 @@ def solve_command(
     with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
-    suspicious = [fault.noted for fault in suspicions_of(plan, profile)]
+    suspicious = [fault.noted for fault in suspicions_of(plan, profile) if fault.rule != "profile-scaled"]
     text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])
     tell(json.dumps({**plan_summary(plan, out), "suspicious": suspicious}) if as_json else text, out)
     return 0
@@ -211,12 +213,15 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     return job, cluster, profile
 
 
-def _warn_of_unknown_model(job: Job, profile: Profile) -> None:
+def _warn_of_unknown_model(job: Job, job_path: Path, profile: Profile) -> None:
     """Warn if nothing shows whether a derived profile is of the job's model."""
-    from ..profiles.architecture import architecture_of
+    from ..plans.schema.job import model_folder
+    from ..profiles.scaled_profile import policy_shape
 
     train_law = profile.train_law
-    if profile.provenance != "measured" and train_law is not None and architecture_of(job.model.path) is None:
+    if profile.provenance == "measured" or train_law is None:
+        return
+    if policy_shape(job.model.path, model_folder(job, job_path)) is None:
         warnings.warn(
             f"cannot tell from its name whether {job.model.path} is {train_law.model}, which the profile is of",
             stacklevel=2,

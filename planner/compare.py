@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -120,23 +121,30 @@ def compare(
     inputs: Inputs,
     options: SolveOptions,
     progress: Progress = lambda text, share: None,
+    folder: Path | None = None,
 ) -> Iterator[ComparedPoint]:
     """Each point solved, in order.
 
     `inputs`: stands in the plans, which are not written. `options`: of each solve; `prompts` None: as many as
     `job.data.prompts` says at each point. `progress`: called with a text and the share that is done. The same arguments
-    give the same points. `options.model`: of the job as its file has it.
+    give the same points. `options.model` and `folder`: of the model of the job as its file has it, the
+    latter if it is on this machine.
     """
     for index, point in enumerate(points):
 
         def of_point(text: str, share: float, index: int = index) -> None:
             progress(f"point {index + 1} of {len(points)}: {text}", (index + share) / len(points))
 
-        yield _solved(point, trace, inputs, options, of_point)
+        yield _solved(point, trace, inputs, options, of_point, folder)
 
 
 def _solved(
-    point: Point, trace: LengthTrace, inputs: Inputs, options: SolveOptions, progress: Progress
+    point: Point,
+    trace: LengthTrace,
+    inputs: Inputs,
+    options: SolveOptions,
+    progress: Progress,
+    folder: Path | None,
 ) -> ComparedPoint:
     """The point's plan, or the reason why it has none, with the warnings of its solve as notes."""
     job = point.job
@@ -145,7 +153,7 @@ def _solved(
         warnings.simplefilter("always")
         try:
             varied = any(path.startswith("profile.") for path in point.values)
-            profile, profile_notes = profile_of_point(point.profile, point.base, job, point.cluster, varied)
+            profile, profile_notes = profile_of_point(point.profile, point.base, job, point.cluster, varied, folder)
             notes += profile_notes
             prompts = job.data.prompts if options.prompts is None else options.prompts
             if prompts is not None and prompts < job.rollout.prompts_per_step:

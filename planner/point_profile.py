@@ -6,16 +6,17 @@ the point's GPUs and model, and the point says so.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.yaml.errors import InputError
-from ..profiles.architecture import architecture_of
-from ..profiles.fitness import SECTIONS, differences, machine_of, unfit
+from ..profiles.fitness import SECTIONS, differences, machine_of, other_model, unfit
 from ..profiles.hardware import gpu_of
 from ..profiles.library import library_profile, shipped_model
 from ..profiles.profile_schema import Profile
+from ..profiles.scaled_profile import policy_shape, priced_as
 
 _PRICED_BY = (("model", "path"), ("model", "dtype"), ("reward", "kind"), ("reward", "function"))
 """Keys of the job without whose own value a measured profile says nothing."""
@@ -24,12 +25,13 @@ _NOT_MEASURED = (("reward", "adaptive_timeout"), ("reward", "memory_bytes"), ("d
 
 
 def profile_of_point(
-    profile: Profile, base: Job, job: Job, cluster: Cluster, varied: bool
+    profile: Profile, base: Job, job: Job, cluster: Cluster, varied: bool, folder: Path | None = None
 ) -> tuple[Profile, tuple[str, ...]]:
     """(the profile to price `job` on `cluster` with, notes on it).
 
     `base`: the job as its file has it, which `profile` fits. `varied`: whether values of the profile are the point's
-    own. Raises InputError if no profile is of the point's model and machines.
+    own. `folder`: of the model of `base`, if it is on this machine. Raises InputError if no profile is of the point's
+    model and machines.
     """
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     unlike = [differences(profile, machine_of(pool)) for pool in pools]
@@ -41,9 +43,10 @@ def profile_of_point(
             raise InputError(f"the profile {fault.message}; {fault.remedy}")
         return profile, _measured_otherwise(base, job)
     train_law = profile.train_law
-    shipped_name, unfit_model = shipped_model(job.model.path), next(unfit(profile, job, None, []), None)
     # A model that the user varies is priced by its own profile where one ships, also if another is near in size.
     renamed = job.model.path != base.model.path
+    folder = None if renamed else folder
+    shipped_name, unfit_model = shipped_model(job.model.path), other_model(profile, job, folder)
     better = (
         train_law is not None
         and renamed
@@ -51,7 +54,7 @@ def profile_of_point(
         and shipped_name != shipped_model(train_law.model)
     )
     if not other_machine and unfit_model is None and not better:
-        return profile, _likeness(job, train_law.model) if renamed and train_law is not None else ()
+        return _of_model(profile, job, folder)
     alike = next((pool for pool, differs in zip(pools, unlike, strict=True) if not differs), pools[0])
     gpu = gpu_of(alike.accelerators.name)
     if train_law is None or gpu is None:
@@ -69,15 +72,16 @@ def profile_of_point(
     notes = [f"costs of {of_model}{gpu.name} by the profile that ships ({shipped.job})"]
     if of_model:
         notes.append("response lengths are one and the same trace, whatever the model")
-    return shipped, tuple(notes)
+    priced, more = _of_model(shipped, job, folder)
+    return priced, (*notes, *more)
 
 
-def _likeness(job: Job, priced_as: str) -> tuple[str, ...]:
-    """Notes on a point whose model is not the profile's, but may be of the same size."""
-    shape, priced_shape = architecture_of(job.model.path), architecture_of(priced_as)
-    if shape is None:
-        return (f"cannot tell from its name whether {job.model.path} is {priced_as}, which the profile is of",)
-    return () if shape == priced_shape else (f"{job.model.path} is priced as {priced_as}, whose profile this is",)
+def _of_model(profile: Profile, job: Job, folder: Path | None) -> tuple[Profile, tuple[str, ...]]:
+    """(the profile as it prices the job's model, notes on it: it is of another model, or that cannot be told)."""
+    priced, law = priced_as(profile, job, folder), profile.train_law
+    if law is not None and policy_shape(job.model.path, folder) is None:
+        return priced, (f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of",)
+    return priced, (priced.scaled,) if priced.scaled else ()
 
 
 def _measured_otherwise(base: Job, job: Job) -> tuple[str, ...]:

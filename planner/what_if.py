@@ -21,7 +21,7 @@ from ..plans.check.plan_fit import misfits
 from ..plans.facts.model_shape import ModelShape, shape_of
 from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster, load_cluster
-from ..plans.schema.job import Job, load_job
+from ..plans.schema.job import Job, load_job, model_folder
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.yaml_doc import Loc
@@ -29,6 +29,7 @@ from ..plans.yaml.yaml_io import load
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
+from ..profiles.scaled_profile import priced_as
 from .assignments import assign, assignment, named, validated
 from .lengths.table_lengths import changed_table, open_lengths
 
@@ -62,9 +63,9 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
                 warnings.warn(f"{stale}; simulated as it is now", stacklevel=2)
     job = load_job(input_path(plan.inputs.job, plan_path))
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
-    profile, _ = with_reward_times(
-        load(profile_path or input_path(plan.inputs.profile, plan_path), Profile), job.reward.kind
-    )
+    profile = load(profile_path or input_path(plan.inputs.profile, plan_path), Profile)
+    profile = priced_as(profile, job, model_folder(job, input_path(plan.inputs.job, plan_path)))
+    profile, _ = with_reward_times(profile, job.reward.kind)
     if trace is None:
         of_profile = profile.lengths is not None and profile.lengths.sha256 == plan.inputs.lengths.sha256
         cap_tokens = profile.lengths.cap_tokens if of_profile and profile.lengths else None
@@ -92,6 +93,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
             changed[name] = validated(values[name], model, name, touched, OPTION)
     if "job" in changed and changed["job"].model.path != documents.job.model.path:
         changed["model"] = shape_of(changed["job"].model.path)
+        changed["profile"] = priced_as(changed.get("profile", documents.profile), changed["job"], None)
     result = Documents(**{**vars(documents), **changed})
     # The divisors of the loss change no seconds, and these documents train no run.
     faults = misfits(result.plan, result.cluster, result.job, result.model)

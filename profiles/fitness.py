@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from ..plans.check.solved_rules import days_since
 from ..plans.schema.cluster import Pool
@@ -14,10 +15,9 @@ from ..plans.schema.job import Job, JobPaths
 from ..plans.yaml.yaml_io import sha256_file
 from .architecture import architecture_of
 from .hardware import gpu_of
+from .library import shipped_model
 from .profile_schema import Machine, Profile
-
-MODEL_SIZE_TOLERANCE = 0.15
-"""Models of one size class are priced alike within a profile's own error."""
+from .scaled_profile import QUIET, policy_shape, scaling_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,12 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
     if unlike and all(unlike):
         text = f"was measured on another machine ({'; '.join(unlike[0])})"
         yield Unfit("profile-of-other-machine", text, "run rlplan profile on this cluster")
+    folder = None if paths is None else paths.model_folder
     if not measured:
-        yield from _model(profile, job)
+        other = other_model(profile, job, folder)
+        yield from [] if other is None else [other]
     elif paths is not None and paths.data is not None and subject_digest(job, paths) != profile.measured:
-        yield Unfit(
+        yield _measured_on(profile, job, folder) or Unfit(
             "profile-of-earlier-job",
             "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "
             "config.json) changed",
@@ -62,21 +64,38 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
         )
 
 
-def _model(profile: Profile, job: Job) -> Iterator[Unfit]:
-    """A derived profile is of a model by name; the job's must not plainly be another one."""
-    train_law = profile.train_law
-    if train_law is None:
-        return
-    job_shape, profiled = architecture_of(job.model.path), architecture_of(train_law.model)
-    if job_shape is None or profiled is None:
-        return
-    if abs(job_shape.parameters / profiled.parameters - 1) > MODEL_SIZE_TOLERANCE:
-        yield Unfit(
-            "profile-of-other-model",
-            f"is of {train_law.model} ({profiled.parameters / 1e9:.1f}B parameters), the job trains {job.model.path} "
-            f"({job_shape.parameters / 1e9:.1f}B)",
-            "take the profile of that model",
-        )
+def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None:
+    """Why a derived profile cannot be scaled to the job's model, which is at `folder` if it is on this machine; None if
+    it can, or where that model's shape is not known and its name gives no other size."""
+    law = profile.train_law
+    known = policy_shape(job.model.path, folder) or architecture_of(job.model.path)
+    if law is None or law.shape is None or known is None:
+        return None
+    fault = scaling_fault(law, law.shape, known, job.model.path)
+    return None if fault is None else Unfit("profile-of-other-model", fault, "take the profile of that model")
+
+
+def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | None:
+    """What is wrong with a profile that was measured on a model of another size, or with other KV, than the job's: no
+    law of that machine scales its figures. None where it was not, or where the job's model is not known."""
+    shape = policy_shape(job.model.path, folder)
+    if shape is None:
+        return None
+    kv = [entry.kv_bytes_per_token for entry in profile.rollout[:1]]
+    width = 4 if job.model.dtype == "float32" else 2
+    own = 2 * width * shape.layers * shape.kv_heads * shape.head_dim
+    same_kv = shape.latent_kv or own in kv
+    if same_kv and abs(shape.parameters / profile.model_parameters - 1) <= QUIET:
+        return None
+    named = shipped_model(job.model.path)
+    shipped = f", or plan with one that ships: rlplan profile --shipped {named}" if named else ""
+    return Unfit(
+        "profile-of-other-model",
+        f"was measured on a model of {profile.model_parameters / 1e9:.3g}B parameters with {kv[0] / 1e3:.3g} kB of KV "
+        f"a token, the job's {job.model.path} has {shape.parameters / 1e9:.3g}B and {own / 1e3:.3g} kB",
+        f"run rlplan profile{shipped}",
+        forcible=False,
+    )
 
 
 def age_days(profile: Profile, now: datetime) -> float | None:

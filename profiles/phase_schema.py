@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none, is_one
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout, copies_fault
 
@@ -193,7 +194,12 @@ Scale = Annotated[float, Field(gt=0)]
 class TrainLaw(ProfileModel):
     """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
 
-    model: str = Field(description="Name in the table of architectures")
+    model: str = Field(description="Name in the table of architectures, unless `architecture` is given")
+    architecture: Architecture | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Shape of a model that is in no table (plans/facts/public_models.py has its keys); null: `model`'s",
+    )
     accelerator: str = Field(description="Name in the table of data sheets")
     factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
     memory_factors: dict[str, Scale] = Field(description="Factors on computed memory: of activations, and of the rest")
@@ -220,9 +226,13 @@ class TrainLaw(ProfileModel):
     )
     source: str = Field(description="Key of the profile's `sources`")
 
+    @property
+    def shape(self) -> Architecture | None:
+        """The model's shape: its own, else the table's; None of a model that is in no table."""
+        return self.architecture or next((a for a in ARCHITECTURES if a.name == self.model), None)
+
     @model_validator(mode="after")
     def _is_whole(self) -> TrainLaw:
-        from .architecture import ARCHITECTURES
         from .hardware import GPUS
         from .laws.train_law import FACTORS
 
@@ -233,7 +243,10 @@ class TrainLaw(ProfileModel):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
-        for field, names_in_table in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
+        if self.architecture is not None and (fault := self.architecture.fault()):
+            raise cross_error(f"architecture.{fault}", "architecture")
+        models = [self.model] if self.architecture is not None else [shape.name for shape in ARCHITECTURES]
+        for field, names_in_table in (("model", models), ("accelerator", list(GPUS))):
             if getattr(self, field) not in names_in_table:
                 raise cross_error(
                     f"'{getattr(self, field)}' is not known; it is one of {', '.join(names_in_table)}", field

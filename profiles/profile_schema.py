@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ..plans.schema.base import cross_error, is_none, is_zero
+from ..plans.schema.base import cross_error, is_empty, is_none, is_zero
 from ..plans.schema.sections.layouts import EngineLayout
 from ..plans.schema.sections.reward_audit import RewardAudit
 from .drafts.draft_schema import ProfiledDrafts
@@ -131,6 +131,11 @@ class Profile(ProfileModel):
     )
     provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
     note: str = Field(default="", description="What a reader must know before using the profile")
+    scaled: str = Field(
+        default="",
+        exclude_if=is_empty,
+        description="From which model's the costs were scaled to this one's, with what error; empty: they are its own",
+    )
     machine: Machine = Field(description="Machine that the costs were measured on")
     model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
     shape: PolicyShape | None = Field(

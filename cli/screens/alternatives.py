@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 
 # Reasons that the screen shows elsewhere.
-_SHOWN_ELSEWHERE = ("rounds", "step", "colocation")
+_SHOWN_ELSEWHERE = ("rounds", "step", "colocation", "model")
 
 RE_SOLVED = "re-solved"
 """Marks an alternative whose cost is that of the best plan with it, in which other decisions may differ, too."""

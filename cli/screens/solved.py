@@ -44,6 +44,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "assumed": assumed_notes(plan.inputs),
         "provenance": plan.inputs.profile.provenance,
         "reward_audit": None if (audit := plan.inputs.profile.reward_audit) is None else audit.model_dump(),
+        "scaled": plan.job.why.get("model"),
         "limit": None if predicted.limit is None else predicted.limit.model_dump(mode="json"),
         "not_executable": not_executable(plan, model_of_plan(plan, out)),
     }
@@ -76,6 +77,8 @@ def plan_text(plan: Plan, out: Path) -> str:
         lines.append(
             f"costs: {costs} from data sheets and runs of others, not measured on your machines: rlplan profile"
         )
+    if "model" in plan.job.why:
+        lines.append(f"note: {plan.job.why['model']}")
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):
         lines.append(f"part of the error{assumed.replace(',', ':', 1)}")

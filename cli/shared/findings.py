@@ -79,13 +79,15 @@ def memory_findings(plan: Path) -> list[Finding]:
 
 
 def suspicious_costs(plan: Path) -> list[str]:
-    """What the profile of a job's plan says that cannot be or is far from the hardware's limit, a line each."""
+    """What the profile of a job's plan says that cannot be, is far from the hardware's limit, or is scaled to another
+    model and the plan does not say so, a line each."""
     from ...planner.check.plan_rules import documents, suspicions_of
     from ...plans.schema.plan import load_plan
 
     value = load_plan(plan)
     _, _, profile = documents(value, str(plan), [])
-    return [] if profile is None else [fault.noted for fault in suspicions_of(value, profile)]
+    faults = [] if profile is None else suspicions_of(value, profile)
+    return [fault.noted for fault in faults if fault.rule != "profile-scaled" or "model" not in value.job.why]
 
 
 def must_fit_memory(findings: Sequence[Finding]) -> None:

@@ -11,7 +11,7 @@ from ...plans.check.site_breaches import plan_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.facts.model_shape import ModelShape, shape_of_job
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import Job, JobPaths, job_paths, missing_files
+from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_folder
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.origin import InputFile, LengthsInput
 from ...plans.yaml.errors import InputError
@@ -19,6 +19,7 @@ from ...plans.yaml.yaml_doc import Loc
 from ...profiles.fitness import other_accelerator, unfit
 from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
+from ...profiles.scaled_profile import priced_as
 from ..costs.job_pools import NodesTaken, pools_of_plan
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of
@@ -90,15 +91,18 @@ def _lengths(given: LengthsInput, path: str) -> list[Fault]:
 
 
 def documents(plan: Plan, path: str, faults: list[Fault]) -> tuple[Job | None, Cluster | None, Profile | None]:
-    """(job, cluster, profile) of the plan at `path` as they are now; None for one that is missing or is no such
-    document, and then the latter is added to `faults`."""
+    """(job, cluster, profile as it prices the job's model) of the plan at `path` as they are now; None for one that is
+    missing or is no such document, and then the latter is added to `faults`."""
 
     def read(name: str, file: InputFile, model: type[M]) -> M | None:
         return opened(input_path(file, path), file.path, model, ("inputs", name), faults)
 
     inputs = plan.inputs
     cluster, job = read("cluster", inputs.cluster, Cluster), read("job", inputs.job, Job)
-    return job, cluster, read("profile", inputs.profile, Profile)
+    profile = read("profile", inputs.profile, Profile)
+    if job is not None and profile is not None:
+        profile = priced_as(profile, job, model_folder(job, input_path(inputs.job, path)))
+    return job, cluster, profile
 
 
 def suspicions_of(plan: Plan, profile: Profile) -> list[Fault]:
@@ -183,7 +187,8 @@ def _profile(
         message = f"is {stated}, and the profile itself says {profile.provenance}"
         faults.append(Fault("provenance-differs", (*location, "provenance"), message, f"write {profile.provenance}"))
     for fault in suspicions_of(plan, profile):
-        faults.append(Fault(fault.rule, location, f"{fault.key}: {fault.message}", fault.remedy))
+        message = fault.message if fault.rule == "profile-scaled" else f"{fault.key}: {fault.message}"
+        faults.append(Fault(fault.rule, location, message, fault.remedy))
     if job is None:
         return faults
     pools, named = {} if cluster is None else cluster.pools, plan.job.placement

@@ -45,6 +45,8 @@ def explain(
     choice was made on.
     """
     why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    if profile.scaled:
+        why["model"] = profile.scaled
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
         why["reward.adaptive_timeout"] = timeouts
     if search.limits.workers:

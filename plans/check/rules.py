@@ -62,7 +62,8 @@ rewards-assumed          reward seconds that were not measured, and differ much 
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
 profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
-profile-of-other-model   a derived profile of a model of another size than the job's
+profile-of-other-model   a profile of a model of another size or kind than the job's, or measured on another model
+profile-scaled           a derived profile of a model of another shape, whose costs were scaled to the job's
 profile-of-earlier-job   a profile measured before the job's model, data, reward or rollout section changed
 solved-at-unlikely       a plan whose time of solving is not a time, or is in the future
 profile-old              a profile measured longer ago than is allowed
@@ -160,7 +161,7 @@ policy-job-files         a job whose data or model is missing, where the policy 
 """,
 }
 
-_WARNINGS = {"thin-trace", "slow-update", "slow-decode", "impossible-order"}
+_WARNINGS = {"thin-trace", "profile-scaled", "slow-update", "slow-decode", "impossible-order"}
 
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())

@@ -35,6 +35,9 @@ JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins r
 
 ACTIVATION_BYTES = 2.0
 
+CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Sequences for which a profile by this law states a decode step."""
+
 
 FACTORS: tuple[Factor, ...] = (
     Factor("launch", 0.0, 0.5),
@@ -174,6 +177,15 @@ class DecodeLaw:
         return np.asarray(
             self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
         )
+
+    def prefill_s(self, tp: float) -> tuple[float, float, float]:
+        """Seconds to admit a request, and more for each prompt token and for each squared one.
+
+        A token computes, and is summed between ranks; attention is per pair, half of which are masked.
+        """
+        s, compute = self.sheet, self.factor("compute")
+        token = compute * s.token_s / tp + float(self.sums_s(tp, 1.0)) - float(self.sums_s(tp, 0.0))
+        return self.factor("join") * s.join_s, token, compute * s.pair_s / 2 / tp
 
     def step_s(
         self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0

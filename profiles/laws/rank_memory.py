@@ -10,7 +10,7 @@ logits are gathered whole on each. An engine keeps weights and graphs; what is l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plans.facts.device_shares import ENGINE_SHARE
@@ -32,6 +32,8 @@ COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the
 
 UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
+LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
+ENGINE_SIZES = (1, 2, 4, 8)  # of TP, of which derived profiles have an entry each
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,3 +293,14 @@ def kv_capacity_tokens(a: Architecture, gpu: Gpu, tp: int, weight_bytes: float =
     ranks = min(tp, 1 if a.latent_kv else a.kv_heads)
     free = tp * (UTILISATION * gpu.memory_bytes - ENGINE_RESERVE_BYTES) - a.parameters * weight_bytes
     return max(0, int(free * ranks / tp / (a.kv_values_per_token * kv_bytes)))
+
+
+def engine_tps(a: Architecture, gpu: Gpu, sizes: Sequence[int] = ENGINE_SIZES) -> list[int]:
+    """Sizes of TP that divide the model's heads, and whose engines have room for KV beside the weights in bf16."""
+    return [
+        tp
+        for tp in sizes
+        if a.heads % tp == 0
+        and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
+        and kv_capacity_tokens(a, gpu, tp) >= LEAST_KV_TOKENS
+    ]

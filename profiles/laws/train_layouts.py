@@ -32,14 +32,13 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
 
 
 def _physics_of(law: TrainLaw) -> TrainPhysics:
-    from ..architecture import ARCHITECTURES
     from ..hardware import GPUS
 
-    shapes = {a.name: a for a in ARCHITECTURES}
-    if law.model not in shapes or law.accelerator not in GPUS:
+    shape = law.shape
+    if shape is None or law.accelerator not in GPUS:
         raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
     return TrainPhysics(
-        shapes[law.model],
+        shape,
         GPUS[law.accelerator],
         law.factors,
         law.fabric_bytes_per_s,

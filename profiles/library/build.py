@@ -22,9 +22,9 @@ from ..architecture import Architecture, architecture_of
 from ..hardware import GPUS, Gpu, gpu_of
 from ..imports.served_file import read_served
 from ..imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
-from ..laws.decode_law import FACTORS, DecodeLaw, sheet
+from ..laws.decode_law import CURVE, FACTORS, DecodeLaw, sheet
 from ..laws.measured_fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
-from ..laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
+from ..laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, engine_tps, kv_capacity_tokens
 from ..laws.sync_law import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
 from ..laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR
 from ..phase_schema import Evidence, Reward, Rollout, Spread, TrainLaw
@@ -35,9 +35,7 @@ from .prices import PATH as PRICES_PATH
 from .prices import read_prices
 
 UNMEASURED = 1.5  # errors of a GPU of which there is no measurement, over those of its generation
-CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 Z95 = 1.645  # standard normal quantile at 95 %
-LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
 FABRIC_BYTES_PER_S = 50e9  # 400 Gb/s a GPU, as in the cluster of RollPacker (arXiv 2509.21009)
 NOTE = (
     "Derived from data sheets and public measurements of other machines: not a measurement of your cluster. Each value "
@@ -56,9 +54,7 @@ def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[fl
     base = law.base_s(float(tp), np.array(CURVE, dtype=float))
     a_s, b_s = nonnegative_least_squares(np.stack([np.ones(len(CURVE)), np.array(CURVE)], axis=1), base)
     decode = factors.error * widen
-    # Beside the sheet: compute and what ranks exchange, per token; attention per pair, half of which are masked.
-    token = law.factor("compute") * s.token_s / tp
-    token += float(law.sums_s(float(tp), 1.0)) - float(law.sums_s(float(tp), 0.0))
+    join, token, squared = law.prefill_s(tp)
     start = cold_start_s(a, tp)
     return Rollout(
         tp=tp,
@@ -66,7 +62,7 @@ def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[fl
         step_s=float(a_s),
         step_s_per_sequence=float(b_s),
         step_s_per_kv_token=float(law.kv_s(float(tp), 1.0)),
-        prefill_s=law.factor("join") * s.join_s,
+        prefill_s=join,
         prefill_s_per_token=token,
         kv_capacity_tokens=kv_capacity_tokens(a, gpu, tp),
         kv_bytes_per_token=round(s.kv_bytes_per_token),
@@ -75,7 +71,7 @@ def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[fl
         error=decode,
         curve_sequences=CURVE,
         curve_s=tuple(np.maximum.accumulate(base).tolist()),
-        prefill_s_per_token_squared=law.factor("compute") * s.pair_s / 2 / tp,
+        prefill_s_per_token_squared=squared,
         evidence={
             # Mean absolute errors of what was left out, and evidence states standard deviations.
             "decode": Evidence(source="decode", error=decode / MEAN_OVER_DEVIATION),
@@ -120,13 +116,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
             measured = any(gpu_of(group.system) == gpu for group in served)
             widen = 1.0 if measured else UNMEASURED
             seconds = sync_s(a, copies.as_dict())
-            entries = [
-                rollout(a, gpu, tp, law, (seconds, sync_error), widen)
-                for tp in (1, 2, 4, 8)
-                if a.heads % tp == 0
-                and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
-                and kv_capacity_tokens(a, gpu, tp) >= LEAST_KV_TOKENS
-            ]
+            entries = [rollout(a, gpu, tp, law, (seconds, sync_error), widen) for tp in engine_tps(a, gpu)]
             built[Path(library_path(gpu_name, model).name)] = Profile(
                 rlplan_profile=1,
                 job=f"{gpu_name.lower()}.{model.lower()}",

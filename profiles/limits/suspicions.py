@@ -1,5 +1,5 @@
-"""What a profile says that is far from the hardware's limit, or that cannot be: the warnings `slow-update`,
-`slow-decode` and `impossible-order` of `rlplan check`."""
+"""What a profile says that is far from the hardware's limit, that cannot be, or that is scaled from another model: the
+warnings `slow-update`, `slow-decode`, `impossible-order` and `profile-scaled` of `rlplan check`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOLERANCE = 0.05
 
 def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
     """Faults of a profile, each at its key; `mean_tokens`: of the sample of a trained token (PolicyWork.mfu)."""
-    faults = [*_recompute_faster(profile.train, mean_tokens), *_larger_faster(profile.rollout)]
+    faults = [*_scaled(profile), *_recompute_faster(profile.train, mean_tokens), *_larger_faster(profile.rollout)]
     if profile.model_parameters < LEAST_PARAMETERS:
         return faults
     faults += _tp_slower(profile.rollout)
@@ -54,6 +54,12 @@ def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
         faults += _beyond_peak(profile, work, peaks, mean_tokens)
         faults += [*_slow_update(profile.train, work, peaks, mean_tokens), *_slow_decode(profile, work, peaks)]
     return faults
+
+
+def _scaled(profile: Profile) -> Iterator[Fault]:
+    if profile.scaled:
+        message, _, remedy = profile.scaled.partition("; ")
+        yield Fault("profile-scaled", ("scaled",), message, remedy)
 
 
 def recompute_gains(with_recompute: float, without: float) -> bool:

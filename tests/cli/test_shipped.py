@@ -12,6 +12,7 @@ import pytest
 
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.profile_schema import Profile
 
@@ -64,6 +65,34 @@ def test_a_model_with_an_unknown_name_is_a_warning(shipped):
     said = "warning: cannot tell from its name whether lab/our-own is Qwen2.5-7B, which the profile is of\n"
     result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync", "--force")
     assert result.returncode == 0 and said in result.stderr
+
+
+def test_costs_scaled_from_another_model_are_said_by_every_command(shipped):
+    edit(shipped / "job.yaml", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-8B")
+    said = "costs of Qwen2.5-7B scaled to Qwen/Qwen3-8B (KV 147 kB a token in place of 57, weights 16.4 GB in place"
+    out = shipped / "again.yaml"
+    assert said in printed("profile", shipped, "--shipped", "Qwen2.5-7B", "--out", out)
+    assert data("profile", shipped, "--shipped", "Qwen2.5-7B", "--out", out, "--force")["scaled"].startswith(said)
+    solve = ("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
+    assert f"note: {said}" in printed(*solve)
+    found = data(*solve)
+    assert found["scaled"].startswith(said) and found["suspicious"] == []
+    plan = load_plan(shipped / "plan.yaml")
+    assert plan.job.why["model"] == found["scaled"]
+    kv = plan.predicted.rounds.short.memory.kv
+    assert plan.predicted.limit.kv_bytes_per_token == 147456
+    tp, weights = plan.job.rounds.short.rollout.tp, 2 * architecture_of("Qwen3-8B").parameters
+    assert kv.capacity_bytes == pytest.approx(tp * (0.9 * 80e9 - 4e9) - weights, rel=1e-4)
+    (checked,) = data("check", shipped / "plan.yaml")["files"]
+    assert [(f["rule"], f["key"]) for f in checked["findings"]] == [("profile-scaled", "inputs.profile")]
+    assert checked["findings"][0]["message"].startswith(said)
+    assert f"note: {said}" in " ".join(printed("show", shipped / "plan.yaml").split())
+    shown = data("show", shipped / "plan.yaml")
+    assert sum(said in note for note in shown["notes"]) == 1 and shown["scaled"] == found["scaled"]
+    simulated = data("simulate", shipped / "plan.yaml", "--steps", "20", "--prompts", "1024")
+    assert simulated["all"]["step_s"]["mean"] == pytest.approx(plan.predicted.step_s.mean, rel=0.3)
+    printed("refresh", shipped / "plan.yaml")
+    assert load_plan(shipped / "plan.yaml").predicted == plan.predicted
 
 
 # -- lengths and rewards that nobody measured --------------------------------------------------------------------------

@@ -94,7 +94,8 @@ def test_another_model_is_priced_by_its_own_profile_or_not_at_all() -> None:
     assert "costs of Qwen/Qwen2.5-14B on H100 by the profile that ships (h100.qwen2.5-14b)" in larger.notes
     assert "response lengths are one and the same trace, whatever the model" in larger.notes
     assert unshipped.plan is None and "no profile of mistralai/Mixtral-8x7B on H100 ships" in unshipped.reason
-    assert like.plan and "Qwen/Qwen3-8B is priced as Qwen2.5-7B, whose profile this is" in like.notes
+    assert like.plan and any(n.startswith("costs of Qwen2.5-7B scaled to Qwen/Qwen3-8B (KV 147 kB") for n in like.notes)
+    assert like.plan.predicted.limit.kv_bytes_per_token == 147456 > own.plan.predicted.limit.kv_bytes_per_token
     assert unknown.plan and any("cannot tell from its name whether my/own is Qwen2.5-7B" in n for n in unknown.notes)
 
 

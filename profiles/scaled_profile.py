@@ -1,0 +1,249 @@
+"""A derived profile of one model as the profile of another one of about its size, and what that may be off by.
+
+Shipped profiles are laws of a model's shape (laws/): decode steps, prefill, updates, memory, starts, transfers. Their
+factors over the data sheets are of a GPU, not of a model. Those of the decode law are found again from the profile's
+own figures, and the law with the job's model gives the figures of that one: KV bytes, layers, heads, vocabulary and
+weights are the job's model's alone. What the law misses in a figure (a run corrected it, somebody edited it) is kept as
+a factor. Scaled to a model of which a profile ships, the shipped one comes out: docs/accuracy.md has the differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plans.facts.public_models import ARCHITECTURES
+from ..plans.schema.job import Job
+from ..plans.yaml.errors import InputError
+from .architecture import Architecture, architecture_of
+from .hardware import GPUS, Gpu
+from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
+from .laws.factor_fit import fit_factors
+from .laws.measured_fit import MEAN_OVER_DEVIATION, nonnegative_least_squares
+from .laws.rank_memory import engine_tps, kv_capacity_tokens
+from .laws.sync_law import FACTORS as SYNC_FACTORS
+from .laws.sync_law import cold_start_s, sync_s
+from .library import SAME_SIZE, shipped_model
+from .limits.hardware_peaks import shape_of_policy
+from .measure.model_sizes import architecture_of_model
+from .phase_schema import DecodePoint, Evidence, Rollout, Spread, TrainLaw
+from .profile_schema import Profile
+
+Array = NDArray[np.float64]
+
+SCALED_ERROR = {"dense": 0.1, "experts": 0.2}
+"""Mean relative error of decoding that scaling adds, in quadrature, by kind of model.
+
+The law fitted to the served points of one model (laws/served_fit.py) and asked for another model's on the same GPU is
+off by 3.4 and 3.5 % where both are dense (H100, Qwen3-32B and Llama-3.1-70B; 2 % on the model's own points): too few
+pairs to state less than 10 %. Mixtures of experts in one precision (10 pairs on B200, B300, H200): median 20 %, worst
+31 %, which 20 % and the 24 % that their profiles state already make together. Errors of updates, memory and transfers
+are of left-out models as they stand (library/build.py).
+"""
+
+QUIET = 0.01
+"""Share of the parameters by which a fine-tune's vocabulary may change the model without a word: tokens were added."""
+
+_WIDEN = 10.0
+"""Of the priors of the decode law's factors: the figures came from that law, and decide."""
+
+
+def policy_shape(model: str, folder: Path | None) -> Architecture | None:
+    """The shape of a job's model, which is at `folder` if it is on this machine; None where it is not known."""
+    try:
+        known = architecture_of_model(str(folder or model))
+    except InputError:  # no readable config.json, which others report
+        return None
+    shipped = shipped_model(model) if known is None and folder is None else None
+    return known if shipped is None else architecture_of(shipped)
+
+
+def alike(a: Architecture, b: Architecture) -> bool:
+    """Whether two models are of one shape."""
+    return replace(a, name="", guessed=False) == replace(b, name="", guessed=False)
+
+
+def other_shape(profile: Profile, job: Job, folder: Path | None) -> tuple[Architecture, Architecture] | None:
+    """(shape of the derived profile's model, shape of the job's), where both are known and differ; else None."""
+    if profile.provenance == "measured" or profile.train_law is None:
+        return None
+    old, new = profile.train_law.shape, policy_shape(job.model.path, folder)
+    if old is None or new is None or alike(old, new):
+        return None
+    return old, new
+
+
+def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: str) -> str | None:
+    """Why costs of `old`, which the law is of, cannot be scaled to `new`, the model of that name; None if they can."""
+    of, trained = (f"{a.parameters / 1e9:.1f}B" for a in (old, new))
+    sizes = f"is of {law.model} ({of} parameters), the job trains {model} ({trained})"
+    if bool(old.experts) != bool(new.experts):
+        kinds = ["a mixture of experts" if a.experts else "a dense model" for a in (old, new)]
+        return f"{sizes}: {kinds[0]}, and {kinds[1]}"
+    if abs(new.parameters / old.parameters - 1) > SAME_SIZE:
+        return sizes
+    if not engine_tps(new, GPUS[law.accelerator]):
+        return f"{sizes}, of which no engine fits on {law.accelerator}s"
+    return None
+
+
+def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
+    """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
+    that is not known or too unlike (fitness.unfit refuses it); else scaled, and `scaled` says so.
+
+    `folder`: of the job's model, if it is on this machine.
+    """
+    shapes, law = other_shape(profile, job, folder), profile.train_law
+    if shapes is None or law is None or scaling_fault(law, *shapes, job.model.path) is not None:
+        return profile
+    old, new = shapes
+    quiet = alike(old, replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
+    added = 0.0 if quiet else SCALED_ERROR["experts" if new.experts else "dense"]
+    known = next((a for a in ARCHITECTURES if alike(a, new)), None)
+    name = job.model.path.rstrip("/").split("/")[-1] if known is None else known.name
+    scaled = profile.model_copy(
+        update={
+            "model_parameters": new.parameters,
+            "shape": profile.shape and shape_of_policy(new, new.parameters, profile.shape.dtype),
+            "rollout": _entries(profile.rollout, old, new, GPUS[law.accelerator], added),
+            # What was measured in single layouts was of the other model; the law has all of them.
+            "train": (),
+            "train_law": law.model_copy(update={"model": name, "architecture": new if known is None else None}),
+            "checks": tuple(
+                check.model_copy(update={"error": math.hypot(check.error, added)}) for check in profile.checks
+            ),
+        }
+    )
+    return scaled if quiet else scaled.model_copy(update={"scaled": _said(profile, scaled, old, new, job.model.path)})
+
+
+def _said(profile: Profile, scaled: Profile, old: Architecture, new: Architecture, model: str) -> str:
+    """The line on a scaled profile: from what to what, with what error, and what to do."""
+    assert profile.train_law is not None, "it was scaled by its law"
+    kv = [f"{entry.kv_bytes_per_token / 1e3:.0f}" for entry in (scaled.rollout[0], profile.rollout[0])]
+    weights = [f"{2 * a.parameters / 1e9:.1f}" for a in (new, old)]
+    errors = [f"{100 * _decode_error(entry):.0f}" for entry in (scaled.rollout[0], profile.rollout[0])]
+    own = shipped_model(model)
+    remedy = "measure it: rlplan profile" + (f", or take its own: rlplan profile --shipped {own}" if own else "")
+    return (
+        f"costs of {profile.train_law.model} scaled to {model} (KV {kv[0]} kB a token in place of {kv[1]}, weights "
+        f"{weights[0]} GB in place of {weights[1]}): decoding +-{errors[0]}% in place of {errors[1]}%; {remedy}"
+    )
+
+
+def _decode_error(entry: Rollout) -> float:
+    """Relative standard deviation of an entry's decode steps."""
+    return entry.evidence["decode"].error if "decode" in entry.evidence else entry.error / MEAN_OVER_DEVIATION
+
+
+def _entries(
+    entries: Sequence[Rollout], old: Architecture, new: Architecture, gpu: Gpu, added: float
+) -> tuple[Rollout, ...]:
+    """The entries of the engines of `new`: those of the profile, and such that only `old` could not have."""
+    before, after = sheet(old, gpu, 2.0), sheet(new, gpu, 2.0)
+    logs = _factors(entries, before)
+    laws = DecodeLaw(before, logs), DecodeLaw(after, logs)
+    sizes = sorted({entry.tp for entry in entries})
+    impossible = set(engine_tps(new, gpu)) - set(engine_tps(old, gpu)) - set(sizes)
+    made = [(entry, entry.tp) for entry in entries if entry.tp in engine_tps(new, gpu, sizes)]
+    for tp in sorted(impossible):
+        nearest = min(entries, key=lambda entry: (abs(math.log(entry.tp / tp)), entry.engines))
+        made.append((nearest, tp))
+    if not made:
+        made = [(entries[0], tp) for tp in engine_tps(new, gpu)]
+    return tuple(_entry(entry, tp, laws, (old, new), gpu, added) for entry, tp in sorted(made, key=lambda m: m[1]))
+
+
+def _factors(entries: Sequence[Rollout], sheet_of_model: Sheet) -> Array:
+    """Logarithms of the decode law's factors that give the entries' figures."""
+    stated = np.concatenate([_stated(entry) for entry in entries])
+
+    def formula(logs: Array) -> Array:
+        law = DecodeLaw(sheet_of_model, logs)
+        return np.concatenate([_figures(law, entry, entry.tp) for entry in entries])[stated > 0]
+
+    return fit_factors(FACTORS, formula, stated[stated > 0], _WIDEN).logs
+
+
+def _counts(entry: Rollout) -> Array:
+    return np.array(entry.curve_sequences or CURVE, float)
+
+
+def _stated(entry: Rollout) -> Array:
+    """Decode seconds by sequences, seconds a KV token, and those of prefill, as an entry has them."""
+    base = entry.curve_s or (entry.step_s + entry.step_s_per_sequence * _counts(entry)).tolist()
+    prefill = (entry.prefill_s, entry.prefill_s_per_token, entry.prefill_s_per_token_squared)
+    return np.array([*base, entry.step_s_per_kv_token, *prefill])
+
+
+def _figures(law: DecodeLaw, entry: Rollout, tp: int) -> Array:
+    """The same as the law has them of an engine of `tp` ranks."""
+    ep = float(min(entry.ep, tp))
+    return np.array([*law.base_s(tp, _counts(entry), ep), float(law.kv_s(tp, 1.0)), *law.prefill_s(tp)])
+
+
+def _entry(
+    entry: Rollout,
+    tp: int,
+    laws: tuple[DecodeLaw, DecodeLaw],
+    models: tuple[Architecture, Architecture],
+    gpu: Gpu,
+    added: float,
+) -> Rollout:
+    """An entry of the first model as one of the second, with engines of `tp` ranks."""
+    (law, law_now), (old, new) = laws, models
+    ep = min(entry.ep, tp)
+    figures = _stated(entry) * _figures(law_now, entry, tp) / _figures(law, entry, entry.tp)
+    counts, curve = _counts(entry), np.maximum.accumulate(figures[:-4])
+    a_s, b_s = nonnegative_least_squares(np.stack([np.ones(len(counts)), counts], axis=1), curve).tolist()
+    kv_s, join_s, token_s, squared_s = figures[-4:].tolist()
+    kv_bytes = round(entry.kv_bytes_per_token * law_now.sheet.kv_bytes_per_token / law.sheet.kv_bytes_per_token)
+    # What the profile has beside the formula of KV that fits is memory, whatever the model.
+    ranks = [float(each.kv_ranks(size)) / size for each, size in ((law, entry.tp), (law_now, tp))]
+    beside = (entry.kv_capacity_tokens - kv_capacity_tokens(old, gpu, entry.tp)) * entry.kv_bytes_per_token / ranks[0]
+    room = kv_capacity_tokens(new, gpu, tp) + round(beside * tp / entry.tp * ranks[1] / kv_bytes)
+
+    def grown(point: DecodePoint) -> float:
+        now_s = law_now.step_s(tp, point.sequences, point.kv_tokens, ep)
+        return float(now_s / law.step_s(entry.tp, point.sequences, point.kv_tokens, entry.ep))
+
+    moved = new.parameters / old.parameters
+    ones = {factor.name: 1.0 for factor in SYNC_FACTORS}
+    return entry.model_copy(
+        update={
+            "tp": tp,
+            "ep": ep,
+            "step_s": max(a_s, 1e-9),
+            "step_s_per_sequence": b_s,
+            "step_s_per_kv_token": kv_s,
+            "prefill_s": join_s,
+            "prefill_s_per_token": token_s,
+            "prefill_s_per_token_squared": squared_s,
+            "kv_capacity_tokens": max(1, room),
+            "kv_bytes_per_token": kv_bytes,
+            "start": _times(entry.start, cold_start_s(new, tp) / cold_start_s(old, entry.tp)),
+            "sync": _times(entry.sync, sync_s(new, ones) / sync_s(old, ones)),
+            "sleep_s": None if entry.sleep_s is None else entry.sleep_s * moved,
+            "wake_s": None if entry.wake_s is None else entry.wake_s * moved,
+            "error": math.hypot(entry.error, added),
+            "points": tuple(point.model_copy(update={"step_s": point.step_s * grown(point)}) for point in entry.points),
+            "curve_s": tuple(curve.tolist()) if entry.curve_s else (),
+            "evidence": {name: _less_sure(name, of, added) for name, of in entry.evidence.items()},
+        }
+    )
+
+
+def _times(spread: Spread, factor: float) -> Spread:
+    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)
+
+
+def _less_sure(name: str, evidence: Evidence, added: float) -> Evidence:
+    """The evidence of a figure of an engine, off by as much more as scaling adds; it states standard deviations."""
+    if name not in ("decode", "prefill"):
+        return evidence
+    return evidence.model_copy(update={"error": math.hypot(evidence.error, added / MEAN_OVER_DEVIATION)})
