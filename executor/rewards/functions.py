@@ -1,8 +1,9 @@
 """From a job's `reward` section to a callable that scores one response.
 
-A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`. To say that the response
-itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row
-or a machine is, `InfrastructureError`: the call is repeated, and then the sample is drawn again.
+A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`; those of TRL and of verl,
+and async ones, are called as they are written (kinds/function_reward.py). To say that the response itself is at fault
+(reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row or a machine is,
+`InfrastructureError`: the call is repeated, and then the sample is drawn again.
 
 Any other exception that repeated calls raise again is put down to the response, as long as the function still scores
 others: reward 0, `function_error` in trace and report. If the sample were dropped instead, it would be drawn again
@@ -11,8 +12,6 @@ until the function does not raise, and training would see only such responses. A
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +19,15 @@ from typing import Any
 
 from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
-from .verdict import MEMORY_BYTES
+from .verdict import MEMORY_BYTES, Verdict
 from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
 from .verdict import PolicyError as PolicyError
 from .verdict import PolicyTimeout as PolicyTimeout
 from .verdict import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
+Judge = Callable[[str, str, Any], Verdict]
+"""As a reward function, and it tells how it came to the reward."""
 
 REWARD_KINDS = ("function", "math", "code", "format")
 
@@ -89,6 +90,12 @@ class Scorer:
         """The function under the longest deadline."""
         return self.within(self.deadline_s)
 
+    def judge(self, deadline_s: float) -> Judge:
+        """The function under a deadline, telling the steps to its verdict."""
+        function = self.within(deadline_s)
+        judge: Judge | None = getattr(function, "judge", None)
+        return judge or (lambda *row: _told(function(*row)))
+
     @property
     def alarm_s(self) -> float:
         """The longest that a call may take before it is interrupted."""
@@ -102,7 +109,9 @@ def resolve(config: ScorerConfig) -> Scorer:
     """
     reward_kind, deadline_s = config.reward_kind, config.deadline_s
     if reward_kind == "function":
-        return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
+        from .kinds.function_reward import own_function
+
+        return _left_to_the_alarm(own_function(config.function, config.search_path), deadline_s)
     if reward_kind == "math":
         try:
             from .kinds.math_reward import score
@@ -126,29 +135,10 @@ def resolve(config: ScorerConfig) -> Scorer:
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
 
 
+def _told(reward: float) -> Verdict:
+    """The verdict of a function that gives a number and no reasons."""
+    return Verdict(reward, "" if reward else "the function gives 0", (("returned", f"{reward:g}"),))
+
+
 def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
     return Scorer(lambda _: function, deadline_s)
-
-
-def _imported(path: str | None, search_path: str | None) -> RewardFunction:
-    module_name, _, name = (path or "").partition(":")
-    if not module_name or not name:
-        raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
-    if search_path is not None and search_path not in sys.path:
-        sys.path.insert(0, search_path)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        # The user's module may raise anything while it is imported.
-        raise InputError(
-            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
-            "install it, or put the module beside job.yaml"
-        ) from error
-    target: Any = module
-    for part in name.split("."):
-        target = getattr(target, part, None)
-    if not callable(target):
-        why = "is not callable" if target is not None else "does not exist"
-        raise InputError(f"reward.function {path!r}: {name!r} {why} in {module_name!r}; name a function of that module")
-    function: RewardFunction = target
-    return function

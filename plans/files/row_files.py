@@ -1,0 +1,118 @@
+"""Files of rows: JSON Lines, one JSON array, or Parquet, each plain or gzipped; told apart by what they hold."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from datetime import date, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ..schema.limits import DATA_BYTES
+from ..yaml.errors import InputError
+from ..yaml.input_files import read_bytes, too_large
+from ..yaml.json_text import JsonError, array_items, parse_json
+
+PARQUET_MAGIC = b"PAR1"
+
+
+def unpacked(path: str | Path, most_bytes: int = DATA_BYTES) -> bytes:
+    """The bytes of a file, or, where they are gzip, those that they unpack to. Raises InputError as `read_bytes`, and
+    for gzip that is torn or unpacks to more than `most_bytes`."""
+    data = read_bytes(path, most_bytes)
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked_data = file.read(most_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"is gzip that cannot be read ({error}); pack it again", str(path)) from None
+    if len(unpacked_data) > most_bytes:
+        raise InputError(too_large(len(unpacked_data), most_bytes), str(path))
+    return unpacked_data
+
+
+def decoded(data: bytes, path: str | Path) -> str:
+    """The text of a file (UTF-8; a byte order mark is skipped). Raises InputError with the first line that is not."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise InputError("is UTF-16 and not UTF-8 text; save it as UTF-8", str(path), line) from None
+        raise InputError("is not UTF-8 text; save it as UTF-8", str(path), line) from None
+
+
+def json_rows(text: str) -> Iterator[tuple[int, Any]]:
+    """(line, value) of each row of JSON Lines, or of a JSON array, that is `text`; a JsonError in place of a value that
+    cannot be read. Empty lines are skipped. What follows a fault in an array is not read."""
+    if text.lstrip()[:1] == "[" and not _is_lines(text):
+        try:
+            yield from array_items(text)
+        except JsonError as error:
+            yield error.line, error
+        return
+    # Not splitlines(): that also breaks at U+2028 and others, which JSON strings may hold.
+    for number, line in enumerate(text.split("\n"), 1):
+        # Files that were put together have byte order marks in their midst.
+        if not (content := line.strip("\ufeff \t\r\n")):
+            continue
+        try:
+            yield number, parse_json(content, unique_keys=True)
+        except JsonError as error:
+            yield number, error
+
+
+def _is_lines(text: str) -> bool:
+    """Whether a text that begins with a bracket is JSON Lines all the same: its first line is a whole array, and more
+    lines follow."""
+    first, _, rest = text.lstrip().partition("\n")
+    try:
+        parse_json(first)
+    except JsonError:
+        return False
+    return bool(rest.strip())
+
+
+def parquet_rows(data: bytes, path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number from 1, row) of each row of the Parquet file with these bytes, with values as JSON has them. Raises
+    InputError for a damaged file, and where pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        todo = "run: pip install pyarrow, or write the rows as JSONL"
+        raise InputError(f"is Parquet, and pyarrow, which reads it, is not installed; {todo}", str(path)) from None
+    try:
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
+        number = 0
+        for batch in table.iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, _plain(row)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"cannot be read as Parquet ({error}); write it again", str(path)) from None
+
+
+def _plain(value: Any) -> Any:
+    """A value of Parquet as JSON has it: maps as objects, whole decimals as integers, bytes as text if they are UTF-8,
+    times in ISO 8601."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(each, tuple) and len(each) == 2 for each in value):
+            return {str(key): _plain(each) for key, each in value}
+        return [_plain(each) for each in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, timedelta) else value
