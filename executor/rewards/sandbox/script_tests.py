@@ -53,9 +53,7 @@ class Script:
         go_on: whether the others run when a test fails.
     """
 
-    def __init__(
-        self, source: str, uses_pytest: bool = False, tests: list[str] | None = None, go_on: bool = False
-    ) -> None:
+    def __init__(self, source: str, uses_pytest: bool = False, tests: list[str] | None = None, go_on: bool = False) -> None:
         self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
         self._tree = ast.parse(source, FILE)
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
@@ -81,13 +79,7 @@ class Script:
         self._counted = changer.counts
         tree.body = [_as_test(each, self._go_on) if hasattr(each, "was_assert") else each for each in tree.body]
         namespace.update(
-            {
-                _HELD: self._hold,
-                _FAILED: self._hidden.append,
-                _ENDED: self._end,
-                _CAUGHT: self._catch,
-                _PASSED: self._pass,
-            }
+            {_HELD: self._hold, _FAILED: self._hidden.append, _ENDED: self._end, _CAUGHT: self._catch, _PASSED: self._pass}
         )
         try:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
@@ -174,13 +166,9 @@ class Script:
                     loader = unittest.defaultTestLoader
                     for method in loader.getTestCaseNames(value):
                         yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_case(kind, each)
-                elif not any(
-                    each.default is each.empty and each.kind < each.VAR_POSITIONAL
-                    for each in inspect.signature(value).parameters.values()
-                ):
-                    methods = [
-                        each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))
-                    ]
+                elif not any(each.default is each.empty and each.kind < each.VAR_POSITIONAL
+                             for each in inspect.signature(value).parameters.values()):
+                    methods = [each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))]
                     for method in methods:
                         yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_method(kind, each)
             elif name.startswith("test") and callable(value) and (wanted is None or name in wanted):
@@ -422,13 +410,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Expr:
 
 
 def _name(call: ast.Call) -> str:
-    return (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else ""
-    )
+    return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _placed(node: Any, at: ast.AST) -> Any:
