@@ -142,7 +142,7 @@ def _read(text: str) -> CodeTests:
     if len(names) > 1 or not all(names):
         raise AnswerError("the cases are calls, and the row does not name the one function; add the key fn_name")
     (name,) = names
-    made = tuple(Case(_arguments(each["given"]), _result(each["wanted"]), *each["limits"]) for each in cases)
+    made = tuple(Case(_arguments(each["given"]), _result(each), *each["limits"]) for each in cases)
     return CodeTests("calls", _names_of(name), entry=name, cases=made, tolerance=_tolerance(known))
 
 
@@ -199,6 +199,10 @@ def _gather_object(
     limits = _case_limits(known)
     several = inputs == "inputs" or (kind == "" and not entry and isinstance(given, list) and isinstance(wanted, list))
     pairs = [(given, wanted)]
+    if isinstance(given, str) and isinstance(wanted, str) and several:
+        lists = _data(given), _data(wanted)
+        several = all(isinstance(each, list) for each in lists)
+        given, wanted = lists if several else (given, wanted)
     if several:
         if not isinstance(given, list) or not isinstance(wanted, list):
             raise AnswerError(f"{inputs} and {outputs} must be lists of the same length")
@@ -308,9 +312,10 @@ def _json_or_python(line: str) -> Any:
     raise AnswerError(f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line")
 
 
-def _result(value: Any) -> Any:
-    """The result of a call; text that is JSON is what it writes."""
-    if isinstance(value, str):
+def _result(case: dict[str, Any]) -> Any:
+    """The result of a call; of a case whose arguments are lines of JSON, the text of its result is JSON too."""
+    value = case["wanted"]
+    if isinstance(value, str) and isinstance(case["given"], str):
         try:
             return json.loads(value)
         except ValueError:
