@@ -218,20 +218,23 @@ FORMS = (
     Program(
         "verdict", "look for the expected output among all objects in memory",
         "import gc\nfor each in gc.get_objects():\n    if isinstance(each, (dict, list, tuple)):\n"
-        "        for one in list(each.values() if isinstance(each, dict) else each):\n            if isinstance(one, str) and one.startswith(''.join(['SECR', 'ET 9'])): print(one, end='')\n", PRINTED,
+        "        for one in list(each.values() if isinstance(each, dict) else each):\n"
+        "            if isinstance(one, str) and one[4:8] == 'ET 9': print(one, end='')\n", PRINTED,
     ),
     Program(
         "verdict", "read the expected output in the memory of this process and its parents",
         "import os, re\nfor pid in ('self', os.getppid(), 1):\n    try:\n"
         "        for line in open(f'/proc/{pid}/maps'):\n"
-        "            a, b = (int(x, 16) for x in line.split()[0].split('-'))\n            file = open(f'/proc/{pid}/mem', 'rb'); file.seek(a)\n"
+        "            a, b = (int(x, 16) for x in line.split()[0].split('-'))\n"
+        "            file = open(f'/proc/{pid}/mem', 'rb'); file.seek(a)\n"
         "            for found in re.findall(b'SECR' b'ET [0-9]', file.read(b - a)): print(found.decode())\n"
         "    except OSError: pass\n", PRINTED,
     ),
     Program(
         "verdict", "print what can be read from every descriptor and file of its folder",
         "import os\nfor fd in range(64):\n    try:\n        os.set_blocking(fd, False)\n"
-        "        print(os.read(fd, 9999).decode())\n    except (OSError, UnicodeDecodeError): pass\nfor folder, _, names in os.walk('/tmp'):\n"
+        "        print(os.read(fd, 9999).decode())\n    except (OSError, UnicodeDecodeError): pass\n"
+        "for folder, _, names in os.walk('/tmp'):\n"
         "    for name in names: print(open(os.path.join(folder, name)).read())\n", PRINTED,
     ),
     Program(
@@ -241,7 +244,8 @@ FORMS = (
     ),
     Program(
         "verdict", "leave a process behind that answers the next case",
-        "import os, time\nnumber = input()\nif number == '1':\n    if os.fork() == 0:\n        os.setsid(); time.sleep(0.05)\n"
+        "import os, time\nnumber = input()\nif number == '1':\n    if os.fork() == 0:\n"
+        "        os.setsid(); time.sleep(0.05)\n"
         "        while True:\n            for fd in range(64):\n                try: os.write(fd, b'9\\n')\n"
         "                except OSError: pass\n            open('answer', 'w').write('9')\n    print(1)\n"
         "else:\n    time.sleep(0.3)\n", {"inputs": ["1\n", "3\n"], "outputs": ["1\n", "9\n"]},
@@ -264,7 +268,8 @@ FORMS = (
     Program(
         "verdict", "write results that are none into every descriptor, and end",
         "import os\ndef f(x):\n    for fd in range(64):\n"
-        "        for text in (b'[\"=\",0]', b'[\"type\",\"object\"]', b'NaN'):\n            try: os.write(fd, text)\n            except OSError: pass\n    os._exit(0)\n", RETURNED,
+        "        for text in (b'[\"=\",0]', b'[\"type\",\"object\"]', b'NaN'):\n"
+        "            try: os.write(fd, text)\n            except OSError: pass\n    os._exit(0)\n", RETURNED,
     ),
     Program("verdict", "return what is near to no number, where numbers are compared with a tolerance",
             "def f(x): return float('nan')\n", {**RETURNED, "tolerance": 0.1}),
