@@ -150,6 +150,10 @@ def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[d
     """Add what a value holds to the scripts and cases found so far."""
     if isinstance(value, str):
         data = _data(value)
+        if re.fullmatch(r"[A-Za-z0-9+/]{80,}=*\s*", value):
+            raise AnswerError(
+                "the tests are packed (base64, as LiveCodeBench's private ones); unpack them to JSON first"
+            )
         if data is None:
             scripts.append(value)
         else:
@@ -231,8 +235,6 @@ def _script(source: str, entry: str) -> CodeTests:
             warnings.simplefilter("ignore")  # of escapes that Python will refuse one day
             facts = script_facts(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if re.fullmatch(r"[A-Za-z0-9+/=\s]{80,}", source):
-            raise AnswerError("the tests are packed (base64); unpack them to JSON first") from None
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         told = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AnswerError(f"the tests are no Python ({told}{line}); mend them, or write {_FORMS}") from None

@@ -139,7 +139,11 @@ def run_cases(job: dict[str, Any], connection: link.Link, folder: str, own_bytes
             why, output = connection.ask("run case", job["response"], entry, given, most_s, folder, limits)
         late = why == "late"
         if late:
-            why = f"took more than its {most_s:.3g} s" if left > 0 else f"did not begin within the {job['deadline_s']:g} s"
+            why = (
+                f"took more than its {most_s:.3g} s"
+                if left > 0
+                else f"did not begin within the {job['deadline_s']:g} s"
+            )
         elif not why:
             why = _difference(output, wanted, entry, job["tolerance"])
         if not why:
