@@ -81,9 +81,9 @@ class CaseRunner:
     def _clear(self, pid: int) -> None:
         """Kill the case's process and all that it left, and wait for them."""
         self._status = 0
-        for reach in (lambda: os.kill(pid, signal.SIGKILL), lambda: os.killpg(pid, signal.SIGKILL)):
+        for kill in (os.kill, os.killpg):
             with contextlib.suppress(OSError):
-                reach()
+                kill(pid, signal.SIGKILL)
         if self._isolation.has("processes"):
             with contextlib.suppress(OSError):
                 os.kill(-1, signal.SIGKILL)  # all but this process and the first of the namespace, the tester

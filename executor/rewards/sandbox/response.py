@@ -107,8 +107,8 @@ def _standard_name(value: Any, name: str) -> str:
         known = module.partition(".")[0] in NAMEABLE | PACKAGES
         return module if known and getattr(sys.modules.get(module), name, None) is value else ""
     if type(value).__module__ == "typing":
-        module = getattr(value, "__module__", None)
-        return module if isinstance(module, str) and module not in ("solution", "builtins", "__main__") else ""
+        module = str(getattr(value, "__module__", ""))
+        return module if module not in ("solution", "builtins", "__main__") else ""
     return ""
 
 
