@@ -153,7 +153,9 @@ class _PartAudit:
         if without := len(self._asked) - len(own) - len(refused):
             self.left_out.append(f": {count(without, 'row')} of {len(self._asked)} without a reference solution to try")
         paid = [(question, answer) for question, answer in wrong if answer.reward >= full]
-        equal = self._equal([question for question, _ in paid if question.other is not None], full)
+        careless = {question.row.id for question, _ in paid if question.other is None}
+        others = [question for question, _ in paid if question.other is not None and question.row.id not in careless]
+        equal = self._equal(others, full)
         wrong = [(question, answer) for question, answer in wrong if question not in equal]
         self.counts.update(
             references=len(own),
