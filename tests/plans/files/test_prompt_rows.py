@@ -175,7 +175,7 @@ def test_keys_that_change_a_prompt_are_used_or_refused(file):
         ({"sampling_params": {"n": 2}}, "key 'sampling_params' would change how this row is sampled"),
     ):
         rows, (fault,) = rows_of(file, bad)
-        assert not rows and why in fault.text and "; " in fault.text, (bad, fault.text)
+        assert not rows and why in fault.message and "; " in fault.text, (bad, fault.text)
 
 
 def test_a_rows_own_solution_is_its_reference(file):
