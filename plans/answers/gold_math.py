@@ -174,6 +174,8 @@ def _mathematics(spelled: str, attached: bool) -> Gold | None:
         "inf",
     ):
         return None
+    if whole := re.fullmatch(r"\(([^(),]*(?:\([^(),]*\)[^(),]*)*)\)", spelled):
+        spelled = whole[1].strip()
     body, unit = split_unit(spelled, attached)
     for text, of in ((body, unit), (spelled, "")) if unit else ((spelled, ""),):
         try:

@@ -144,7 +144,7 @@ def _reads(text: str, gold: Gold) -> bool:
             or (bool(gold.words) and read.kind != "latex")
         )
     if read.kind == "text":
-        return gold.kind not in ("number", "expression") and read.words in SETS_IN_WORDS
+        return read.words in SETS_IN_WORDS
     if read.kind == "latex":
         return "\\" in text and not re.search(r"[A-Za-z]{4,} [A-Za-z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text))
     return True

@@ -27,6 +27,10 @@ SETS_IN_WORDS = {
 }
 
 
+_STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
+_TIME = re.compile(r"\d{1,2}:[0-5]\d")
+
+
 def same(gold: Gold, text: str) -> tuple[bool, str]:
     """Whether a response's answer is the row's, and the rule that says so."""
     given = typed(text)
@@ -39,13 +43,15 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
         given = typed(given.text) or given
     if gold.kind == "text" or given.kind == "text":
         return _same_text(gold, given)
+    if _TIME.fullmatch(gold.text):
+        return given.text.lstrip("0") == gold.text.lstrip("0"), "a time of day, or a ratio that looks like one"
     if gold.node is None or given.node is None:
         if given.kind == "choice":
             return _letter(gold) == given.letter, "letters"
         return _by_math_verify(gold, given)
     readings = [given]
     if gold.kind == "number":
-        readings += [each for each in (typed(text, attached=True), _with_decimal_comma(given)) if each is not None]
+        readings += [each for each in (typed(text, attached=True), _with_comma(given)) if each is not None]
     for reading in readings:
         assert reading.node is not None
         found = _same_nodes(gold.node, gold.unit, reading.node, reading.unit)
@@ -56,12 +62,12 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
     return False, "differs"
 
 
-def _with_decimal_comma(given: Gold) -> Gold | None:
-    """Of `3,5` the number three and a half, where the row's answer is one number."""
-    comma = re.fullmatch(r"([+-]?\d+),(\d+)", given.text)
-    if comma and given.kind == "list":
+def _with_comma(given: Gold) -> Gold | None:
+    """Of `3,5` the number three and a half and of `(1,234)` the whole number, where the row's answer is one number."""
+    if given.kind == "list" and (comma := re.fullmatch(r"([+-]?\d+),(\d+)", given.text)):
         return typed(f"{comma[1]}.{comma[2]}")
-    return None
+    grouped = re.fullmatch(r"\(([+-]?\d{1,3}(?:,\d{3})+)\)", given.text)
+    return typed(grouped[1]) if grouped else None
 
 
 def _letter(gold: Gold) -> str:
@@ -145,11 +151,18 @@ def _first(found: Iterator[bool | None]) -> bool | None:
 def _scaled(node: Node, factor: Fraction) -> Node:
     if node.op == "num":
         return Node("num", (node.args[0] * factor, node.args[1] and node.args[1] * factor))
+    if node.op == "rel":
+        return Node("rel", (*node.args[:2], _scaled(node.args[2], factor)))
+    if node.op in ("list", "set", "tuple", "chain"):
+        return Node(node.op, tuple(_scaled(each, factor) for each in node.args))
     return Node("mul", (node, Node("num", (factor, None))))
 
 
 def _same(gold: Node, given: Node) -> bool | None:
     gold, given = plain(gold), plain(given)
+    if gold.op != given.op and {gold.op, given.op} & {"percent", "degree"} and not {gold.op, given.op} & _STRUCTURES:
+        either = [_unmarked(gold), _unmarked(given)]
+        return _first(equal(*pair) for pair in ((gold, given), (either[0], either[1])))
     if gold.op == "based" or given.op == "based":
         return _same_based(gold, given)
     if any(is_order(each) or each.op in ("union", "interval") for each in (gold, given)):
@@ -172,6 +185,10 @@ def _same(gold: Node, given: Node) -> bool | None:
     if gold.op in ("list", "set", "tuple") or given.op in ("list", "set", "tuple"):
         return _same_items(gold, given)
     return equal(gold, given)
+
+
+def _unmarked(node: Node) -> Node:
+    return Node(*node.args[0]) if node.op in ("percent", "degree") else node
 
 
 def _same_based(gold: Node, given: Node) -> bool | None:
