@@ -44,6 +44,8 @@ class ScorerConfig:
         memory_bytes: address space that scoring one response may take; of other kinds than `code` it is counted beyond
             what the function's imports take.
         pattern: regular expression where `reward_kind` is `format`, else None.
+        packages: distributions that code and its tests may import where `reward_kind` is `code`.
+        partial: of `code`, whether a response is worth the share of tests that it passes.
     """
 
     reward_kind: str
@@ -52,6 +54,8 @@ class ScorerConfig:
     search_path: str | None = None
     memory_bytes: int = MEMORY_BYTES
     pattern: str | None = None
+    packages: tuple[str, ...] = ()
+    partial: bool = False
 
     @classmethod
     def of_part(cls, part: RewardSpec, paths: JobPaths, deadline_s: float) -> ScorerConfig:
@@ -63,6 +67,8 @@ class ScorerConfig:
             search_path=str(paths.reward_folder.resolve()),
             memory_bytes=part.memory_bytes or MEMORY_BYTES,
             pattern=part.pattern,
+            packages=part.packages,
+            partial=part.partial,
         )
 
 
@@ -120,9 +126,11 @@ def resolve(config: ScorerConfig) -> Scorer:
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
-        notes = probe(config.memory_bytes)
+        notes = probe(config.memory_bytes, config.packages)
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
-        sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
+        sandboxed = partial(
+            CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial
+        )
         return Scorer(sandboxed, deadline_s, START_S + 1.0, notes)
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
 

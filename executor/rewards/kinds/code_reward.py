@@ -1,39 +1,40 @@
-"""Reward 1 if the response's last Python block passes the row's tests in a sandbox, else 0.
+"""Reward 1 if the solution in a response passes the row's tests in a sandbox, else 0, or the share of tests it passes.
 
 The response's code and the tests run in two processes of one sandbox per sample (`sandbox`): limits on CPU time,
-memory, file size and open files; an empty environment; no site-packages, so standard library only; a temporary folder
-as the only place to write to; no network; nothing of the host's files but the interpreter and the system's programs.
-What the kernel does not permit is left out and told (`probe`).
+memory, file size and open files; an empty environment; the standard library and the packages that the job states; a
+temporary folder as the only place to write to; no network; nothing of the host's files but the interpreter, those
+packages and the system's programs. What the kernel does not permit is left out and told (`probe`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
+from ....plans.answers import AnswerError
+from ....plans.answers.code_tests import CodeTests, code_tests
+from ....plans.answers.packages import unstated
 from ..sandbox.warm_sandbox import START_S as START_S
 from ..sandbox.warm_sandbox import SandboxError as SandboxError
 from ..sandbox.warm_sandbox import SandboxRun, WarmSandbox
-from ..verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError
+from ..verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError, Verdict
+from .code_blocks import solution_of
 
-_BLOCK = re.compile(r"^```(?:python3?|py)[ \t]*\r?\n(.*?)^```", re.DOTALL | re.MULTILINE | re.IGNORECASE)
-_warm: dict[tuple[int, int], WarmSandbox] = {}
-"""Sandboxes by the process that has them (a fork must not use its parent's) and their memory in bytes."""
+_warm: dict[tuple[int, int, tuple[str, ...]], WarmSandbox] = {}
+"""Sandboxes by the process that has them (a fork must not use its parent's), their memory in bytes and packages."""
 
 
-def sandbox_of(memory_bytes: int) -> WarmSandbox:
+def sandbox_of(memory_bytes: int, packages: tuple[str, ...] = ()) -> WarmSandbox:
     """The sandbox of this process whose programs may take so much memory; not started yet, or warm."""
-    return _warm.setdefault((os.getpid(), memory_bytes), WarmSandbox(memory_bytes))
+    key = os.getpid(), memory_bytes, packages
+    if key not in _warm:
+        _warm[key] = WarmSandbox(memory_bytes, packages=packages)
+    return _warm[key]
 
 
-def last_block(response: str) -> str | None:
-    """The text of the response's last closed ```python block, or None if it has none."""
-    blocks = _BLOCK.findall(response)
-    return blocks[-1] if blocks else None
-
-
-def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int = MEMORY_BYTES) -> SandboxRun:
+def run_sandboxed(
+    source: str, tests: CodeTests | str, deadline_s: float, memory_bytes: int = MEMORY_BYTES
+) -> SandboxRun:
     """Run `source`, then `tests` against it, in a fresh sandbox.
 
     The deadline (wall time) counts from the moment the sandbox is up, so that a busy machine's slow start is not the
@@ -42,37 +43,66 @@ def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int 
     return sandbox_of(memory_bytes).run(source, tests, deadline_s)
 
 
-def probe(memory_bytes: int = MEMORY_BYTES) -> tuple[str, ...]:
-    """Start a sandbox and run nothing in it; return its notes on what this machine does not permit.
+def probe(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Start a sandbox and run next to nothing in it; return its notes on what this machine does not permit.
 
-    Raises `SandboxError` if sandboxes do not work here at all.
+    Raises `SandboxError` if sandboxes do not work here at all, `InputError` for a package that is not installed.
     """
-    result = run_sandboxed("", "", START_S, memory_bytes)
+    result = sandbox_of(memory_bytes, packages).run("def f(): return 1", "assert f() == 1", START_S)
     if not result.passed:
-        raise SandboxError(f"an empty program fails in the sandbox: {result.detail}")
+        raise SandboxError(f"a short program fails in the sandbox: {result.detail}")
     return result.notes
 
 
 class CodeReward:
-    """The reward function of kind `code`, with its deadline."""
+    """The reward function of kind `code`, with its deadline.
 
-    def __init__(self, deadline_s: float, memory_bytes: int = MEMORY_BYTES) -> None:
+    Args:
+        deadline_s: seconds of wall time that all tests of a response may take.
+        memory_bytes: address space that its processes may take.
+        packages: distributions that responses and tests may import.
+        partial: whether the reward is the share of the tests that pass, instead of 1 for all and 0 else.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        memory_bytes: int = MEMORY_BYTES,
+        packages: tuple[str, ...] = (),
+        partial: bool = False,
+    ) -> None:
         self.deadline_s, self.memory_bytes = deadline_s, memory_bytes
+        self.packages, self.partial = packages, partial
+
+    def judge(self, prompt: str, response: str, answer: Any) -> Verdict:
+        """What a response is worth by the tests in `answer` (`plans.answers.code_tests` has their forms), and why.
+
+        Not the policy's fault are `RowError` (the row has no tests that can be run) and `SandboxError` (the sandbox
+        fails).
+        """
+        try:
+            tests = code_tests(answer)
+        except AnswerError as error:
+            raise RowError(str(error)) from None
+        if fault := unstated(tests, self.packages):
+            raise RowError(fault)
+        steps = [("form", tests.form)]
+        source = solution_of(response, tests.needs, tests.reads_stdin)
+        if source is None:
+            return Verdict(0.0, "the response has no block of Python code", (*steps, ("extracted", "nothing")))
+        steps.append(("extracted", source))
+        sandbox = sandbox_of(self.memory_bytes, self.packages)
+        ran = sandbox.run(source, tests, self.deadline_s, go_on=self.partial)
+        steps += [("tests run", f"{ran.tests_passed} of {ran.tests} passed"), ("seconds", f"{ran.seconds:.3f}")]
+        reward = ran.tests_passed / ran.tests if self.partial and ran.tests else float(ran.passed)
+        if reward == 1.0 and not ran.passed:
+            reward = 0.0  # something failed that is no test of its own
+        return Verdict(reward, ran.detail, tuple(steps), ran.timed_out)
 
     def __call__(self, prompt: str, response: str, answer: Any) -> float:
-        """1.0 if the response's last Python block passes the tests in `answer` (Python source, or a list of it).
-
-        Raises `PolicyError` if it does not and `PolicyTimeout` if it takes too long. Not the policy's fault are
-        `RowError` (the row holds no tests) and `SandboxError` (the sandbox fails).
-        """
-        if isinstance(answer, list) and answer and all(isinstance(part, str) for part in answer):
-            answer = "\n".join(answer)
-        if not isinstance(answer, str) or not answer.strip():
-            raise RowError("the row's answer must be its tests: Python source or a list of it")
-        source = last_block(response)
-        if source is None:
-            raise PolicyError("the response has no closed ```python block")
-        result = run_sandboxed(source, answer, self.deadline_s, self.memory_bytes)
-        if result.passed:
-            return 1.0
-        raise (PolicyTimeout if result.timed_out else PolicyError)(result.detail)
+        """The reward of a response. Raises `PolicyError` if it is 0, `PolicyTimeout` if that is for its time, and what
+        `judge` raises."""
+        verdict = self.judge(prompt, response, answer)
+        if verdict.reward > 0.0:
+            return verdict.reward
+        raise (PolicyTimeout if verdict.timed_out else PolicyError)(verdict.why)

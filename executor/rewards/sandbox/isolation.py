@@ -52,14 +52,21 @@ class Isolation:
     Args:
         folder: a new folder of the host, for the root directory or, where there can be none, for the working folders.
         without: parts to leave out, as if the host lacked them; for tests.
+        packages: files and folders of installed packages that can be read, by name.
     """
 
-    def __init__(self, folder: str, without: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, folder: str, without: frozenset[str] = frozenset(), packages: dict[str, str] | None = None
+    ) -> None:
         self._folder, self._without = folder, without
+        self._packages = sorted((packages or {}).values())
         self.processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         self._rules = -1
         self._filter = b""
         self.lacks: dict[str, str] = {}
+        with open("/proc/self/statm") as file:  # noqa: PTH123
+            self.own_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        """Address space of an interpreter with all that it finds imported."""
 
     def has(self, part: str) -> bool:
         """Whether a part was there when it was tried."""
@@ -75,17 +82,17 @@ class Isolation:
         gain_no_privileges()
         root = os.getuid() == 0
         if root:
-            self._try(FILES, lambda: visible_files.private_root(self._folder))
+            self._try(FILES, lambda: visible_files.private_root(self._folder, self._packages))
             self._try(ROOT, self._leave_root)
         self._try(USER, self._new_user)
         die_with_parent()  # after what changes the user, which may cancel it
         self._try(NETWORK, lambda: _unshare(CLONE_NEWNET))
         self._try(IPC, lambda: _unshare(CLONE_NEWIPC))
         if not root or not self.has(FILES):
-            self._try(FILES, lambda: visible_files.private_root(self._folder))
+            self._try(FILES, lambda: visible_files.private_root(self._folder, self._packages))
         self._try(PROCESSES, _probe_process_ids)
         work = "/tmp" if self.has(FILES) else self._folder
-        readable = ["/"] if self.has(FILES) else visible_files.needed() + list(visible_files.DEVICES)
+        readable = ["/"] if self.has(FILES) else [*visible_files.needed(), *visible_files.DEVICES, *self._packages]
         self._try(LANDLOCK, lambda: self._set_rules(readable, [work, *visible_files.DEVICES[:2]]))
         if self.has(LANDLOCK):
             self._try(SIGNALS, _landlock_signals)
@@ -128,14 +135,15 @@ class Isolation:
             kernel.install(self._filter)
 
     def close_in_response(self) -> None:
-        """In the response's process, on top: nothing of the tester is in reach."""
+        """In the process that runs the response's code, on top: nothing of the tester is in reach."""
         if self.has(LANDLOCK):
             visible_files.restrict(self._rules)
+            os.close(self._rules)
         if not self.has(PROCESSES) and self.has(CALLS):
             kernel.install(kernel.own_signals_only())
 
     def keep(self) -> tuple[int, ...]:
-        """Descriptors that the tester still needs."""
+        """Descriptors that are needed to close a process in."""
         return (self._rules,) if self._rules >= 0 else ()
 
     def _try(self, part: str, act: Callable[[], None]) -> None:

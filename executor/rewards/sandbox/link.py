@@ -268,6 +268,8 @@ def _snapshot(container: Any, inner: list[Any]) -> tuple[Any, list[tuple[Any, An
 
 def _same(now: Any, was: Any) -> bool:
     """Whether a container holds what it held, the same objects in the same order."""
+    if hasattr(now, "tobytes"):  # an array
+        return bool(now.shape == was.shape and now.tobytes() == was.tobytes())
     if len(now) != len(was):
         return False
     if isinstance(now, dict):

@@ -96,6 +96,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 def says_only(data: Any, number: int) -> bool:
     """Whether data says this number and nothing else; text and containers also if they are empty."""
+    if hasattr(data, "tolist"):  # an array, or a number of numpy
+        data = data.tolist()
     kind = type(data)
     if kind is datetime.timedelta:
         data = data.total_seconds()

@@ -4,6 +4,8 @@ A value is JSON: None, bool, int, float and str stand for themselves, all else i
 *exact* types are data; an instance of a subclass is an object, with a class of the response's that must not run in the
 tester. Reading makes nothing but the types named here, and runs no code of the sender's.
 
+Arrays and numbers of numpy are data too, in a sandbox that has it (`use_numpy`): their type, shape and bytes.
+
 Containers that can be changed are numbered as they come, by writer and reader alike. So a second mention of one is
 written as its number, which keeps cycles and identity; and an answer can say which of a request's containers changed.
 """
@@ -11,6 +13,7 @@ written as its number, which keeps cycles and identity; and an answer can say wh
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -161,6 +164,44 @@ VIEWED: tuple[type, ...] = (
 """Data types that a class can be derived from; the first that an object is an instance of is what it is as data."""
 
 
+_ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\d*\w+\])?", re.ASCII)
+"""Types of arrays that hold no objects and no fields."""
+_arrays: tuple[type, ...] = ()
+"""The class of arrays, where there is numpy."""
+
+
+def use_numpy(numpy: Any) -> None:
+    """From now on, arrays and scalars of numpy are data; called before anything of a response or test has run."""
+    global _arrays
+    _arrays = (numpy.ndarray,)
+
+    def array(writer: Writer, value: Any, again: bool = False) -> list[Any]:
+        if not _ARRAY_TYPE.fullmatch(value.dtype.str):
+            return writer._refer(value)
+        if not again:
+            number = writer.number_of(value)
+            if number is not None:
+                return ["=", number]
+            writer._number(value)
+        return ["array", value.dtype.str, list(value.shape), value.tobytes().decode("latin-1")]
+
+    def scalar(writer: Writer, value: Any) -> list[Any]:
+        if not _ARRAY_TYPE.fullmatch(value.dtype.str):
+            return writer._refer(value)
+        return ["number", value.dtype.str, value.tobytes().decode("latin-1")]
+
+    def read(kind: str, shape: Any, text: str) -> Any:
+        if not _ARRAY_TYPE.fullmatch(kind):
+            raise ValueError(kind)
+        return numpy.frombuffer(text.encode("latin-1"), dtype=numpy.dtype(kind)).reshape(shape).copy()
+
+    _WRITERS[numpy.ndarray] = array
+    for kind in {each for each in numpy.sctypeDict.values() if not issubclass(each, (numpy.void, numpy.object_))}:
+        _WRITERS[kind] = scalar
+    _CHANGEABLE["array"] = (lambda rest: read(*rest), lambda r, new, rest: None)
+    _FIXED["number"] = lambda r, kind, text: read(kind, (), text)[()]
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value is written as data."""
     return type(value) in SCALARS or type(value) in _WRITERS
@@ -219,11 +260,16 @@ class Reader:
 
 def is_changeable(value: Any) -> bool:
     """Whether a value is a container that is numbered."""
-    return type(value) in (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
+    return type(value) in (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, *_arrays)
 
 
 def refill(container: Any, new: Any) -> Any:
     """Have a container hold what another of its type holds; returns it."""
+    if type(container) in _arrays:
+        if (container.shape, container.dtype) != (new.shape, new.dtype):
+            raise Unreadable("an array does not change its shape or type")
+        container[...] = new
+        return container
     held = new.copy()
     container.clear()
     if isinstance(container, (list, bytearray, deque)):

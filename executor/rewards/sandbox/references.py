@@ -6,7 +6,7 @@ import builtins
 import sys
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .plain_data import SCALARS, VIEWED, Unreadable
@@ -18,6 +18,15 @@ NAMEABLE = frozenset({
     "statistics", "string", "sys", "textwrap", "time", "typing", "unittest",
 })  # fmt: skip
 """Modules of the standard library that a test may use by the name under which the response imported them."""
+
+
+PACKAGES: set[str] = set()
+"""Top-level modules of the packages that the job states; they stand in both processes, as the standard library does."""
+
+
+def _is_shared(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names or top in PACKAGES
 
 
 class References:
@@ -179,11 +188,11 @@ def _standard(value: Any) -> tuple[str, str] | None:
     """Module and name of a module, class or function of the standard library; None of anything else."""
     if isinstance(value, types.ModuleType):
         name = value.__name__
-        return (name, "") if name.partition(".")[0] in sys.stdlib_module_names else None
+        return (name, "") if _is_shared(name) else None
     if not isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)):
         return None
     module, name = getattr(value, "__module__", None), value.__name__
-    if not isinstance(module, str) or module.partition(".")[0] not in sys.stdlib_module_names:
+    if not isinstance(module, str) or not _is_shared(module):
         return None
     return (module, name) if getattr(sys.modules.get(module), name, None) is value else None
 
@@ -208,7 +217,7 @@ class Bound:
 
     def __init__(self, connection: Link, defined: dict[str, Any]) -> None:
         self._connection, self._seen = connection, connection.seen
-        self._known = {name: value for name, value in defined.items() if is_remote(value)}
+        self._known: dict[str, Any] = {name: value for name, value in defined.items() if is_remote(value)}
 
     def look_up(self, name: str) -> Any:
         """The object. Raises `KeyError` if there is none of that name.
@@ -228,7 +237,7 @@ class Bound:
             if is_remote(value):
                 self._known[name], self._seen = value, self._connection.seen
             return value
-        if how == STANDARD and type(value) is str and value.partition(".")[0] in NAMEABLE:
+        if how == STANDARD and type(value) is str and value.partition(".")[0] in NAMEABLE | PACKAGES:
             own_name = "" if value.rpartition(".")[2] == name else name
             try:
                 return find_standard(value, own_name)
@@ -238,16 +247,35 @@ class Bound:
 
 
 class Names(dict[str, Any]):
-    """The tests' global names: their own, then the response's."""
+    """The tests' global names: their own, then the response's, then those that data sets use without an import.
 
-    def __init__(self, own: dict[str, Any], bound: Bound) -> None:
+    `overrides`: built-in names that stand for functions of the response's.
+    """
+
+    def __init__(self, own: dict[str, Any], bound: Bound, overrides: Iterable[str] = ()) -> None:
         super().__init__(own)
-        self._bound = bound
+        self._bound, self._overrides = bound, frozenset(overrides)
 
     def __missing__(self, name: str) -> Any:
-        if hasattr(builtins, name):
+        if hasattr(builtins, name) and name not in self._overrides:
             raise KeyError(name)
-        return self._bound.look_up(name)
+        try:
+            return self._bound.look_up(name)
+        except KeyError:
+            found = _assumed(name)
+            if found is None:
+                raise
+            return found
+
+
+def _assumed(name: str) -> Any:
+    """A module of the library of that name, or a class that data sets import beforehand; None if it is neither."""
+    if name in NAMEABLE:
+        return find_standard(name, "")
+    for module in ("typing", "collections", "dataclasses", "decimal", "fractions"):
+        if name in getattr(sys.modules.get(module), "__all__", ()):
+            return find_standard(module, name)
+    return None
 
 
 class Solution(types.ModuleType):

@@ -1,4 +1,5 @@
-"""The process in which a response's code runs. Nothing that it says is believed but as the response's own word.
+"""The process in which a response's code runs, or that forks one for each case. Nothing that it says is believed but
+as the response's own word.
 
 It is forked before the tester has read the tests, so no test is in its memory; it holds one socket, to the tester.
 """
@@ -13,6 +14,7 @@ import traceback
 import types
 from typing import Any
 
+from .case_runs import CaseRunner
 from .isolation import Isolation
 from .kernel import limit
 from .link import Link, Lost
@@ -31,10 +33,11 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
 
     def load(source: str, folder: str, cpu_s: int, memory_bytes: int, file_bytes: int) -> tuple[str, dict[str, Any]]:
         """Run the response's source. Returns why that failed, "" if it did not, and what it has defined, by name."""
+        isolation.close_in_response()
         os.chdir(folder)
         limit(cpu_s, memory_bytes, file_bytes, isolation.has("user"))
         try:
-            exec(compile(source, "response.py", "exec"), module.__dict__)
+            exec(compile(source, "response.py", "exec", dont_inherit=True), module.__dict__)
         except SystemExit as error:
             return f"SystemExit: {error.code} before the tests ended", {}
         except BaseException as error:  # noqa: BLE001 - whatever the response raises is its answer
@@ -76,6 +79,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     link.operations |= {
         "load": load,
         "rehearse": rehearse,
+        "run case": CaseRunner(isolation, channel.close).run,
         "get": get,
         "set": module.__dict__.__setitem__,
         "unset": module.__dict__.__delitem__,

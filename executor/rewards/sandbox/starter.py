@@ -1,8 +1,8 @@
 """The process that forks a tester for each sample. It runs nothing of responses or tests, and reads neither.
 
-`python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT`: SOCKET is the descriptor of a
+`python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT FILES`: SOCKET is the descriptor of a
 socket to the worker that keeps messages apart, FOLDER a new folder, WITHOUT the parts of the isolation to leave out,
-separated by commas. It writes one JSON message at once: `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
+separated by commas, FILES the files of the stated packages by name, as JSON. It writes one JSON message at once: `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
 Then it takes requests: `{"start": n, "runs": m, "memory_bytes": …}` with one more socket, on which the tester of
 sample n and the worker talk, while sample m is tested; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a
 tester has ended: why it was ended here, if it was.
@@ -18,11 +18,13 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 
-from . import tester
+from . import plain_data, references, script_tests, tester
 from .isolation import Isolation
 from .kernel import die_with_parent
+from .visible_files import PackageFinder
 
 WARM = (
     "abc", "array", "ast", "base64", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime",
@@ -42,13 +44,15 @@ BUFFER_BYTES = 212_992
 """What one socket may hold where the kernel does not tell; that is no process's memory."""
 
 
-def main(control: int, folder: str, without: str) -> None:
+def main(control: int, folder: str, without: str, files: str) -> None:
     """Serve the worker until it closes its end."""
     worker = socket.socket(fileno=control)
     try:
         for name in WARM:
             __import__(name)
-        isolation = Isolation(folder, frozenset(filter(None, without.split(","))))
+        packages = json.loads(files)
+        _warm_packages(packages, folder)
+        isolation = Isolation(folder, frozenset(filter(None, without.split(","))), packages)
         isolation.enter()
     except Exception as error:  # noqa: BLE001 - told to the worker, which ends the start with it
         worker.sendall(json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode())
@@ -58,6 +62,24 @@ def main(control: int, folder: str, without: str) -> None:
     gc.freeze()
     worker.sendall(json.dumps({"notes": isolation.notes(), "lacks": isolation.lacks}).encode())
     Starter(worker, isolation).serve()
+
+
+def _warm_packages(files: dict[str, str], folder: str) -> None:
+    """Make packages importable; import numpy and pytest, which take long. `folder`: for what pytest writes."""
+    if not files:
+        return
+    # Threads that numpy starts would not be there in a fork, and each takes address space.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.meta_path.append(PackageFinder(files))
+    references.PACKAGES |= {name for name in files if name.isidentifier()}
+    if "numpy" in files:
+        import numpy
+        import numpy.testing
+
+        plain_data.use_numpy(numpy)
+    if "pytest" in files:
+        script_tests.warm_pytest(folder)
 
 
 class Starter:

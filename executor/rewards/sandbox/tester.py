@@ -6,13 +6,11 @@ Tests read as if the response's names stood in the same module, or in a module `
 response's process, and what is found there is data, or a `Remote`. Built-in functions are the tester's own, whatever
 the response calls by their names, unless a test imports one from `solution`.
 
-After the tests' module has run, functions in it that pytest would collect (`test…` without parameters, methods of
-`Test…` classes, `unittest` cases) are called too, unless the module calls them itself.
+Inputs and calls with results (`case_runs`) are compared here too, with what came back as data.
 """
 
 from __future__ import annotations
 
-import ast
 import builtins
 import contextlib
 import json
@@ -21,22 +19,25 @@ import select
 import signal
 import socket
 import sys
-import traceback
+import time
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from . import link, response
+from .case_runs import cpu_seconds, read_result
 from .isolation import Isolation
 from .kernel import die_with_parent, limit
-from .plain_data import is_plain
-from .references import NAMEABLE, Bound, Names, Solution
-from .remote_objects import Untestable
+from .plain_data import Unreadable, is_plain
+from .references import Bound, Names, Solution
+from .same_values import same_result, same_text
+from .script_tests import RowFault, Script, line_of
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
 """A test before there is a job: a fork's first use of each page of memory takes longer than its second."""
 GRACE_S = 1.0
 """How long a response's process that has closed its connection is given to end before it is killed."""
+SHOWN = 80
+"""Characters of a value in a verdict."""
 RECURSION = 5000
 """Depth of the data that the tester reads, in Python calls; the response's own limit is Python's default."""
 
@@ -59,10 +60,10 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
         theirs.close()
         connection = link.Link(ours, is_tester=True, ended=os.pidfd_open(pid), allowed=refuse)
         # The response's process is up too, and what testing takes has been used once.
-        run_tests(REHEARSAL, connection, {"same": connection.ask("rehearse")})
+        run_tests({"tests": REHEARSAL}, connection, {"same": connection.ask("rehearse")})
         worker.sendall(b"up\n")
     except BaseException as error:  # noqa: BLE001 - told to the worker; nothing of the response has run
-        os.write(wire, json.dumps({"failure": _line(error)}).encode())
+        os.write(wire, json.dumps({"failure": line_of(error)}).encode())
         os._exit(1)
     text = _whole(worker)
     if not text:
@@ -72,25 +73,25 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
     folder = isolation.new_folder(number)
     os.chdir(folder)
     limit(*limits, own_ids=isolation.has("user"))
-    verdict = {"passed": False, "detail": "", "timed_out": False}
+    verdict: dict[str, Any] = {"passed": 0, "total": 0, "detail": "", "timed_out": False}
     try:
-        why, defined = loaded(connection.ask("load", job["response"], folder, *limits))
-        verdict["detail"] = why[:500]
-        if why == "":
-            sys.setrecursionlimit(RECURSION)
-            run_tests(job["tests"], connection, defined)
-        # A test may have swallowed the loss of the response's process.
-        verdict["passed"] = why == "" and not connection.lost
+        if job["cases"]:
+            verdict |= run_cases(job, connection, folder, isolation.own_bytes)
+        else:
+            why, defined = loaded(connection.ask("load", job["response"], folder, *limits))
+            verdict["detail"] = why[:500]
+            if why == "":
+                sys.setrecursionlimit(RECURSION)
+                verdict |= run_tests(job, connection, defined)
     except link.Lost:
         pass
-    except Untestable as error:
-        verdict["row" if derives_from_response(job["tests"]) else "detail"] = str(error)
-    except SystemExit as error:
-        verdict["detail"] = f"SystemExit: {error.code} before the tests ended"
+    except RowFault as error:
+        verdict["row"] = str(error)
     except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
-        verdict["detail"] = _line(error)
+        verdict["detail"] = line_of(error)
     if connection.lost:
-        verdict |= {"passed": False, **_ending(pid, connection.lost)}
+        # A test may have swallowed the loss of the response's process.
+        verdict |= {"passed": 0, **_ending(pid, connection.lost)}
     worker.sendall(json.dumps(verdict).encode())
     if not isolation.has("processes"):
         with contextlib.suppress(OSError):
@@ -105,44 +106,74 @@ def loaded(answer: Any) -> tuple[str, dict[str, Any]]:
     return "its load answered nonsense", {}
 
 
-def run_tests(source: str, connection: link.Link, defined: dict[str, Any] | None = None) -> None:
-    """Run tests against the response at the other end of `connection`; returns if they all hold.
+def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run a script of tests against the response at the other end of `connection`; what the verdict says of them.
 
     `defined`: what its module is known to hold, as long as no name in it is bound anew.
     """
     names = Bound(connection, defined or {})
-    module = types.ModuleType("tests")
-    namespace = Names(module.__dict__, names)
-    sys.modules["tests"] = module
+    script = Script(job["tests"], job.get("uses_pytest", False), job.get("collected"), job.get("go_on", False))
+    module = types.ModuleType("__main__" if job.get("as_main") else "tests")
+    namespace = Names(module.__dict__, names, job.get("overrides", ()))
+    sys.modules["tests"] = sys.modules[module.__name__] = module
     sys.modules["solution"] = Solution(connection, names, namespace)
+    sys.argv = ["tests.py"]
     original = _replaceable()
     connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
-    tree = ast.parse(source, "tests.py")
-    exec(compile(tree, "tests.py", "exec"), namespace)
-    for test in _collected(tree, namespace):
-        test()
+    script.run(module, namespace, job.get("candidates", []), job.get("entry", ""))
+    return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
 
-def derives_from_response(source: str) -> bool:
-    """Whether tests, by their own text, derive a class from one that only the response can define.
+def run_cases(job: dict[str, Any], connection: link.Link, folder: str, own_bytes: int) -> dict[str, Any]:
+    """Run cases one after the other until one fails, or all; what the verdict says of them."""
+    until = time.monotonic() + job["deadline_s"]
+    entry, cases = job["entry"], job["cases"]
+    passed, told = 0, {"detail": "", "timed_out": False}
+    for place, (given, wanted, time_s, memory_bytes) in enumerate(cases, 1):
+        left = until - time.monotonic()
+        most_s = min(left, left if time_s is None else time_s)
+        most_bytes = job["memory_bytes"] if memory_bytes is None else min(job["memory_bytes"], own_bytes + memory_bytes)
+        limits = (cpu_seconds(most_s), most_bytes, job["file_bytes"])
+        why, output = "late", b""
+        if left > 0:
+            why, output = connection.ask("run case", job["response"], entry, given, most_s, folder, limits)
+        late = why == "late"
+        if late:
+            why = f"took more than its {most_s:.3g} s" if left > 0 else f"did not begin within the {job['deadline_s']:g} s"
+        elif not why:
+            why = _difference(output, wanted, entry, job["tolerance"])
+        if not why:
+            passed += 1
+        elif not told["detail"]:
+            shown = f"{entry}({_arguments(given)})" if entry else f"input {_short(given)}"
+            told = {"detail": f"case {place} of {len(cases)}, {shown}: {why}", "timed_out": late}
+        if why and not job["go_on"]:
+            break
+    return {"passed": passed, "total": len(cases), **told}
 
-    A response must not be able to have its row called untestable, by which it would be drawn again.
-    """
-    theirs: set[str] = set()
-    known = {*dir(builtins), *sys.stdlib_module_names}
-    for module in (sys.modules[name] for name in NAMEABLE if name in sys.modules):
-        known |= {name for name, value in vars(module).items() if isinstance(value, type)}
-    bases: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                origin = node.module if isinstance(node, ast.ImportFrom) else alias.name
-                (theirs if origin == "solution" else known).add(alias.asname or alias.name.partition(".")[0])
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            known.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            bases |= {name.id for base in node.bases for name in ast.walk(base) if isinstance(name, ast.Name)}
-    return bool(bases & theirs or bases - known)
+
+def _difference(output: bytes, wanted: Any, entry: str, tolerance: Any) -> str:
+    """In what an output or a result is not what the row wants; "" if it is."""
+    tolerance = tolerance and tuple(tolerance)
+    if not entry:
+        text = output.decode(errors="replace")
+        return "" if same_text(text, wanted, tolerance) else f"printed {_short(text)}, not {_short(wanted)}"
+    try:
+        found = read_result(output)
+    except Unreadable as error:
+        return str(error)
+    return "" if same_result(found, wanted, tolerance) else f"returned {_short(found)}, not {_short(wanted)}"
+
+
+def _arguments(given: Any) -> str:
+    if isinstance(given, dict):
+        return ", ".join(f"{name}={_short(value)}" for name, value in given.items())
+    return ", ".join(map(_short, given))
+
+
+def _short(value: Any) -> str:
+    text = repr(value[:200] if isinstance(value, str) else value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
@@ -163,53 +194,6 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
 _NOT_OPEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, Solution, Names, link.Link)
 
 
-def _collected(tree: ast.Module, namespace: dict[str, Any]) -> Iterator[Any]:
-    """The tests that pytest would find in the module and that its own statements do not mention."""
-    called = {
-        name.id
-        for statement in tree.body
-        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom))
-        for name in ast.walk(statement)
-        if isinstance(name, ast.Name)
-    }
-    for statement in tree.body:
-        name = getattr(statement, "name", "")
-        if isinstance(statement, ast.FunctionDef) and name.startswith("test") and name not in called:
-            if not _required(statement.args):
-                yield namespace[name]
-        elif isinstance(statement, ast.ClassDef) and name not in called:
-            kind = namespace[name]
-            if "unittest" in sys.modules and issubclass(kind, sys.modules["unittest"].TestCase):
-                yield lambda kind=kind: _run_case(kind)
-            elif name.startswith("Test") and type(kind) is type and "__init__" not in vars(kind):
-                yield from (_method(kind, each) for each in vars(kind) if each.startswith("test"))
-
-
-def _required(arguments: ast.arguments, given: int = 0) -> bool:
-    """Whether a function cannot be called with `given` arguments."""
-    positional = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return positional > given or any(default is None for default in arguments.kw_defaults)
-
-
-def _method(kind: type, name: str) -> Any:
-    def call() -> None:
-        tested = kind()
-        for step in ("setup_method", name, "teardown_method"):
-            if hasattr(tested, step):
-                getattr(tested, step)()
-
-    return call
-
-
-def _run_case(kind: Any) -> None:
-    unittest = sys.modules["unittest"]
-    result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(kind).run(result)
-    failed = [*result.errors, *result.failures]
-    if failed or result.unexpectedSuccesses:
-        raise AssertionError(failed[0][1].strip().splitlines()[-1] if failed else "an expected failure passed")
-
-
 def _replaceable() -> dict[str, Any]:
     return {name: getattr(sys if name in link.MIRRORED[:3] else builtins, name) for name in link.MIRRORED}
 
@@ -219,8 +203,7 @@ def _become_response(channel: socket.socket, isolation: Isolation) -> None:
     try:
         os.setpgid(0, 0)  # a signal to its own process group reaches nobody else
         die_with_parent()
-        isolation.close_in_response()
-        _close_all_but(channel.fileno())
+        _close_all_but(channel.fileno(), *isolation.keep())
         null = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
             os.dup2(null, standard)
@@ -243,13 +226,6 @@ def _ending(pid: int, lost: str) -> dict[str, Any]:
     if code < 0 and -code in signal.valid_signals():
         return {"detail": f"killed by {signal.Signals(-code).name}", "timed_out": False}
     return {"detail": f"ended with code {code} before the tests did", "timed_out": False}
-
-
-def _line(error: BaseException) -> str:
-    """`Type: message`, and the line of the tests at which it was raised."""
-    text = traceback.format_exception_only(error)[-1].strip()[:400]
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "tests.py"]
-    return f"{text} (line {lines[-1]} of the tests)" if lines else text
 
 
 def _whole(channel: socket.socket) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from typing import Any
 
 from .kernel import CLONE_NEWNS, check, libc
 
@@ -78,16 +79,24 @@ def restrict(fd: int) -> None:
     check(libc.syscall(RESTRICT_SELF, fd, 0), "landlock_restrict_self")
 
 
-def private_root(root: str) -> None:
-    """Enter a mount namespace whose root directory is made at `root`, an empty folder. Raises `OSError`."""
+def private_root(root: str, packages: list[str]) -> None:
+    """Enter a mount namespace whose root directory is made at `root`, an empty folder. Raises `OSError`.
+
+    `packages`: files and folders of installed packages that are there too.
+    """
     check(libc.unshare(CLONE_NEWNS), "unshare")
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     mount(b"tmpfs", root, b"tmpfs", MS_NOSUID | MS_NODEV, b"size=1m,mode=755")
     shown = needed()
     for path in shown + list(DEVICES):
         _show(path, root + path)
-    for hidden in _packages_in(shown):
-        mount(b"tmpfs", root + hidden, b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, b"size=4k,mode=555")
+    hides = _packages_in(shown)
+    for hidden in hides:
+        mount(b"tmpfs", root + hidden, b"tmpfs", MS_NOSUID | MS_NODEV, b"size=1m,mode=755")
+    for path in packages:
+        _show(path, root + path)
+    for hidden in hides:
+        mount(None, root + hidden, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.makedirs(f"{root}{WORK}", 0o700, exist_ok=True)  # noqa: PTH103
     os.mkdir(f"{root}/.host")  # noqa: PTH102
     check(libc.syscall(_PIVOT_ROOT[os.uname().machine], root.encode(), f"{root}/.host".encode()), "pivot_root")
@@ -133,6 +142,44 @@ def _packages_in(paths: list[str]) -> list[str]:
             if os.path.isdir(f"{path}/{name}") and any(path.startswith(p) for p in paths):  # noqa: PTH112
                 found.append(f"{path}/{name}")
     return sorted(found)
+
+
+class PackageFinder:
+    """Finds the modules of the stated packages, and no others that are installed beside them.
+
+    Args:
+        files: by name of a top-level module or of a package's description (`….dist-info`), where it is.
+    """
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The import system's question."""
+        from importlib.machinery import ModuleSpec
+        from importlib.util import spec_from_file_location
+
+        found = self._files.get(name) if path is None else None
+        if found is None or not os.path.isdir(found):  # noqa: PTH112
+            return spec_from_file_location(name, found) if found else None
+        if os.path.exists(f"{found}/__init__.py"):  # noqa: PTH110
+            return spec_from_file_location(name, f"{found}/__init__.py", submodule_search_locations=[found])
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [found]
+        return spec
+
+    def find_distributions(self, context: Any) -> Any:
+        """What `importlib.metadata` asks."""
+        from importlib.metadata import PathDistribution
+        from pathlib import Path
+
+        wanted = (context.name or "").lower().replace("-", "_")
+        for name, path in self._files.items():
+            if name.endswith("-info") and (not wanted or name.lower().startswith(wanted + "-")):
+                yield PathDistribution(Path(path))
+
+    def invalidate_caches(self) -> None:
+        """Nothing is cached."""
 
 
 def _show(path: str, target: str) -> None:

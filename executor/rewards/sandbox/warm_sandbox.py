@@ -29,6 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....plans.answers import AnswerError
+from ....plans.answers.code_tests import CodeTests, code_tests
+from ....plans.answers.packages import package_files
 from ..verdict import MEMORY_BYTES, InfrastructureError, RowError
 from .isolation import FILES, LANDLOCK, USER
 from .kernel import hide_memory
@@ -39,6 +42,8 @@ START_S = 10.0
 """A sandbox that is not up by then is the machine's fault; it takes some milliseconds on an idle one."""
 AHEAD = 2
 """Sandboxes that wait for a sample."""
+CASES_S = 0.5
+"""What the tester of cases has beyond a deadline for its verdict."""
 FILE_BYTES = 16 << 20
 """Largest file that the response may write."""
 
@@ -52,7 +57,7 @@ class SandboxRun:
     """How a sandboxed program ended."""
 
     passed: bool
-    """The tests ran to their end without an exception."""
+    """All tests ran to their end without a failure, and there was at least one."""
     timed_out: bool
     """The program was stopped for its time, wall or CPU."""
     detail: str
@@ -61,6 +66,10 @@ class SandboxRun:
     """What this host does not permit the sandbox to do."""
     seconds: float
     """Wall time, the sandbox's start included."""
+    tests_passed: int = 0
+    """Tests or cases that ran to their end and held, as the tester counted them."""
+    tests: int = 0
+    """Tests or cases in all, or up to the first that failed."""
 
 
 class _Seat(NamedTuple):
@@ -76,10 +85,19 @@ class WarmSandbox:
     Args:
         memory_bytes: address space that a response's process may take, and memory of all that it starts together.
         without: parts of the isolation to leave out, as if the host lacked them (`isolation.TOLD` has their names).
+        packages: distributions that responses and tests may import, beside the standard library.
+
+    Raises `InputError` for a package that is not installed here.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES, without: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        memory_bytes: int = MEMORY_BYTES,
+        without: frozenset[str] = frozenset(),
+        packages: tuple[str, ...] = (),
+    ) -> None:
         self._memory_bytes, self._without = memory_bytes, without
+        self._files = package_files(packages)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder = ""
@@ -99,6 +117,7 @@ class WarmSandbox:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, tempfile.TemporaryFile() as errors:
             arguments = [str(Path(__file__).parent), str(theirs.fileno()), self._folder, ",".join(self._without)]
+            arguments.append(json.dumps(self._files))
             self._process = subprocess.Popen(
                 [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", BOOT, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env={}, cwd="/",
@@ -120,10 +139,16 @@ class WarmSandbox:
             # Else a response could trace this process, or read and write its memory.
             hide_memory()
 
-    def run(self, source: str, tests: str, deadline_s: float) -> SandboxRun:
-        """Run `source`, then `tests` against it. Raises `SandboxError` if the sandbox fails, `RowError` if these
-        tests cannot be run, whatever the response."""
+    def run(self, source: str, tests: CodeTests | str, deadline_s: float, go_on: bool = False) -> SandboxRun:
+        """Run `source`, then `tests` against it; `go_on`: all of them, also if one fails.
+
+        Raises `SandboxError` if the sandbox fails, `RowError` if these tests cannot be run, whatever the response.
+        """
         began = time.monotonic()
+        try:
+            tests = code_tests(tests) if isinstance(tests, str) else tests
+        except AnswerError as error:
+            raise RowError(str(error)) from None
         self.start()
         self._note_ends()
         self._ended.clear()
@@ -132,14 +157,14 @@ class WarmSandbox:
             try:
                 if (first := _line(wire, began + START_S)) != b"up\n":
                     raise SandboxError(f"sandbox did not start within {START_S:g} s: {first.decode() or 'no message'}")
-                job = {
-                    "response": source, "tests": tests, "cpu_s": math.ceil(deadline_s) + 1,
-                    "memory_bytes": self._memory_bytes, "file_bytes": FILE_BYTES,
-                }  # fmt: skip
+                limits = {"cpu_s": math.ceil(deadline_s) + 1, "memory_bytes": self._memory_bytes}
+                job = {"response": source, **_as_job(tests), "go_on": go_on, "deadline_s": deadline_s, **limits,
+                       "file_bytes": FILE_BYTES}  # fmt: skip
                 wire.settimeout(START_S)
                 wire.sendall(json.dumps(job).encode())
                 wire.shutdown(socket.SHUT_WR)
-                until = time.monotonic() + deadline_s
+                # The tester ends a case at the deadline, and tells which have passed by then.
+                until = time.monotonic() + deadline_s + (CASES_S if tests.cases else 0.0)
                 while len(self._spares) < AHEAD:
                     self._spares.append(self._ask_for_one(seat.number))
                 verdict = _verdict(wire, until)
@@ -151,13 +176,16 @@ class WarmSandbox:
                 raise SandboxError(f"the sandbox's processes are gone: {error}") from error
         if "row" in verdict:
             raise RowError(f"the row's tests cannot be run here: {verdict['row']}")
-        passed = verdict["passed"] is True
+        count, total, detail = int(verdict["passed"]), int(verdict["total"]), str(verdict["detail"])
+        passed = detail == "" and 0 < total == count
         return SandboxRun(
             passed=passed,
             timed_out=bool(verdict["timed_out"]),
-            detail="" if passed else str(verdict["detail"]),
+            detail="" if passed else detail or "no test ran",
             notes=self.notes,
             seconds=time.monotonic() - began,
+            tests_passed=count,
+            tests=total,
         )
 
     def _without_verdict(self, number: int, deadline_s: float, late: bool) -> dict[str, Any]:
@@ -171,10 +199,10 @@ class WarmSandbox:
                 raise SandboxError(f"the sandbox's starter does not answer within {START_S:g} s")
             self._ended[told["ended"]] = told["why"]
         if why := self._ended.pop(number):
-            return {"passed": False, "timed_out": False, "detail": why}
+            return {"passed": 0, "total": 0, "timed_out": False, "detail": why}
         if late:
-            return {"passed": False, "timed_out": True, "detail": f"still running after its {deadline_s:g} s"}
-        return {"passed": False, "timed_out": False, "detail": "its tests ended without a verdict"}
+            return {"passed": 0, "total": 0, "timed_out": True, "detail": f"still running after its {deadline_s:g} s"}
+        return {"passed": 0, "total": 0, "timed_out": False, "detail": "its tests ended without a verdict"}
 
     def close(self) -> None:
         """End the starter and all below it; may be called twice."""
@@ -221,6 +249,17 @@ class WarmSandbox:
         """Read, without waiting, which testers have ended."""
         while told := self._next(0.0):
             self._ended[told["ended"]] = told["why"]
+
+
+def _as_job(tests: CodeTests) -> dict[str, Any]:
+    """What a tester needs to know of a row's tests."""
+    cases = [[each.given, each.wanted, each.time_s, each.memory_bytes] for each in tests.cases]
+    job: dict[str, Any] = {"cases": cases, "entry": tests.entry, "tolerance": tests.tolerance, "tests": tests.source}
+    if tests.script is not None:
+        facts = tests.script
+        job |= {"collected": facts.tests, "candidates": facts.candidates, "as_main": facts.as_main,
+                "uses_pytest": facts.uses_pytest, "overrides": sorted(facts.overrides)}  # fmt: skip
+    return job
 
 
 def _line(wire: socket.socket, until: float) -> bytes:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from ..base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none, is_one
+from ..base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
 from ..reward_faults import MOST_VERDICTS, pattern_fault, prompt_fault, scale_fault, verdicts_fault, weights_fault
 from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault, timeout_numbers
 
@@ -50,6 +50,8 @@ _KINDS_OF_KEY = {
     "deadline_s": (*WORKER_KINDS, "judge"),
     "retries": (*WORKER_KINDS, "judge"),
     "memory_bytes": WORKER_KINDS,
+    "packages": ("code",),
+    "partial": ("code",),
     "adaptive_timeout": WORKER_KINDS,
     "shortest_deadline_s": WORKER_KINDS,
 }
@@ -68,6 +70,10 @@ _NEEDED = {
 
 Word = Annotated[str, Field(pattern=r"^\S(.{0,198}\S)?$")]
 """A verdict of a judge: text without spaces around it."""
+
+
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
+"""The name of a distribution."""
 
 
 class RewardSpec(Strict):
@@ -140,6 +146,14 @@ class RewardSpec(Strict):
     """Memory (address space) that scoring one response may take, of other kinds than `code` beyond what their
     modules take; null: 1 GiB. A response that takes more gets reward 0."""
 
+    packages: Annotated[tuple[Package, ...], Field(exclude_if=is_empty, strict=False)] = ()
+    """Of kind code: installed packages that responses and tests may import beside the standard library, by the names
+    that pip has for them, such as `[numpy, pytest]`; what they require comes with them."""
+
+    partial: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Of kind code: false: 1 if a response passes all tests, else 0; true: the share of its tests, or of its cases of
+    input and output, that it passes."""
+
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
@@ -170,11 +184,6 @@ class RewardSpec(Strict):
     def judge(self) -> RewardSpec | None:
         """The part that a judge gives; None without one."""
         return next((part for part in self.parts if part.kind == "judge"), None)
-
-    @property
-    def answer_kind(self) -> RewardKind:
-        """The kind that says whether a row's answer may be empty: that of the first part that needs one."""
-        return next((part.kind for part in self.parts if part.kind in ("math", "code")), self.kind)
 
     def worth(self) -> dict[str, float]:
         """What each verdict of the judge is worth, by its text."""

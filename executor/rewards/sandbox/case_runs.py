@@ -1,0 +1,281 @@
+"""Runs cases of a row, each in a process of its own: a program with its input, or a call with its arguments.
+
+All this happens in a process that the tester forked before it read the row's tests, so what a case should give is in
+no memory that a response's code can reach. That process runs no code of the response itself: it forks one that does,
+feeds it, takes what it writes from pipes that are new for each case, and kills what it left behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from typing import Any
+
+from .isolation import Isolation
+from .kernel import libc, limit
+from .plain_data import Reader, Unreadable, Writer
+
+PR_SET_CHILD_SUBREAPER = 36
+MOST_BYTES = 8 << 20
+"""Of what a case may write."""
+ERROR_BYTES = 4096
+"""Of standard error, whose last line tells what went wrong."""
+PART = 1 << 16
+
+
+class CaseRunner:
+    """Runs one case after the other; in the response's process, before anything of the response has run there."""
+
+    def __init__(self, isolation: Isolation, close_channel: Any) -> None:
+        self._isolation, self._close_channel = isolation, close_channel
+        self._compiled: dict[str, Any] = {}
+        self._ready = False
+
+    def run(
+        self, source: str, entry: str, given: Any, time_s: float, folder: str, limits: tuple[int, int, int]
+    ) -> tuple[str, bytes]:
+        """Run `source` with `given`: as a program that reads it, or if there is an `entry`, a call of that with these
+        arguments. `limits`: CPU seconds, bytes of memory, bytes of a file.
+
+        Returns why it failed, "" if it did not, "late" if it took more than `time_s`; and what it printed, or its
+        result as `plain_data` writes it.
+        """
+        if not self._ready:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            os.chdir(folder)
+            self._ready = True
+        if source not in self._compiled:
+            try:
+                self._compiled = {source: compile(source, "solution.py", "exec", dont_inherit=True)}
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                return traceback.format_exception_only(error)[-1].strip()[:500], b""
+        pipes = [os.pipe() for _ in range(3)]
+        pid = os.fork()
+        if pid == 0:
+            self._become_case(pipes, entry, given, limits)
+        for end in (pipes[0][0], pipes[1][1], pipes[2][1]):
+            os.close(end)
+        ends = pipes[0][1], pipes[1][0], pipes[2][0]
+        data = b"" if entry else given.encode("utf-8", "surrogateescape")
+        try:
+            why, printed, told = _watched(pid, ends, data, time.monotonic() + time_s)
+        finally:
+            self._clear(pid)
+        if why:
+            return why, printed
+        code = os.waitstatus_to_exitcode(self._status)
+        return _ending(code, told), printed
+
+    def _clear(self, pid: int) -> None:
+        """Kill the case's process and all that it left, and wait for them."""
+        self._status = 0
+        for reach in (lambda: os.kill(pid, signal.SIGKILL), lambda: os.killpg(pid, signal.SIGKILL)):
+            with contextlib.suppress(OSError):
+                reach()
+        if self._isolation.has("processes"):
+            with contextlib.suppress(OSError):
+                os.kill(-1, signal.SIGKILL)  # all but this process and the first of the namespace, the tester
+        while True:
+            try:
+                ended, status = os.waitpid(-1 if self._isolation.has("processes") else pid, 0)
+            except ChildProcessError:
+                return
+            if ended == pid:
+                self._status = status
+                if not self._isolation.has("processes"):
+                    return
+
+    # ---- in the case's process ----
+
+    def _become_case(self, pipes: list[tuple[int, int]], entry: str, given: Any, limits: tuple[int, int, int]) -> None:
+        """Never returns."""
+        code = 70
+        try:
+            os.setpgid(0, 0)
+            self._close_channel()
+            null = os.open(os.devnull, os.O_RDWR)
+            result = os.dup(pipes[1][1]) if entry else -1
+            for target, end in enumerate((pipes[0][0], null if entry else pipes[1][1], pipes[2][1])):
+                os.dup2(end, target)
+            for each in (null, *(end for pair in pipes for end in pair)):
+                os.close(each)
+            self._isolation.close_in_response()
+            limit(*limits, self._isolation.has("user"))
+            code = self._run_case(entry, given, result)
+        except BaseException:  # noqa: BLE001 - the process ends here, whatever happens
+            with contextlib.suppress(BaseException):
+                traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _run_case(self, entry: str, given: Any, result: int) -> int:
+        name = "solution" if entry else "__main__"
+        module = types.ModuleType(name)
+        module.__file__ = "solution.py"
+        module.__dict__["__builtins__"] = builtins
+        sys.modules[name] = module
+        sys.argv = ["solution.py"]
+        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: PTH123, SIM115
+        sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: PTH123, SIM115
+        sys.stderr = sys.__stderr__ = open(  # noqa: PTH123, SIM115
+            2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+        )
+        (code,) = self._compiled.values()
+        status = 0
+        try:
+            exec(code, module.__dict__)
+            if entry:
+                _answer(module, entry, given, result)
+        except SystemExit as error:
+            status = _exit_code(error)
+            if entry:
+                raise
+        except BaseException as error:  # noqa: BLE001 - as Python does: told on standard error
+            status = 1
+            print(_last_line(error), file=sys.__stderr__)
+        try:
+            if not entry:
+                threading._shutdown()  # type: ignore[attr-defined]
+                atexit._run_exitfuncs()
+            sys.stdout.flush()
+        except BaseException as error:  # noqa: BLE001
+            status = status or 120
+            print(_last_line(error), file=sys.__stderr__)
+        return status
+
+
+def _answer(module: types.ModuleType, entry: str, given: Any, result: int) -> None:
+    """Call what the row names, and write the result."""
+    names = module.__dict__
+    if entry.isidentifier() and entry not in names and "Solution" in names:
+        function = getattr(names["Solution"](), entry)
+    else:
+        first, _, method = entry.replace("()", "").partition(".")
+        if first not in names:
+            raise NameError(f"name {first!r} is not defined")
+        function = names[first]
+        if method:
+            function = getattr(function() if isinstance(function, type) else function, method)
+    value = function(**given) if isinstance(given, dict) else function(*given)
+    text = json.dumps(Writer(_as_data).write(value), separators=(",", ":")).encode()
+    while text:
+        text = text[os.write(result, text) :]
+
+
+def _as_data(value: Any) -> list[Any]:
+    """An object whose class derives from a data type as that data; of any other, the name of its class."""
+    from .operations import view
+
+    try:
+        return Writer(lambda other: ["?", type(other).__name__]).write(view(value))  # type: ignore[no-any-return]
+    except TypeError:
+        return ["?", type(value).__name__]
+
+
+def read_result(text: bytes) -> Any:
+    """The value of a call. Raises `Unreadable` if it is no data."""
+
+    def no_data(written: list[Any]) -> Any:
+        raise Unreadable(f"returned an object of class {str(written[-1])[:60]}, which is no data")
+
+    try:
+        return Reader(no_data).read(json.loads(text))
+    except (ValueError, RecursionError, MemoryError, TypeError, LookupError):
+        raise Unreadable("ended without a result") from None
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.__stderr__)
+    return 1
+
+
+def _last_line(error: BaseException) -> str:
+    try:
+        return traceback.format_exception_only(error)[-1].strip()[:500]
+    except BaseException:  # noqa: BLE001 - the response's own class may raise here too
+        return type(error).__name__
+
+
+# ---- around it ----
+
+
+def _watched(pid: int, ends: tuple[int, int, int], data: bytes, until: float) -> tuple[str, bytes, bytes]:
+    """Feed a process and take what it writes until it ends: why it did not come to its end, its output and errors."""
+    feed, output, errors = ends
+    taken: dict[int, bytearray] = {output: bytearray(), errors: bytearray()}
+    end = os.pidfd_open(pid)
+    reads, writes = [end, output, errors], [feed]
+    for each in ends:
+        os.set_blocking(each, False)
+    why, at = "", 0
+    try:
+        while True:
+            if not data[at:at + 1] and writes:
+                writes = []
+                os.close(feed)
+            left = until - time.monotonic()
+            if left <= 0:
+                why = "late"
+                break
+            ready, free, _ = select.select(reads, writes, [], left)
+            for each in ready:
+                if each != end and not _take(each, taken[each]):
+                    reads.remove(each)
+            if len(taken[output]) > MOST_BYTES:
+                why = f"wrote more than {MOST_BYTES} bytes"
+                break
+            del taken[errors][:-ERROR_BYTES]
+            if free:
+                try:
+                    at += os.write(feed, data[at : at + PART])
+                except BlockingIOError:
+                    pass
+                except OSError:  # it does not read on
+                    at = len(data)
+            if end in ready and not any(_take(each, taken[each]) for each in reads if each != end):
+                break
+    finally:
+        for each in (end, output, errors, *writes):
+            os.close(each)
+    return why, bytes(taken[output]), bytes(taken[errors])
+
+
+def _take(end: int, into: bytearray) -> bool:
+    """Take what is there; False if nothing is, or nothing will come."""
+    try:
+        part = os.read(end, PART)
+    except BlockingIOError:
+        return False
+    into += part
+    return bool(part)
+
+
+def _ending(code: int, told: bytes) -> str:
+    if code == 0:
+        return ""
+    if code == -signal.SIGXCPU:
+        return "late"
+    if code < 0 and -code in signal.valid_signals():
+        return f"killed by {signal.Signals(-code).name}"
+    lines = told.decode(errors="replace").strip().splitlines()
+    return f"ended with code {code}" + (f": {lines[-1][:300]}" if lines else "")
+
+
+def cpu_seconds(time_s: float) -> int:
+    """The limit on CPU seconds of what may take so much wall time."""
+    return math.ceil(time_s) + 1

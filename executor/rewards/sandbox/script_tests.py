@@ -1,0 +1,420 @@
+"""Runs a row's script of tests in the tester, and counts what it ran: a test that did not end is no test passed.
+
+The module runs first. Then come the tests that pytest would collect and that have not run to their end by then, and
+functions that test a candidate. Classes of any name count as pytest's `Test…` do, so that no test is left out. Tests
+that only pytest can run (fixtures, `parametrize`) are run by pytest itself, on the module that has run.
+
+The text is changed before it runs, so that what happens is known: each assertion that held is counted; one that failed
+is noted, so that an `except` around it does not hide it; each test function that ends says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .link import Lost
+from .remote_objects import Untestable, is_remote
+from .visible_files import clear
+
+FILE = "tests.py"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_HELD, _FAILED, _ENDED, _CAUGHT, _PASSED = "__held__", "__failed__", "__ended__", "__caught__", "__passed__"
+_EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError")
+PYTEST_OPTIONS = (
+    "-c", "/dev/null", "--noconftest", "--assert=plain", "--capture=no", "-o", "python_classes=*", "--rootdir=.",
+    "--basetemp=./pytest",
+    *(part for name in ("cacheprovider", "terminal", "logging", "faulthandler", "junitxml", "pastebin", "stepwise",
+                        "doctest", "unraisableexception", "threadexception", "warnings")
+      for part in ("-p", f"no:{name}")),
+)  # fmt: skip
+
+
+class RowFault(Exception):
+    """The tests cannot be run, whatever the response."""
+
+
+class Script:
+    """A script of tests and what has come of it.
+
+    Args:
+        source: Python.
+        uses_pytest: whether pytest runs what it collects.
+        tests: names of its functions that are tests; others that are called so are helpers. None: all are tests.
+        go_on: whether the others run when a test fails.
+    """
+
+    def __init__(self, source: str, uses_pytest: bool = False, tests: list[str] | None = None, go_on: bool = False) -> None:
+        self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
+        self._tree = ast.parse(source, FILE)
+        self._notes_failures = not _EXPECTS_FAILURE.search(source)
+        self.passed, self.failures = 0, list[str]()
+        self._held, self._ended, self._hidden = 0, set[str](), list[int]()
+        self._counted = False
+        """Whether the script has assertions of the kinds that are counted."""
+
+    @property
+    def total(self) -> int:
+        """Tests that have passed or failed."""
+        return self.passed + len(self.failures)
+
+    def run(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
+        """Run it all; what fails is in `failures`. Raises `RowFault`, `Untestable`, and `Lost`."""
+        self._import()
+        # Whatever the tests' last lines ask for: all that is collected runs.
+        for name in {"unittest", "pytest"} & sys.modules.keys():
+            vars(sys.modules[name])["main"] = lambda *_, **__: None
+        changer = _Changer(self._notes_failures)
+        own = sum(isinstance(each, ast.Assert) for each in self._tree.body)
+        tree = changer.visit(self._tree)
+        self._counted = changer.counts
+        tree.body = [_as_test(each, self._go_on) if hasattr(each, "was_assert") else each for each in tree.body]
+        namespace.update(
+            {_HELD: self._hold, _FAILED: self._hidden.append, _ENDED: self._end, _CAUGHT: self._catch, _PASSED: self._pass}
+        )
+        try:
+            exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
+        except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
+            if not _is_own_exit(error):
+                self._catch(error)
+        missing = own - self.passed - len(self.failures)
+        self.failures += ["the tests ended before it"] * max(0, missing)
+        if self._go_on or not self.failures:
+            self._collect(module, namespace, candidates, entry)
+        if not self.total:
+            self.passed = 1  # the module is one test
+        if not self.failures and self._hidden:
+            self.passed, self.failures = 0, [f"AssertionError (line {self._hidden[0]} of the tests)"]
+        if not self.failures and self._counted and not self._held:
+            self.passed, self.failures = 0, ["no assertion of the tests was reached"]
+
+    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
+        ended = set(self._ended)
+        for name in candidates:
+            self._try(lambda name=name: namespace[name](eval(entry, namespace)))
+        if self._uses_pytest:
+            # Not the response's objects: pytest looks closely at all that it finds.
+            vars(module).update({name: value for name, value in namespace.items() if not is_remote(value)})
+            self._run_pytest(module, ended)
+            return
+        for name, test in self._found(namespace):
+            if name not in ended:
+                self._try(test)
+                if self.failures and not self._go_on:
+                    return
+
+    def _try(self, test: Callable[[], Any]) -> None:
+        before = len(self._hidden)
+        try:
+            test()
+            if len(self._hidden) > before:
+                raise AssertionError("an assertion failed, and the tests go on")
+            self.passed += 1
+        except _Skipped:
+            pass
+        except BaseException as error:  # noqa: BLE001
+            self._catch(error)
+
+    # ---- what the changed text calls ----
+
+    def _hold(self) -> None:
+        self._held += 1
+
+    def _pass(self) -> None:
+        self.passed += 1
+
+    def _end(self, name: str, value: Any = None) -> Any:
+        self._ended.add(name)
+        return value
+
+    def _catch(self, error: BaseException) -> None:
+        if isinstance(error, (Lost, Untestable, RowFault)):
+            raise error
+        self.failures.append(line_of(error))
+
+    # ---- collecting ----
+
+    def _import(self) -> None:
+        """Run the tests' own imports, before anything of the response can take part. Raises `RowFault`."""
+        for node in self._tree.body:
+            if isinstance(node, ast.Import):
+                foreign = all(alias.name.partition(".")[0] != "solution" for alias in node.names)
+            else:
+                foreign = isinstance(node, ast.ImportFrom) and not node.level and node.module != "solution"
+            if foreign and getattr(node, "module", "") != "__future__":
+                try:
+                    exec(compile(ast.Module([node], []), FILE, "exec", dont_inherit=True), {})
+                except Exception as error:  # noqa: BLE001
+                    raise RowFault(f"{type(error).__name__}: {error}"[:300]) from None
+
+    def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Tests by name, those of classes as `Class.test`."""
+        unittest = sys.modules["unittest"]
+        wanted = set(self._tests) if self._tests is not None else None
+        for name, value in list(namespace.items()):
+            if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
+                if issubclass(value, unittest.TestCase):
+                    loader = unittest.defaultTestLoader
+                    for method in loader.getTestCaseNames(value):
+                        yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_case(kind, each)
+                elif not any(each.default is each.empty and each.kind < each.VAR_POSITIONAL
+                             for each in inspect.signature(value).parameters.values()):
+                    methods = [each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))]
+                    for method in methods:
+                        yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_method(kind, each)
+            elif name.startswith("test") and callable(value) and (wanted is None or name in wanted):
+                if isinstance(value, types.FunctionType):
+                    yield name, lambda test=value: _done(test())
+
+    def _run_pytest(self, module: types.ModuleType, ended: set[str]) -> None:
+        import pytest
+        from _pytest.config import main  # the tests may call pytest.main, which does nothing here
+
+        script = self
+        known = set(self._tests or ())
+        for name, value in vars(module).items():
+            if name.startswith("test") and isinstance(value, types.FunctionType) and name not in known:
+                value.__test__ = False  # type: ignore[attr-defined]
+
+        class Given(pytest.Module):
+            def _getobj(self) -> Any:
+                return module
+
+        class Plugin:
+            def __init__(self) -> None:
+                self.outcomes: dict[str, str] = {}
+                self.broken = False
+
+            @pytest.hookimpl
+            def pytest_collection(self, session: Any) -> bool:
+                given = Given.from_parent(session, path=Path(FILE).absolute())
+                found = [item for item in session.genitems(given) if _qualified(item) not in ended]
+                session.items, session.testscollected = found, len(found)
+                self.outcomes = {item.nodeid: "" for item in found}
+                return True
+
+            @pytest.hookimpl
+            def pytest_collectreport(self, report: Any) -> None:
+                if report.failed:
+                    script.failures.append(str(report.longrepr).strip().splitlines()[-1][:400])
+
+            @pytest.hookimpl(tryfirst=True)
+            def pytest_pyfunc_call(self, pyfuncitem: Any) -> bool | None:
+                if not inspect.iscoroutinefunction(pyfuncitem.obj):
+                    return None
+                wanted = pyfuncitem._fixtureinfo.argnames
+                asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+                return True
+
+            @pytest.hookimpl(wrapper=True)
+            def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+                report = yield
+                error = call.excinfo.value if call.excinfo else None
+                if isinstance(error, (Lost, Untestable)):
+                    script.lost = error
+                    item.session.shouldstop = "lost"
+                if report.outcome == "skipped" and (report.when == "setup" or hasattr(report, "wasxfail")):
+                    if not (report.when == "call" and not hasattr(report, "wasxfail")):
+                        self.outcomes[item.nodeid] = "left out"
+                elif report.outcome != "passed":
+                    self.outcomes[item.nodeid] = "failed"
+                    script.failures.append(line_of(error) if error is not None else str(report.longrepr)[:400])
+                    if not script._go_on:
+                        item.session.shouldstop = "a test failed"
+                elif report.when == "call":
+                    self.outcomes[item.nodeid] = "passed"
+                return report
+
+        plugin = Plugin()
+        self.lost: BaseException | None = None
+        try:
+            main(list(PYTEST_OPTIONS), plugins=[plugin])
+        except BaseException as error:  # noqa: BLE001
+            self._catch(error)
+        if self.lost is not None:
+            raise self.lost
+        outcomes = list(plugin.outcomes.values())
+        self.passed += outcomes.count("passed")
+        if not self.failures and "" in outcomes:
+            self.failures.append("a test did not run to its end")
+
+
+def warm_pytest(folder: str) -> None:
+    """Have pytest import what it imports late; in the starter, once. `folder`: for its files, which are removed."""
+    source = "import pytest\n@pytest.mark.parametrize('x', [1])\ndef test_x(x, tmp_path, capsys, monkeypatch):\n    assert x\n"
+    script = Script(source, uses_pytest=True, tests=["test_x"])
+    before = os.getcwd()  # noqa: PTH109
+    os.chdir(folder)
+    module = types.ModuleType("tests")
+    script.run(module, vars(module), [], "")
+    clear(f"{folder}/pytest")
+    os.chdir(before)
+    if script.failures or script.passed != 1:
+        raise RuntimeError(f"pytest does not run here: {script.failures}")
+
+
+class _Skipped(BaseException):
+    """A test that its own text leaves out."""
+
+
+def _qualified(item: Any) -> str:
+    kind = getattr(item, "cls", None)
+    name = getattr(item, "originalname", None) or item.name
+    return f"{kind.__qualname__}.{name}" if kind is not None else str(name)
+
+
+def _done(value: Any) -> None:
+    if inspect.iscoroutine(value):
+        asyncio.run(value)
+
+
+def _run_method(kind: type, name: str) -> None:
+    tested = kind()
+    for step in ("setup_class", "setUp", "setup_method", name, "teardown_method", "tearDown", "teardown_class"):
+        if hasattr(tested, step):
+            method = getattr(tested, step)
+            _done(method(method) if step.endswith("_method") and inspect.signature(method).parameters else method())
+
+
+def _run_case(kind: Any, name: str) -> None:
+    unittest = sys.modules["unittest"]
+    if getattr(kind, "__unittest_skip__", False) or getattr(getattr(kind, name), "__unittest_skip__", False):
+        raise _Skipped
+    result = unittest.TestResult()
+    # A suite, which runs what the class and the module set up.
+    unittest.TestSuite([kind(name)]).run(result)
+    failed = [*result.errors, *result.failures]
+    if failed:
+        raise AssertionError(failed[0][1].strip().splitlines()[-1])
+    if result.unexpectedSuccesses or result.skipped or result.testsRun != 1:
+        raise AssertionError("an expected failure passed" if result.unexpectedSuccesses else "was not run to its end")
+
+
+def _is_own_exit(error: BaseException) -> bool:
+    """Whether the tests themselves end their run, and say that all is well."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return (
+        type(error) is SystemExit
+        and error.code in (None, 0, False)
+        and last is not None
+        and last.tb_frame.f_code.co_filename == FILE
+    )
+
+
+def line_of(error: BaseException) -> str:
+    """`Type: message`, and the line of the tests at which it was raised."""
+    text = " ".join("".join(traceback.format_exception_only(error)).split())[:400]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+    return f"{text} (line {lines[-1]} of the tests)" if lines else text
+
+
+# ---- the change of the text ----
+
+
+class _Changer(ast.NodeTransformer):
+    """Has a script tell what it does."""
+
+    def __init__(self, notes_failures: bool) -> None:
+        self._notes_failures = notes_failures
+        self._scope: list[str] = []
+        self.counts = False
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.counts = True
+        told = [_call(_FAILED, ast.Constant(node.lineno))] if self._notes_failures else []
+        fails = ast.Assert(ast.Constant(False), node.msg)
+        test = ast.If(ast.UnaryOp(ast.Not(), node.test), [*told, fails], [_call(_HELD)])
+        test.was_assert = True  # type: ignore[attr-defined]
+        return _placed(test, node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        if isinstance(node.value, ast.Call) and _name(node.value).lower().startswith("assert"):
+            self.counts = True
+            return [node, _placed(_call(_HELD), node)]
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        self.generic_visit(node)
+        calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+        if any(re.search("raises|warns", _name(call), re.IGNORECASE) for call in calls):
+            self.counts = True
+            return [node, _placed(_call(_HELD), node)]
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        self._scope.append(node.name)
+        self.generic_visit(node)
+        self._scope.pop()
+        return node
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        name = ".".join([*self._scope, node.name])
+        self._scope.append(f"{node.name}.<locals>")
+        self.generic_visit(node)
+        self._scope.pop()
+        if node.name.startswith("test") and "<locals>" not in name:
+            _Returns(name).inside(node)
+            node.body.append(_placed(_call(_ENDED, ast.Constant(name)), node.body[-1]))
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+
+class _Returns(ast.NodeTransformer):
+    """Has a function say that it ends where it returns."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def inside(self, node: Any) -> None:
+        node.body = [part for each in node.body for part in _many(self.visit(each))]
+
+    def visit_Return(self, node: ast.Return) -> Any:
+        value = _call(_ENDED, ast.Constant(self._name), node.value or ast.Constant(None)).value
+        return _placed(ast.Return(value), node)
+
+    def _stay_out(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _stay_out
+
+
+def _many(node: Any) -> list[Any]:
+    return node if isinstance(node, list) else [node]
+
+
+def _as_test(node: ast.stmt, goes_on: bool) -> ast.stmt:
+    """A top-level assertion that is counted, and whose failure does not end the module if that `goes_on`."""
+    assert isinstance(node, ast.If)
+    node.orelse.append(_placed(_call(_PASSED), node))
+    if not goes_on:
+        return node
+    caught = _call(_CAUGHT, ast.Name("__error__", ast.Load()))
+    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), "__error__", [caught])
+    return _placed(ast.Try([node], [handler], [], []), node)
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Expr:
+    return ast.Expr(ast.Call(ast.Name(name, ast.Load()), list(arguments), []))
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _placed(node: Any, at: ast.AST) -> Any:
+    for each in ast.walk(node):
+        if "lineno" in each._attributes and not hasattr(each, "lineno"):
+            ast.copy_location(each, at)
+    return node
