@@ -47,7 +47,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
     `explains`: the answers have the steps of each verdict, too, and code is tested here as it is in a worker.
     """
-    config = ScorerConfig(**fields)
+    config = ScorerConfig(**fields | {"packages": tuple(fields["packages"])})
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)

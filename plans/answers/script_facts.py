@@ -202,6 +202,9 @@ class _Reach:
                 waiting += self._by_name.get(name, [])
             if isinstance(node, FUNCTIONS):
                 continue  # its body runs when its name is used
+            if isinstance(node, (ast.If, ast.While)) and isinstance(node.test, ast.Constant) and not node.test.value:
+                waiting += node.orelse
+                continue
             if isinstance(node, ast.ClassDef) and name not in seen:
                 waiting += [each for each in node.body if not isinstance(each, FUNCTIONS)]
                 continue

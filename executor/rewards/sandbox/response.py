@@ -18,7 +18,7 @@ from .case_runs import CaseRunner
 from .isolation import Isolation
 from .kernel import limit
 from .link import Link, Lost
-from .references import FOUND, MISSING, STANDARD
+from .references import FOUND, MISSING, NAMEABLE, PACKAGES, STANDARD
 
 MOST_TOLD = 64
 """Functions and classes that the tester is told of at once; of others it asks when a test names them."""
@@ -55,7 +55,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
             return FOUND, [str(each) for each in public]
         if name not in namespace:
             return MISSING, None
-        named = _standard_name(namespace[name])
+        named = _standard_name(namespace[name], name)
         return (STANDARD, named) if named else (FOUND, namespace[name])
 
     bound: list[Any] = []
@@ -95,11 +95,16 @@ def _is_own(value: Any) -> bool:
     return isinstance(value, (type, types.FunctionType)) and getattr(value, "__module__", None) == "solution"
 
 
-def _standard_name(value: Any) -> str:
-    """The module of an object that the response imported from elsewhere; empty if it is its own, or data."""
+def _standard_name(value: Any, name: str) -> str:
+    """The module of an object that the response imported from elsewhere; empty if it is its own, or data, or what the
+    tester would not find by this name (`from math import gcd as f`): that is called as if it were its own."""
     if isinstance(value, types.ModuleType):
         return value.__name__
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) or type(value).__module__ == "typing":
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        module = str(getattr(value, "__module__", None))
+        known = module.partition(".")[0] in NAMEABLE | PACKAGES
+        return module if known and getattr(sys.modules.get(module), name, None) is value else ""
+    if type(value).__module__ == "typing":
         module = getattr(value, "__module__", None)
         return module if isinstance(module, str) and module not in ("solution", "builtins", "__main__") else ""
     return ""

@@ -12,6 +12,7 @@ It imports once what responses import most; each fork finds that done.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import json
 import os
@@ -50,6 +51,8 @@ def main(control: int, folder: str, without: str, files: str) -> None:
     try:
         for name in WARM:
             __import__(name)
+        # Programs use them; `site`, which does not run here, would have set them.
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)
         packages = json.loads(files)
         _warm_packages(packages, folder)
         isolation = Isolation(folder, frozenset(filter(None, without.split(","))), packages)
