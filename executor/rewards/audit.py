@@ -178,9 +178,11 @@ class _PartAudit:
         """The full reward; None of a function that pays none of the answers that were guessed."""
         if self._part.kind != "function":
             return 1.0 - 1e-9
-        full = max((answer.reward for answer in own.values()), default=0.0)
-        blank = max((answer.reward for question, answer in wrong if question.probe == "blank"), default=0.0)
-        return None if full <= blank and not any(row.reference for row in self._asked) else full
+        blank = {question.row.id: answer.reward for question, answer in wrong if question.probe == "blank"}
+        pays = any(answer.reward > blank[name] for name, answer in own.items())
+        if not pays and not any(row.reference for row in self._asked):
+            return None
+        return max((answer.reward for answer in own.values()), default=1.0)
 
     def _answers(self, questions: Sequence[_Question], told: Told) -> list[Scored]:
         given = [(prompt_text(each.row), each.response, each.row.answer) for each in questions]
