@@ -78,7 +78,9 @@ def script_facts(source: str) -> ScriptFacts:
         needs.add(SOLUTION)
     reached = _Reach(tree)
     always, main = reached.statements()
-    tests, candidates, problem, fixtures = _collected(tree, reached)
+    tests, candidates, begun, problem, fixtures = _collected(tree, reached)
+    if not problem and begun and (fixtures or "pytest" in modules):
+        problem = f"pytest does not run the tests of {begun[0]}, since that class has an __init__; use setup_method"
     roots = [*always, *(node for name in (*tests, *candidates) for node in reached.defined[name])]
     checks = reached.checks(roots)
     as_main = reached.checks(main)
@@ -284,10 +286,12 @@ def _asks_for_main(test: ast.expr) -> bool:
     return "__name__" in names
 
 
-def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], str, bool]:
-    """Test functions and classes, functions that want a candidate, what is wrong, and whether fixtures are wanted."""
+def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], list[str], str, bool]:
+    """Test functions and classes, functions that want a candidate, classes with an __init__, what is wrong, and whether
+    fixtures are wanted."""
     tests: list[str] = []
     candidates: list[str] = []
+    begun: list[str] = []
     problem, fixtures = "", False
     loaded = reach.loaded()
     for node in _module_level(tree.body):
@@ -305,10 +309,11 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], s
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)
                 begins = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"]
+                begun += [node.name] if begins and plain else []
                 if begins and plain and len(required(begins[0].args)) > 1 and node.name not in loaded:
                     problem = f"nothing makes an object of the tests' class {node.name}, whose __init__ wants arguments"
                 fixtures |= plain and any(len(required(each.args)) > 1 + _patches(each) for each in methods)
-    return tests, candidates, problem, fixtures
+    return tests, candidates, begun, problem, fixtures
 
 
 def required(arguments: ast.arguments) -> list[str]:
