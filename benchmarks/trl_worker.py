@@ -100,7 +100,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     job = load_job(options.job)
     paths, data = job_paths(job, options.job), data_file(job, options.job)
-    rows = {row.id: row for row in read_prompts(data)}
+    rows = {row.id: row for row in read_prompts(data, job.reward)}
     order = prompts_in_order(job, list(rows), options.steps)
     scorer = resolve(ScorerConfig(job.reward.kind, job.reward.function, job.reward.deadline_s, str(data.parent)))
     lockstep = Lockstep()

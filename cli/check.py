@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.facts.executable import OTHERS_ONLY, merged
+from ..plans.files.prompt_rows import MOST_FAULTS
 from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..planner.check.checker import FileReport
+    from ..plans.check.finding import Finding
 
 GROUPS_RUN_ON = "nothing as a whole: each job's own plan is executed"
 """What is said of a plan of groups that cannot be executed, in place of an executor."""
@@ -108,19 +111,23 @@ def check_command(
     if not plans:
         raise click.UsageError("name at least one file, or --rules")
 
+    from ..planner.check.check_options import DataReader
     from ..planner.check.checker import Checker, load_site_rules
+    from .shared.progress import share
 
     if sarif_path is not None:
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
     site_rules = None if policy_path is None else load_site_rules(policy_path)
-    reports = Checker(datetime.now(UTC), site_rules, max_age_days, for_executor).check(plans)
+    with share("check") as update:
+        reader = DataReader(update)
+        reports = Checker(datetime.now(UTC), site_rules, max_age_days, for_executor, reader).check(plans)
     findings = [finding for report in reports for finding in report.findings]
     if sarif_path is not None:
         atomic_write(sarif_path, json.dumps(sarif(findings), indent=1) + "\n")
     if as_json:
         click.echo(json.dumps(_data(reports)))
     elif style == "github":
-        for finding in findings:
+        for finding in findings_shown(findings):
             click.echo(annotation(finding))
     else:
         _print(reports, for_executor)
@@ -176,17 +183,29 @@ def _print(reports: list[FileReport], for_executor: bool) -> None:
             console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{site_rules}"))
             _print_notes(console, report, for_executor)
             continue
-        for finding in report.findings:
+        shown = findings_shown(report.findings)
+        for finding in shown:
             place = report.file if finding.line is None else f"{report.file}:{finding.line}"
             color = "red" if finding.bad_input else "yellow"
             level = "warning: " if finding.warning else ""
             console.print(
                 Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {level}{finding.text}")
             )
+        if left := len(report.findings) - len(shown):
+            console.print(
+                f"{report.file}: {left} further rows of the data have faults; --json lists them", markup=False
+            )
         _print_notes(console, report, for_executor)
         if report.site_rules:
             console.print(f"{report.file}: held against policy {report.site_rules}", markup=False)
     console.print(_summary(reports), markup=False)
+
+
+def findings_shown(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings for a person to read: of a data file's rows only the first; very many may have one fault."""
+    rows = [finding for finding in findings if finding.row is not None]
+    hidden = set(rows[MOST_FAULTS:])
+    return [finding for finding in findings if finding not in hidden]
 
 
 def _print_notes(console: Console, report: FileReport, for_executor: bool) -> None:

@@ -127,9 +127,11 @@ def execute_command(
     from ..executor.prepare import Options, history_of, placement_of, prepare
     from .screens.live import LiveView
     from .shared.findings import memory_findings, must_fit_memory, with_findings
+    from .shared.progress import share
 
     try:
-        executions = prepare(plans, out, resume)
+        with share("execute") as update:
+            executions = prepare(plans, out, resume, update)
         remembered = None if history is None else history_of(history, executions, resume)
     except InputError as error:
         raise (with_findings(error, plans) if dry_run or show_placement else error) from None

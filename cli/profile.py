@@ -60,7 +60,7 @@ def profile_command(
     """
     from ..executor.placement.cluster_address import cluster_address
     from ..plans.facts.model_shape import shape_of
-    from ..plans.files.prompt_rows import data_file
+    from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
     from ..plans.yaml.editor_schemas import write_document
@@ -78,7 +78,7 @@ def profile_command(
         need_cluster,
         need_job,
     )
-    from .shared.progress import steps
+    from .shared.progress import share, steps
 
     job_path = job_file(job_path)
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
@@ -102,7 +102,8 @@ def profile_command(
         check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if shipped is not None:
         return _take_shipped(job, job_path, cluster.pools[name], shipped, out, as_json)
-    data_file(job, job_path)  # decoding is measured on the job's own prompts
+    with share("profile") as update:  # decoding is measured on the job's own prompts, and rewards on its answers
+        read_prompts(data_file(job, job_path), job.reward, progress=update)
     try:
         layouts_to_measure(job.search.tp, cluster.pools[name], model)  # now, and not after minutes of starting
     except ValueError as error:

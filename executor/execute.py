@@ -72,7 +72,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     job, pool, paths = first.checked.job, first.pool, first.checked.paths
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "prepare has looked for it"
-    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
+    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
     settings = configuration([e.plan.job for e in executions], job, paths, pool, first.train_pool)
     asked, judge_tokenizer = None, None
     if settings.judge is not None:

@@ -5,7 +5,7 @@ Nothing is written and nothing heavy is imported here. What of one plan can be r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,11 @@ class Options:
     history: Path | None = None
 
 
-def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:
-    """Load and check plans and decide their folders; nothing is written and nothing heavy imported.
+def prepare(
+    plan_paths: Sequence[Path], out: Path, resume: bool, progress: Callable[[str, float], None] = lambda *_: None
+) -> list[Execution]:
+    """Load and check plans and decide their folders; nothing is written and nothing heavy imported but what reads
+    answers. `progress` is told the share of the data's rows that is read.
 
     One plan runs in `out`; several run in `out/NAME` where NAME is the plan file's stem. Raises InputError with what is
     wrong with each of them.
@@ -108,7 +111,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
     must_be_callable(first.checked.job, first.checked.job_path)
-    enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path))
+    enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
     return executions
 
 

@@ -56,6 +56,8 @@ def _same_input(finding: Finding, error: InputError) -> bool:
     the error at the input's line."""
     if error.path is None:
         return False
+    if finding.row is not None:  # of very many rows the error tells only the first
+        return Path(error.path).resolve() == Path(finding.row.file)
     name, fault = Path(error.path).name, error.message.partition("; ")[0]
     if finding.rule == "too-few-prompts":
         named, _, said = finding.message.partition("' ")
@@ -137,11 +139,12 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests
     and prices are of the files.
     """
+    from ...planner.check.check_options import DataReader
     from ...planner.check.checker import Checker
     from ...planner.check.plan_rules import physics
     from ...plans.check.rules import RULES
 
-    checker = Checker(datetime.now(UTC))
+    checker = Checker(datetime.now(UTC), data=DataReader(judged="fast"))
     if changed:
         faults = physics(documents.plan, documents.cluster, documents.job, documents.profile, None)
         # Divisors of the loss change no seconds, and nothing is trained by these documents.

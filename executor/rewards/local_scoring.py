@@ -125,13 +125,23 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
             process.kill()
 
 
+TRIES = 3
+"""How often a response is scored where the machine is to blame for a failure: a host that does not let it run."""
+
+
 def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[Scored]:
     results: list[Scored] = []
+    failures = 0
     while len(results) < len(batch) and not left.is_set():
         problem, failure = process.start()
         if problem is not None:
             raise InputError(problem)
         if failure is not None:
             raise RunFailed(f"the process that scores cannot be started: {failure}")
-        results += process.score(batch[len(results) :], float("inf"))
+        for scored in process.score(batch[len(results) :], float("inf")):
+            failures = failures + 1 if scored.outcome == "infra_failed" and not scored.refused else 0
+            if 0 < failures < TRIES:
+                break
+            failures = 0
+            results.append(scored)
     return results

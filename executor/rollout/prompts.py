@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...plans.files.prompt_rows import read_prompts
+from ...plans.files.prompt_rows import Prompt, read_prompts
+from ...plans.schema.sections.reward_spec import RewardKind, RewardSpec
 from ...plans.yaml.errors import InputError
 
 
@@ -48,23 +50,22 @@ def load_tokenizer(model_path: str) -> Any:
     return tokenizer
 
 
-def load_prompts(path: Path, tokenizer: Any, max_prompt_tokens: int) -> dict[str, PromptText]:
-    """Prompts by id, tokenized; chat messages go through the tokenizer's chat template.
+def load_prompts(
+    path: Path, tokenizer: Any, max_prompt_tokens: int, reward: RewardSpec | RewardKind = "function"
+) -> dict[str, PromptText]:
+    """Prompts by id, tokenized; chat messages go through the tokenizer's chat template. Answers are those that the
+    `reward` gets; that it can read them was seen before (`enough_prompts`).
 
-    Raises InputError for a prompt of more than `max_prompt_tokens` tokens: cutting it would change the task.
+    Raises InputError for a prompt of more than `max_prompt_tokens` tokens, since cutting it would change the task, and
+    for one of which the chat template would leave something out.
     """
     prompts: dict[str, PromptText] = {}
-    for row in read_prompts(path):
+    for row in read_prompts(path, reward, "no"):
         if isinstance(row.prompt, str):
             text = row.prompt
             tokens = tokenizer(text)["input_ids"]
         else:
-            if not getattr(tokenizer, "chat_template", None):
-                raise InputError(
-                    f"prompt {row.id!r} is chat messages and the model's tokenizer has no chat template; write text",
-                    str(path),
-                )
-            text = tokenizer.apply_chat_template(row.prompt, add_generation_prompt=True, tokenize=False)
+            text = _rendered(row, tokenizer, path)
             tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
         if not tokens:
             raise InputError(f"prompt {row.id!r} has no tokens; drop the row", str(path))
@@ -76,3 +77,37 @@ def load_prompts(path: Path, tokenizer: Any, max_prompt_tokens: int) -> dict[str
             )
         prompts[row.id] = PromptText(row.id, text, tuple(tokens), row.answer)
     return prompts
+
+
+def _rendered(row: Prompt, tokenizer: Any, path: Path) -> str:
+    """The text of chat messages by the model's template. Raises InputError if it has none, refuses them, or would drop
+    a message of the system or one of the row's keys (a variable that a template does not name has no effect)."""
+    template = getattr(tokenizer, "chat_template", None)
+    if not template:
+        raise InputError(
+            f"prompt {row.id!r} is chat messages and the model's tokenizer has no chat template; write text", str(path)
+        )
+    unread = next((name for name in row.template if not re.search(rf"\b{re.escape(name)}\b", str(template))), None)
+    if unread is not None:
+        raise InputError(
+            f"prompt {row.id!r} has {unread!r}, which the model's chat template does not read; remove it", str(path)
+        )
+    try:
+        text = str(
+            tokenizer.apply_chat_template(row.prompt, add_generation_prompt=True, tokenize=False, **row.template)
+        )
+    except Exception as error:  # a template raises what it likes
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(
+            f"prompt {row.id!r} is refused by the model's chat template ({why}); change its messages", str(path)
+        ) from error
+    for message in row.prompt:
+        assert isinstance(message, dict), "text has no template"
+        # Templates skip roles that they do not know without a word.
+        if message["role"] in ("system", "developer") and message["content"].strip() not in text:
+            raise InputError(
+                f"prompt {row.id!r} has a message of role {message['role']!r}, which the model's chat template leaves "
+                "out; put its text into the user's message",
+                str(path),
+            )
+    return text

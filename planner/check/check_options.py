@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -12,12 +12,49 @@ from pydantic import BaseModel
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
+from ...plans.files.prompt_rows import Judged, Progress, RowFault, read_rows
+from ...plans.schema.sections.reward_spec import RewardSpec
 from ...plans.schema.site_rules import SiteRulesFile
+from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
 
 M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """What was found in a data file: the number of its good rows, the faults of the others, and how many of the good
+    ones have an answer that could not be read here (math-verify is not installed)."""
+
+    rows: int
+    faults: tuple[RowFault, ...]
+    unjudged: int
+
+
+@dataclass
+class DataReader:
+    """Reads the data files that the documents of a check name, each once; `judged`: which answers, as `read_rows`."""
+
+    progress: Progress = lambda *_: None
+    judged: Judged = "all"
+    _found: dict[tuple[Path, tuple[str, ...]], CheckedData | InputError] = field(default_factory=dict)
+
+    def read(self, path: Path, reward: RewardSpec) -> CheckedData:
+        """The data file at `path`, read as the job's reward will. Raises InputError as `read_rows` does."""
+        key = (path, tuple(part.kind for part in reward.parts))
+        if key not in self._found:
+            try:
+                rows, faults = read_rows(path, reward, self.judged, self.progress)
+                found = CheckedData(len(rows), tuple(faults), sum(not row.judged for row in rows))
+                self._found[key] = found
+            except InputError as error:
+                self._found[key] = error
+        known = self._found[key]
+        if isinstance(known, InputError):
+            raise known
+        return known
 
 
 @dataclass(frozen=True)
@@ -28,11 +65,13 @@ class CheckOptions:
         now: the time that ages are counted to.
         site_rules: of the file's folder, or those given; None without any.
         age_option: days, from the command line; goes before the site rules'.
+        data: reads data files.
     """
 
     now: datetime
     site_rules: SiteRulesFile | None
     age_option: float | None
+    data: DataReader = field(default_factory=DataReader)
 
     @property
     def max_age_days(self) -> float | None:

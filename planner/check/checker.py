@@ -37,7 +37,7 @@ from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
 from . import group_rules, job_rules, plan_rules, profile_rules
 from .accelerator_rules import unlike_names
-from .check_options import CheckOptions
+from .check_options import CheckOptions, DataReader
 from .stale_figures import without_stale
 
 
@@ -82,12 +82,14 @@ class Checker:
         site_rules: the site rules for all files; None: for each file those of the nearest rlplan.policy.yaml.
         max_age_days: of profiles, in place of the site rules'; None: theirs.
         for_executor: a plan that `rlplan execute` cannot run is a finding.
+        data: reads data files.
     """
 
     now: datetime
     site_rules: SiteRulesFile | None = None
     max_age_days: float | None = None
     for_executor: bool = False
+    data: DataReader = field(default_factory=DataReader)
     _files_read: dict[Path, SiteRulesFile | FileReport] = field(default_factory=dict)
 
     def check(self, paths: Iterable[str]) -> list[FileReport]:
@@ -104,7 +106,7 @@ class Checker:
         if read.value is None or read.document is None:
             return FileReport(path, kind, read.findings)
         rules_file, broken = self._site_rules_for(path)
-        options = CheckOptions(self.now, rules_file, self.max_age_days)
+        options = CheckOptions(self.now, rules_file, self.max_age_days, self.data)
         faults, summary = _faults(read, options)
         allowed = rules_file.rules if rules_file else None
         # Where the site rules waive an edit, its stale figures are findings all the same.
@@ -115,7 +117,9 @@ class Checker:
         held = rules_file.path if rules_file else None
         asked = isinstance(read.value, Plan) or (self.for_executor and isinstance(read.value, GroupsPlan))
         others_only = cannot if asked else None
-        return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), others_only)
+        return FileReport(
+            path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read, self.data), others_only
+        )
 
     def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path` with changed values, as findings: by line, without those that its site rules
@@ -171,10 +175,11 @@ def _read_site_rules(path: str) -> SiteRulesFile | FileReport:
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, "pass a rlplan.policy.yaml"),))
 
 
-def _notes(read: ReadDocument) -> tuple[str, ...]:
+def _notes(read: ReadDocument, data: DataReader) -> tuple[str, ...]:
     """Notes on a file: inputs of a plan that changed only where the solver does not read them, an edit by hand, many
-    responses at the cap, keys that override the job's algorithm, and what a plan assumes."""
-    job: Any = read.value
+    responses at the cap, keys that override the job's algorithm, answers that could not be read here, and what a plan
+    assumes."""
+    job, job_path = read.value, read.path
     notes: list[str] = []
     assumed = assumed_notes(job.inputs) if isinstance(job, Plan) else []
     if isinstance(job, Plan):
@@ -182,13 +187,15 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
         notes += ["the decisions were edited by hand, and predicted anew by rlplan refresh"] * job.solver.refreshed
         predicted = job.predicted
         # A job that cannot be read is a finding of the plan's.
-        job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
+        job_path = str(input_path(job.inputs.job, read.path))
+        job = read_document(job_path, ALL_MODELS).value
         capped = isinstance(job, Job) and predicted.lengths_tokens[-1] >= job.rollout.max_response_tokens
         if capped and (share := predicted.share_at_longest) >= MUCH_AT_CAP:
             notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
-    return (*notes, *overridden, *assumed)
+    unread = job_rules.unjudged_rows(job, job_path, data) if isinstance(job, Job) else []
+    return (*notes, *overridden, *unread, *assumed)
 
 
 def _not_executable(read: ReadDocument) -> list[Fault]:
@@ -211,7 +218,7 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
     if isinstance(value, Workload):
         return group_rules.workload_faults(value, read.path), f"{count(len(value.jobs), 'job')}"
     if isinstance(value, Job):
-        return job_rules.job_faults(value, read.path), f"job {value.name}"
+        return job_rules.job_faults(value, read.path, options), f"job {value.name}"
     if isinstance(value, Profile):
         return profile_rules.profile_faults(value, read.path, options), profile_rules.profile_summary(value, options)
     if isinstance(value, Cluster):

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from ...plans.check.any_document import read_document
-from ...plans.check.finding import Fault
+from ...plans.check.finding import DataRow, Fault
 from ...plans.facts.model_shape import shape_of_job, tp_divides
-from ...plans.files.prompt_rows import other_count, read_prompts
+from ...plans.files.prompt_rows import other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files
@@ -20,11 +20,11 @@ from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from ..choose.candidates.pool_choice import LOCATION, placement_fault
-from .check_options import M
+from .check_options import CheckOptions, DataReader, M
 from .reward_rules import crowded_workers, deadline_fault, failed_audit, function_unfit, judge_faults, short_deadlines
 
 
-def job_faults(job: Job, path: str) -> list[Fault]:
+def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
     """Faults of a job: files that are not there, TP sizes none of which divides the model's heads, and a deadline or
     workers that the profile and the cluster beside the job do not allow."""
     faults = _beside(job, path)
@@ -33,7 +33,7 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         split = [(location, *text.partition("; ")[::2]) for location, text in missing]
         return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
     paths = job_paths(job, path)
-    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data), *judge_faults(job, path)]
+    faults += [*few_prompts(job, paths.data, ("data", "path"), options.data), *judge_faults(job, path)]
     try:
         model = shape_of_job(job, path)
     except InputError as error:
@@ -83,31 +83,27 @@ def _neighbour(path: str, name: str, model: type[M]) -> M | None:
     return read.value if isinstance(read.value, model) else None
 
 
-def _miscounted(job: Job, data: Path | None) -> list[Fault]:
-    """The fault of a `data.prompts` that is not the number of rows of the data file."""
-    if data is None or job.data.prompts is None:
-        return []
-    try:
-        rows = len(read_prompts(data, job.reward.answer_kind))
-    except InputError:
-        return []  # few_prompts reports it
-    if rows == job.data.prompts:
-        return []
-    message, _, remedy = other_count(job, rows).partition("; ")
-    return [Fault("prompts-miscounted", ("data", "prompts"), message, remedy)]
-
-
-def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | None = None) -> list[Fault]:
-    """Faults of data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a
-    time.
+def few_prompts(
+    job: Job, data: Path | None, location: Loc, reader: DataReader, plan: PlannedJob | None = None
+) -> list[Fault]:
+    """Faults of data that cannot be read, by their rows, or holds fewer prompts than a step trains, or than a plan's
+    rounds want at a time; of a job also that its number of prompts is not what `data.prompts` says.
 
     `data`: None where the file is not here; then `data.prompts` of the job counts.
     """
     named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
-    try:
-        rows = len(read_prompts(data, job.reward.answer_kind)) if data is not None else job.data.prompts
-    except InputError as error:
-        return [_data_fault(job.data.path or "data", location, each) for each in error.each()]
+    rows = job.data.prompts
+    if data is not None:
+        try:
+            found = reader.read(data, job.reward)
+        except InputError as error:
+            return [_data_fault(job, location, each.line, each.message) for each in error.each()]
+        if found.faults:
+            return [
+                _data_fault(job, location, fault.line, fault.text, DataRow(str(data), fault.line, fault.id))
+                for fault in found.faults
+            ]
+        rows = found.rows
     if rows is None:
         return []
     needed = job.rollout.prompts_per_step
@@ -115,7 +111,10 @@ def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | N
         message = f"{named} has {count(rows, 'prompt')}, and a step trains {needed} different ones"
         return [Fault("too-few-prompts", location, message, "add rows, or lower rollout.prompts_per_step")]
     if plan is None:
-        return []
+        if job.data.prompts in (None, rows):
+            return []
+        message, _, remedy = other_count(job, rows).partition("; ")
+        return [Fault("prompts-miscounted", ("data", "prompts"), message, remedy)]
     short, target = plan.rounds.short, plan.issue.prompts_per_step
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
     if rows >= wanted:
@@ -124,8 +123,24 @@ def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | N
     return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), message, "solve again")]
 
 
-def _data_fault(named: str, location: Loc, error: InputError) -> Fault:
+def _data_fault(job: Job, location: Loc, line: int | None, text: str, row: DataRow | None = None) -> Fault:
     """The fault of a data file, at `location` of the job or of the plan that names it."""
-    place = named if error.line is None else f"{named}:{error.line}"
-    message, _, remedy = error.message.partition("; ")
-    return Fault("input-unreadable", location, f"{place}: {message}", remedy)
+    place = job.data.path if line is None else f"{job.data.path}:{line}"
+    message, _, remedy = text.partition("; ")
+    return Fault("input-unreadable", location, f"{place}: {message}", remedy, row)
+
+
+def unjudged_rows(job: Job, path: str, reader: DataReader) -> list[str]:
+    """A note on answers of the job's data that could not be read as the reward will, for want of math-verify."""
+    try:
+        data = job_paths(job, path).data
+        found = None if data is None else reader.read(data, job.reward)
+    except InputError:
+        return []
+    if found is None or not found.unjudged:
+        return []
+    rows = found.rows + len(found.faults)
+    return [
+        f"{found.unjudged} of {count(rows, 'row')} have answers that only math-verify reads, and it is not installed "
+        "here; to check them as well: pip install math-verify"
+    ]

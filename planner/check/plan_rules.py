@@ -50,7 +50,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     faults += reward_faults(plan, profile, job)
     paths, model = _files(plan, path, job, faults)
     if job is not None and paths is not None:
-        faults += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
+        faults += few_prompts(job, paths.data, ("inputs", "job"), options.data, plan.job)
         faults += judge_faults(job, input_path(inputs.job, path), ("inputs", "job"))
         faults += function_unfit(job, input_path(inputs.job, path), ("inputs", "job"))
     if cluster is not None:

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 from . import AnswerError
-from .math_reading import Node, Unread, read
+from .math_numbers import Node, Unread
+from .math_reading import read
 from .math_text import boxes, one_spelling, words_of
 from .units import split_unit
 
@@ -173,6 +174,8 @@ def _mathematics(spelled: str, attached: bool) -> Gold | None:
         "inf",
     ):
         return None
+    if whole := re.fullmatch(r"\(([^(),]*(?:\([^(),]*\)[^(),]*)*)\)", spelled):
+        spelled = whole[1].strip()
     body, unit = split_unit(spelled, attached)
     for text, of in ((body, unit), (spelled, "")) if unit else ((spelled, ""),):
         try:
@@ -200,7 +203,9 @@ def value(node: Node) -> Fraction | None:
     op, args = node
     if op == "num":
         return args[0] if isinstance(args[0], Fraction) else None
-    if op not in ("add", "mul", "div", "ratio", "neg", "pow"):
+    if op == "call" and args[0] == "binom":
+        op, args = "binom", args[1:]
+    if op not in ("add", "mul", "div", "ratio", "neg", "pow", "fact", "binom"):
         return None
     parts = [value(each) for each in args]
     if any(part is None for part in parts):
@@ -212,6 +217,9 @@ def value(node: Node) -> Fraction | None:
         return math.prod(exact, start=Fraction(1))
     if op == "neg":
         return -exact[0]
+    if op in ("fact", "binom"):
+        whole = all(part.denominator == 1 and 0 <= part <= 3000 for part in exact)
+        return Fraction((math.factorial if op == "fact" else math.comb)(*map(int, exact))) if whole else None
     left, right = exact
     if op == "pow":
         size = max(left.numerator.bit_length(), left.denominator.bit_length())

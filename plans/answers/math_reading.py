@@ -8,27 +8,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
+from .math_numbers import NUMBER_FORMS, Node, Unread, number, whole_number_form
 from .math_text import groups_joined
-
-
-class Unread(ValueError):
-    """The text is outside of the grammar."""
-
-
-class Node(NamedTuple):
-    """A part of an answer.
-
-    By `op`, the parts in `args`: num (Fraction, the value of its last decimal place or None) · based (digits, base) ·
-    sym (name) · add, mul, pow, div, neg, pm, mp, fact, abs, root, call (name, arguments) of nodes ·
-    list (as written, without brackets), set, tuple, matrix (rows) of nodes · dots, for what an ellipsis leaves out ·
-    interval (low, high, low is in, high is in) · union · rel (sign, left, right) · chain (relations) · percent, degree.
-    """
-
-    op: str
-    args: tuple[Any, ...] = ()
-
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<num>\d+\.\d+|\d+|\.\d+)|(?P<cmd>\\[a-zA-Z]+|\\[{}|\\])|(?P<word>[a-zA-Z])|(?P<sign><=|>=|!=|\.\.\.|\S))"
@@ -48,62 +31,29 @@ _PLAIN = re.compile(
     + r")(?![a-zA-Z])"
 )
 _JOINT = re.compile(r"(?:\s*,)?\s*(?:\\text\s*\{\s*(?:,?\s*)(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*")
-_REPEATING = re.compile(
-    r"(\d*)\.(\d*)(?:\\overline\s*(?:\{(\d+)\}|(\d))|\((\d+)\)(?![\w(^])|\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?)(?:\\ldots|\.\.\.)?"
-)
-_ELLIPTIC = re.compile(r"(\d+)\.(\d+)\s*(?:\\ldots|\.\.\.)")
-_MIXED = re.compile(
-    r"(?<![\d.\w}])(\d+)\s*(?:\\frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))| (\d+)\s*/\s*(\d+))(?![\d.])"
-)
-_SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,4})(?![\w.])")
-_BASED = re.compile(
-    r"^\(?\s*(-?[0-9A-Za-z]+)\s*\)?\s*_\s*\{?\s*\(?(?:\\text\s*\{\s*)?(\d{1,2}|two|three|four|five|six|seven|eight|nine|ten|twelve|sixteen)\s*\}?\)?\s*\}?$"
-)
-_CONTINENTAL = re.compile(r"([+-]?\d{1,3}(?:\.\d{3})+)(,\d+)|([+-]?\d{1,3}(?:\.\d{3}){2,})")
 _BUILDER = re.compile(
     r"\\?\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)\s*)?"
     r"(?:\||:|\\text\s*\{\s*such that\s*\})\s*([^|]+?)\s*\\?\}"
 )
+_NOT_PLAIN = re.compile(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}(?:\{[lcr|]*\})?|_\s*\{[^{}]*\}")
+_COMMON_WORDS = "so if is in we to by of at as on it be are the then thus hence for where with from not"
+_WORDS = set(_COMMON_WORDS.split())
 _NAMES = {"theta", "alpha", "beta", "infty", "infinity"}
-_BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
-               "twelve": 12, "sixteen": 16}  # fmt: skip
-MOST_DIGITS = 4000
-"""Digits of a number that is written out; longer ones are outside of the grammar, as is text beyond `MOST_SIGNS`."""
 MOST_SIGNS = 4000
-
-
-def number(text: str, last: bool = True) -> Node:
-    """A decimal as written."""
-    if len(text) > MOST_DIGITS:
-        raise Unread("a number of too many digits")
-    places = len(text.partition(".")[2])
-    return Node(
-        "num", (Fraction(text if text[0] != "." else "0" + text), Fraction(1, 10**places) if places and last else None)
-    )
+"""Signs of a text; longer ones are outside of the grammar."""
 
 
 def read(text: str) -> Node:
     """The tree of an answer in the spelling of `one_spelling`. Raises `Unread`."""
     if len(text) > MOST_SIGNS:
         raise Unread("a text of too many signs")
-    if based := _BASED.match(text):
-        base = _BASE_WORDS.get(based[2]) or int(based[2])
-        digits = based[1].lstrip("-").upper().lstrip("0") or "0"
-        if (
-            any(digit.isdigit() for digit in digits)
-            and 2 <= base <= 36
-            and all(int(digit, 36) < base for digit in digits)
-        ):
-            return Node("based", (("-" if based[1][0] == "-" else "") + digits, base))
-    if continental := _CONTINENTAL.fullmatch(text):
-        whole, decimals = continental[1] or continental[3], continental[2] or ""
-        return number(whole.replace(".", "") + decimals.replace(",", "."))
+    if (written := whole_number_form(text)) is not None:
+        return written
     if builder := _BUILDER.fullmatch(text):
         text = builder[1]
-    for letters in re.findall(
-        r"(?<![\\a-zA-Z])[a-zA-Z]{4,}", re.sub(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}", " ", text)
-    ):
-        if letters not in _FUNCTIONS | _NAMES and "".join(sorted(set(letters))) != letters:
+    for letters in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", _NOT_PLAIN.sub(" ", text)):
+        wordy = len(letters) > 3 and letters not in _FUNCTIONS | _NAMES and "".join(sorted(set(letters))) != letters
+        if wordy or letters.lower() in _WORDS:
             raise Unread(f"the word {letters}")
     text = _JOINT.sub(" , ", text).replace(";", ",")
     text = _PLAIN.sub(
@@ -123,7 +73,7 @@ class _Parser:
         self.tokens: list[str | Node] = []
         place = 0
         while place < len(text.rstrip()):
-            for pattern, builder in _NUMBER_FORMS:
+            for pattern, builder in NUMBER_FORMS:
                 start = place + len(text[place:]) - len(text[place:].lstrip())
                 if (match := pattern.match(text, start)) and match.end() > start and (node := builder(match)):
                     self.tokens.append(node)
@@ -253,7 +203,7 @@ class _Parser:
             return name in ("frac", "sqrt", "binom", "pi", "infty", "text", "lfloor", "lceil", "begin", "overline") or (
                 name in _FUNCTIONS or name in _GREEK
             )
-        return token in "({" or token.isalpha()
+        return token in "({" or (token.isalpha() and token.isascii())
 
     def power(self) -> Node:
         base = self.atom()
@@ -324,7 +274,7 @@ class _Parser:
             return Node("abs", (inner,))
         if token.startswith("\\"):
             return self.command(token[1:])
-        if token.isalpha():
+        if token.isalpha() and token.isascii():
             return Node("sym", (token + self.subscript(),))
         raise Unread(f"{token!r} has no place")
 
@@ -494,53 +444,3 @@ class _Parser:
 
 def _negative(node: Node) -> Node:
     return Node("num", (-node.args[0], node.args[1])) if node.op == "num" else Node("neg", (node,))
-
-
-def repeating(whole: str, fixed: str, cycle: str) -> Fraction:
-    """The fraction that `whole.fixed(cycle)` is."""
-    scale = 10 ** len(fixed)
-    return Fraction(int((whole or "0") + fixed), scale) + Fraction(int(cycle), scale * (10 ** len(cycle) - 1))
-
-
-def _repeating(found: re.Match[str]) -> Node | None:
-    whole, fixed, *ways = found.groups()
-    braced, digit, bracketed, first, middle, end = ways
-    if first is not None:
-        cycle = first + (middle or "") + end if end is not None else first
-        if end is None and middle:
-            return None
-    else:
-        cycle = braced or digit or bracketed
-    return Node("num", (repeating(whole, fixed, cycle), None))
-
-
-def _elliptic(found: re.Match[str]) -> Node:
-    """`0.1666...`: the digits at the end repeat if they stand there three times (one digit) or twice (more digits)."""
-    whole, decimals = found[1], found[2]
-    for size in range(1, len(decimals) // 2 + 1):
-        cycle = decimals[-size:]
-        times = 1
-        while decimals[: len(decimals) - size * times].endswith(cycle):
-            times += 1
-        if times >= (3 if size == 1 else 2):
-            return Node("num", (repeating(whole, decimals[: len(decimals) - size * times], cycle), None))
-    return number(f"{whole}.{decimals}")
-
-
-def _mixed(found: re.Match[str]) -> Node | None:
-    whole, top, top_digit, bottom, bottom_digit, plain_top, plain_bottom = found.groups()
-    over, under = int(top or top_digit or plain_top), int(bottom or bottom_digit or plain_bottom)
-    if not under:
-        return None
-    return Node("num", (int(whole) + Fraction(over, under), None))
-
-
-def _scientific(found: re.Match[str]) -> Node:
-    places = len(found[1].partition(".")[2])
-    scale = Fraction(10) ** int(found[2])
-    return Node(
-        "num", (Fraction(found[1] if found[1][0] != "." else "0" + found[1]) * scale, Fraction(1, 10**places) * scale)
-    )
-
-
-_NUMBER_FORMS = ((_REPEATING, _repeating), (_ELLIPTIC, _elliptic), (_MIXED, _mixed), (_SCIENTIFIC, _scientific))

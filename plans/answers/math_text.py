@@ -106,7 +106,13 @@ def one_spelling(text: str) -> str:
     text = _TAGS.sub(" ", in_ascii(text))
     text = re.sub(r"<sup>(.*?)</sup>", r"^{\1}", text)
     text = re.sub(r"<sub>(.*?)</sub>", r"_{\1}", text)
-    text = text.replace("\\\\%", "%").replace("\\%", "%").replace("\\$", "\x00").replace("`", "")
+    # A doubled backslash is one that was escaped twice, but in a matrix it ends a row.
+    text = (
+        re.sub(r"\\\\(?:\[[^\[\]]*\])?", "\x01", text)
+        if "\\begin" in text
+        else re.sub(r"\\\\(?=[a-zA-Z%$])", r"\\", text)
+    )
+    text = text.replace("\\%", "%").replace("\\$", "\x00").replace("`", "")
     text = re.sub(r"(?<![\d*])\*{1,2}(?=\S)([^*]*?)(?<=\S)\*{1,2}(?![\d*])", r"\1", text)
     text = text.replace("**", "^") if re.search(r"[\w)]\s*\*\*\s*[\w(-]", text) else text.replace("**", "")
     text = re.sub(r"\\(?:\(|\)|\[|\])", " ", text)
@@ -121,8 +127,7 @@ def one_spelling(text: str) -> str:
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = re.sub(r"\\,|\\!", lambda found: " " if found[0] == "\\," else "", text)
     text = _SPACES.sub(" ", text)
-    text = re.sub(r"\s+", " ", text).strip()
-    return bare(text)
+    return bare(re.sub(r"\s+", " ", text.replace("\x01", r" \\ ")).strip())
 
 
 def bare(text: str) -> str:
@@ -146,7 +151,7 @@ def words_of(text: str) -> str:
     text = re.sub(r"[\\{}$]", " ", text).replace("_", " ").casefold()
     text = re.sub(r"(?<=[\d\s])([ap])\.?\s?m\b\.?", r" \1m", text)
     text = re.sub(r"\s+", " ", text).strip(" .,;:!?\"'()[]")
-    return re.sub(r"^(?:the|an|a) (?=\S)", "", text)
+    return re.sub(r"^(?:the|an|a) (?=\S\S)(?!and |or )", "", text)
 
 
 def groups_joined(text: str) -> str:
@@ -162,7 +167,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox|boxedans)\s*")
 def boxes(text: str) -> tuple[list[str], bool]:
     """What stands in each box that is closed, in order, and whether the text ends in an open one.
 
-    A box in a box counts as the outer one. `\\boxed 5` and `\\boxed5` are boxes without braces.
+    Of a box in a box the inner one counts. `\\boxed 5` and `\\boxed5` are boxes without braces.
     """
     found, place = [], 0
     while match := _BOX.search(text, place):
@@ -178,7 +183,8 @@ def boxes(text: str) -> tuple[list[str], bool]:
             return found, True
         inner = text[place + 1 : end].strip()
         if inner:
-            found.append(inner)
+            nested, _ = boxes(inner)
+            found.append(nested[-1] if nested else inner)
         place = end + 1
     return found, False
 

@@ -232,7 +232,7 @@ class _Reach:
         waiting, seen = list(roots), set()
         while waiting:
             node = waiting.pop()
-            if isinstance(node, (ast.Assert, ast.Raise)):
+            if isinstance(node, ast.Raise) or (isinstance(node, ast.Assert) and not _always_holds(node.test)):
                 return True
             name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
             if name.lower().startswith(("assert", "fail")) or name in _ENDS:
@@ -279,6 +279,11 @@ def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _module_level(getattr(node, field, []))
             for inner in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
                 yield from _module_level(inner.body)
+
+
+def _always_holds(test: ast.expr) -> bool:
+    """Whether an assertion cannot fail: of a constant, or of a tuple (`assert (f(1) == 2, "message")`)."""
+    return bool(test.elts) if isinstance(test, ast.Tuple) else isinstance(test, ast.Constant) and bool(test.value)
 
 
 def _asks_for_main(test: ast.expr) -> bool:

@@ -21,7 +21,8 @@ def annotation(finding: Finding) -> str:
     File paths are relative to the root of the repository. Text is escaped as @actions/core does (toolkit,
     packages/core/src/command.ts).
     """
-    place = {"file": _from_root(finding.file), "line": "1" if finding.line is None else str(finding.line)}
+    file, line = finding.place
+    place = {"file": _from_root(file), "line": str(line or 1)}
     properties = {**place, "title": f"rlplan {finding.rule}"}
     listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
     return f"::{'warning' if finding.warning else 'error'} {listed}::{_escaped(finding.text)}"
@@ -37,19 +38,19 @@ def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
             "ruleIndex": names.index(finding.rule),
             "level": "warning" if finding.warning else "error",
             "message": {"text": finding.text},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": quote(Path(_from_root(finding.file)).as_posix())},
-                        "region": {"startLine": finding.line or 1},
-                    }
-                }
-            ],
+            "locations": [_location(*finding.place)],
+            # The document that names the data whose row is at fault.
+            **({} if finding.row is None else {"relatedLocations": [_location(finding.file, finding.line)]}),
         }
         for finding in findings
     ]
     driver = {"name": "rlplan", "version": __version__, "rules": rules}
     return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _location(file: str, line: int | None) -> dict[str, Any]:
+    artifact = {"uri": quote(Path(_from_root(file)).as_posix())}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line or 1}}}
 
 
 def is_sarif(path: Path) -> bool:

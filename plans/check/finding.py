@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..yaml.errors import InputError
 from ..yaml.yaml_doc import Document, Loc
 from .rules import RULES
+
+
+@dataclass(frozen=True, slots=True)
+class DataRow:
+    """The row that a fault of a job's data is about.
+
+    Attributes:
+        file: absolute path of the data file.
+        line: counted from 1; in Parquet the number of the row.
+        id: None where the row has none that can be read.
+    """
+
+    file: str
+    line: int
+    id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +35,14 @@ class Fault:
         location: path of keys and indices.
         message: what is wrong.
         remedy: what to do; may be empty.
+        row: of the data file, where one is at fault.
     """
 
     rule: str
     location: Loc
     message: str
     remedy: str = ""
+    row: DataRow | None = None
 
     def __post_init__(self) -> None:
         assert self.rule in RULES, f"rule '{self.rule}' is not in the catalogue"
@@ -56,6 +73,7 @@ class Finding:
         line: counted from 1; None if the fault has no line (a file that cannot be read).
         key: dotted; empty for the whole document.
         message, remedy: what is wrong, and what to do (may be empty).
+        row: of the data file that the document names, where one is at fault.
     """
 
     rule: str
@@ -64,6 +82,12 @@ class Finding:
     key: str
     message: str
     remedy: str = ""
+    row: DataRow | None = None
+
+    @property
+    def place(self) -> tuple[str, int | None]:
+        """(file, line) of what is to be mended: the data's row, or the document."""
+        return (self.file, self.line) if self.row is None else (self.row.file, self.row.line)
 
     @property
     def bad_input(self) -> bool:
@@ -85,6 +109,7 @@ class Finding:
         """The finding as a JSON object, without the file."""
         data: dict[str, Any] = {"rule": self.rule, "line": self.line, "key": self.key, "message": self.message}
         data |= {"warning": True} if self.warning else {}
+        data |= {"row": asdict(self.row)} if self.row is not None else {}
         return {**data, "remedy": self.remedy} if self.remedy else data
 
 
@@ -99,6 +124,7 @@ def located(faults: Iterable[Fault], file: str, document: Document) -> list[Find
             fault.key,
             _one_line(fault.message),
             _one_line(fault.remedy),
+            fault.row,
         )
         for fault in faults
     ]

@@ -26,8 +26,8 @@ from .row_files import PARQUET_MAGIC, decoded, json_rows, parquet_rows, unpacked
 Messages = list[dict[str, str]]
 
 Judged = Literal["all", "fast", "no"]
-"""Which answers are read as the reward will: `all`; `fast`: those that need no math-verify, which takes milliseconds for
-an expression, so that planning is quick; `no`: none, where the file was read so before."""
+"""Which answers are read as the reward will: `all`; `fast`: those that need no math-verify, which takes a second to
+begin and milliseconds for an expression; `no`: none, where the file was read so before."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class RowFault:
     def text(self) -> str:
         """The message with the row's id, on one line."""
         what, then, remedy = " ".join(self.message.split()).partition("; ")
-        named = self.id is None or f"'{self.id}'" in what
-        return f"{what}{then}{remedy}" if named else f"{what} (id '{self.id[:80]}'){then}{remedy}"
+        named = "" if self.id is None or f"'{self.id}'" in what else f" (id '{self.id[:80]}')"
+        return f"{what}{named}{then}{remedy}"
 
 
 MOST_FAULTS = 20
@@ -112,17 +112,17 @@ def read_rows(
         if index % 512 == 0:
             progress(f"{index} of {len(values)} rows", index / len(values))
         values[index] = (line, None)  # freed as it is read: files may be large
-        name = None
+        name = value.get("id") if isinstance(value, dict) else None
         try:
             if isinstance(value, ValueError):
-                raise _Refused(f"{value}; each line holds one whole JSON object")
-            row = _with_known_keys(value)
+                raise _Refused(f"{value}{'' if '; ' in str(value) else _WHOLE_LINES}")
+            row = _with_known_keys(value, kinds)
             name = _id(row)
             prompt = _prompt(row, name, kinds, judged)
             if name in first_line:
                 raise _Refused(f"id '{name}' is also in line {first_line[name]}; give each row its own")
         except _Refused as refused:
-            faults.append(RowFault(line, name, str(refused)))
+            faults.append(RowFault(line, name if isinstance(name, str) and name.strip() else None, str(refused)))
             continue
         first_line[name] = line
         rows.append(replace(prompt, line=line))
@@ -220,6 +220,7 @@ def other_count(job: Job, rows: int) -> str:
     return f"is {job.data.prompts}, and '{job.data.path}' has {rows} rows; write {rows}, or remove data.prompts"
 
 
+_WHOLE_LINES = "; each line holds one whole JSON object"
 _SHAPE = '{"id": …, "prompt": …, "answer": …}'
 
 
@@ -227,14 +228,18 @@ class _Refused(Exception):
     """A row cannot be used: what is wrong; what to do."""
 
 
-def _with_known_keys(row: Any) -> dict[str, Any]:
-    """The row, with answer and id taken from where verl's files have them."""
-    if not isinstance(row, dict):
+def _with_known_keys(value: Any, kinds: list[RewardKind]) -> dict[str, Any]:
+    """The row with id, prompt and answer. Raises _Refused where they are neither there nor where verl's files have
+    them; tests of code may stand under the keys of other data sets, which `answer_of_row` knows."""
+    if not isinstance(value, dict):
         raise _Refused("must be a JSON object with id, prompt and answer")
+    row: dict[str, Any] = {**value}
     for key, place, name in (("answer", "reward_model", "ground_truth"), ("id", "extra_info", "index")):
         nested = row.get(place)
         if key not in row and isinstance(nested, dict) and nested.get(name) is not None:
-            row = {**row, key: str(nested[name]) if key == "id" else nested[name]}
+            row[key] = str(nested[name]) if key == "id" else nested[name]
+    if "code" in kinds and "answer" not in row and _answer_of_row(row):
+        row["answer"] = None
     missing = [key for key in _OTHER_NAMES if key not in row]
     if missing:
         renamed = {key: other for key in missing for other in reversed(_OTHER_NAMES[key]) if other in row}
@@ -243,6 +248,12 @@ def _with_known_keys(row: Any) -> dict[str, Any]:
         keys = "keys" if len(missing) > 1 else "key"
         raise _Refused(f"missing {keys} {named}; {todo or 'each row has id, prompt and answer'}")
     return row
+
+
+def _answer_of_row(row: dict[str, Any]) -> Any:
+    from ..answers.code_tests import answer_of_row
+
+    return answer_of_row(row)
 
 
 _OTHER_NAMES = {
@@ -258,9 +269,10 @@ _OTHER_NAMES = {
 
 def _id(row: dict[str, Any]) -> str:
     name = row["id"]
-    if not isinstance(name, str) or not name.strip():
-        raise _Refused(f"id must be text, not {str(name)[:80]!r}; put it in quotes" if not isinstance(name, str)
-                       else "id must be text, and is blank; write one")  # fmt: skip
+    if not isinstance(name, str):
+        raise _Refused(f"id must be text, not {str(name)[:80]}; put it in quotes")
+    if not name.strip():
+        raise _Refused("id is blank; give each row its own")
     return name
 
 
@@ -276,8 +288,10 @@ def _prompt(row: dict[str, Any], name: str, kinds: list[RewardKind], judged: Jud
             raise _Refused(f"key '{key}' {why}")
     used = [key for key in ("system", *_TEMPLATE_KEYS) if _is_given(row.get(key))]
     if used and isinstance(prompt, str):
-        raise _Refused(f"key '{used[0]}' is for a prompt of chat messages, and this prompt is text, which is sent as it "
-                       "is; write the prompt as messages, or remove the key")  # fmt: skip
+        raise _Refused(
+            f"key '{used[0]}' is for a prompt of chat messages, and this prompt is text, which is sent as it is; write "
+            "the prompt as messages, or remove the key"
+        )
     if "system" in used:
         prompt = _with_system(row["system"], prompt)
     template = _template(row, used)
@@ -301,7 +315,7 @@ def _prompt_fault(prompt: Any) -> str | None:
         # In a file of columns each message has all keys, and null where it has no value.
         further = [key for key in message if key not in ("role", "content") and _is_given(message[key])]
         if further:
-            return f"{_FORM}, and message {number} has '{further[0]}', which nothing here reads; drop the row"
+            return f"{_FORM}, and message {number} has '{further[0]}' as well; drop the row"
         role, content = message["role"], message["content"]
         if not isinstance(role, str) or not isinstance(content, str):
             return f"{_FORM}, and message {number} has other values; write text, or drop the row"
@@ -368,7 +382,7 @@ def _template(row: dict[str, Any], used: list[str]) -> dict[str, Any]:
                 raise _Refused(f"{key} is text that is no JSON; write it as JSON") from None
         if key == "chat_template_kwargs":
             if not isinstance(value, dict):
-                raise _Refused(f"{key} must be an object of the template's variables, such as enable_thinking")
+                raise _Refused(f"{key} must be an object; write the template's variables, such as enable_thinking")
             own = next((name for name in value if name in _OF_THE_TEMPLATE), None)
             if own is not None:
                 raise _Refused(f"{key} has '{own}', which is no variable of its own there; remove it")
@@ -388,16 +402,12 @@ _NEEDS = {
 
 def _answer(row: dict[str, Any], kinds: list[RewardKind]) -> Any:
     """The row's answer, with what the tests of code need of its further keys."""
-    answer = row["answer"]
-    if "code" in kinds:
-        from ..answers.code_tests import answer_of_row
-
-        answer = answer_of_row(row)
+    answer = _answer_of_row(row) if "code" in kinds else row["answer"]
     kind = next((kind for kind in kinds if kind in _NEEDS), None)
     if kind is not None and (answer in (None, "", [], {}) or (isinstance(answer, str) and not answer.strip())):
         raise _Refused(f"answer is empty, and reward.kind {kind} {_NEEDS[kind]}; write it")
     if not _is_finite(answer):
-        raise _Refused("answer holds NaN or a number without bound, which JSON does not have; write it, or drop the row")
+        raise _Refused("answer holds NaN or Infinity, which are no JSON numbers; write a number, or drop the row")
     return answer
 
 

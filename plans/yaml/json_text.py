@@ -16,8 +16,9 @@ class JsonError(ValueError):
 
 
 def parse_json(text: str, unique_keys: bool = False) -> Any:
-    """The JSON value of `text`. Raises JsonError: no JSON, nested too deeply, an integer that Python does not read, half
-    of a surrogate pair, which files and tokenizers refuse; with `unique_keys` also an object with one key twice."""
+    """The JSON value of `text`. Raises JsonError: no JSON, nested too deeply, an integer that Python does not read,
+    half of a surrogate pair, which files and tokenizers refuse; with `unique_keys` also an object with one key
+    twice."""
     start = len(text) - len(text.lstrip())
     value, end = _value_at(text, start, _UNIQUE if unique_keys else _PLAIN)
     rest = _past_space(text, end)
@@ -29,7 +30,7 @@ def parse_json(text: str, unique_keys: bool = False) -> Any:
 
 
 def array_items(text: str) -> Iterator[tuple[int, Any]]:
-    """(line, value) of each item of the JSON array that is `text`. Raises JsonError as `parse_json` with unique keys."""
+    """(line, value) of each item of a text that is a JSON array. Raises JsonError as `parse_json` with unique keys."""
     at, line, counted = _past_space(text, 0) + 1, 1, 0
     at = _past_space(text, at)
     while text[at : at + 1] != "]":
@@ -80,7 +81,9 @@ def _value_at(text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise JsonError("JSON holds half of a surrogate pair; write the character itself", _line(text, at)) from None
+            raise JsonError(
+                "JSON holds half of a surrogate pair; write the character itself", _line(text, at)
+            ) from None
     return value, end
 
 

@@ -95,7 +95,7 @@ async def _measure(
     budget, on_gpu = TimeBudget(effort.minutes, notify), pool.accelerators.kind == "cuda"
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "rlplan profile has looked for it"
-    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
+    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
     shape, architecture = shape_of(paths.model), architecture_of_model(paths.model)
     try:

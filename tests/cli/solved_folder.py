@@ -136,6 +136,13 @@ def write_shipped(folder: Path) -> Path:
     return folder
 
 
+def code_rows(folder: Path) -> None:
+    """Have the rows of a job's data hold tests of code in place of numbers."""
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    rows = [{**row, "answer": f"assert add() == {row['answer']}"} for row in rows]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 

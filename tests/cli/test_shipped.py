@@ -17,7 +17,7 @@ from rlplan.profiles.profile_schema import Profile
 
 from .command_line import data, printed, refused, rlplan
 from .solved_folder import GPU_JOB as JOB
-from .solved_folder import edit, harmed
+from .solved_folder import code_rows, edit, harmed
 
 ASSUMED = ("--lengths", "short-math-2k")
 CODE = JOB.replace("kind: math", "kind: code").replace("deadline_s: 5.0", "deadline_s: 30.0").replace("[1, 2]", "[1]")
@@ -28,6 +28,7 @@ def assumed_once(shipped_once, tmp_path_factory):
     """A code job without a length trace, planned on shipped lengths; nobody changes it."""
     folder = shutil.copytree(shipped_once, tmp_path_factory.mktemp("assumed"), dirs_exist_ok=True)
     harmed(folder, [("lengths.jsonl",), ("plan.yaml",), ("job.yaml", None, CODE.replace(": 4096", ": 2048"))])
+    code_rows(folder)
     printed("solve", folder, *ASSUMED, "--mode", "exact")
     return folder
 

@@ -194,7 +194,7 @@ class Parts:
     def load_tokenizer(self, path):
         return SimpleNamespace(decode=lambda tokens, skip_special_tokens: "text")
 
-    def load_prompts(self, path, tokenizer, most):
+    def load_prompts(self, path, tokenizer, most, reward):
         return {"p0": None, "p1": None}
 
     async def check_shared(self, folder, nodes):

@@ -25,6 +25,7 @@ from typing import Any
 from .isolation import Isolation
 from .kernel import libc, limit
 from .plain_data import Reader, Unreadable, Writer
+from .references import assume_imports
 
 PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 8 << 20
@@ -129,6 +130,8 @@ class CaseRunner:
             file = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
             setattr(sys, stream, file)
             setattr(sys, f"__{stream}__", file)
+        if entry:
+            assume_imports(vars(builtins))
         (code,) = self._compiled.values()
         status = 0
         try:

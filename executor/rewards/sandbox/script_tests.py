@@ -30,7 +30,7 @@ from .visible_files import clear
 FILE = "tests.py"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELD, _FAILED, _ENDED, _CAUGHT, _PASSED = "__held__", "__failed__", "__ended__", "__caught__", "__passed__"
-_EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError")
+_EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError|xfail|expectedFailure")
 PYTEST_OPTIONS = (
     "-c", "/dev/null", "--noconftest", "--assert=plain", "--capture=no", "-o", "python_classes=*", "--rootdir=.",
     "--basetemp=./pytest",
@@ -62,6 +62,7 @@ class Script:
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
         self.passed, self.failures = 0, list[str]()
         self._held, self._ended, self._hidden = 0, set[str](), list[int]()
+        self._left_out = 0
         self._counted = False
         """Whether the script has assertions of the kinds that are counted."""
 
@@ -99,6 +100,8 @@ class Script:
         self.failures += ["the tests ended before it"] * max(0, missing)
         if self._go_on or not self.failures:
             self._collect(module, namespace, candidates, entry)
+        if not self.total and self._left_out:
+            raise RowFault("all of its tests are skipped, or expected to fail")
         if not self.total:
             self.passed = 1  # the module is one test
         if not self.failures and self._hidden:
@@ -129,7 +132,7 @@ class Script:
                 raise AssertionError("an assertion failed, and the tests go on")
             self.passed += 1
         except _Skipped:
-            pass
+            self._left_out += 1
         except BaseException as error:  # noqa: BLE001
             self._catch(error)
 
@@ -257,6 +260,7 @@ class Script:
             raise self.lost
         outcomes = list(plugin.outcomes.values())
         self.passed += outcomes.count("passed")
+        self._left_out += outcomes.count("left out")
         if not self.failures and "" in outcomes:
             self.failures.append("a test did not run to its end")
 

@@ -185,11 +185,6 @@ class RewardSpec(Strict):
         """The part that a judge gives; None without one."""
         return next((part for part in self.parts if part.kind == "judge"), None)
 
-    @property
-    def answer_kind(self) -> RewardKind:
-        """The kind that says whether a row's answer may be empty: that of the first part that needs one."""
-        return next((part.kind for part in self.parts if part.kind in ("math", "code")), self.kind)
-
     def worth(self) -> dict[str, float]:
         """What each verdict of the judge is worth, by its text."""
         if self.verdicts is not None:

@@ -187,9 +187,8 @@ def test_math_on_a_tower_of_powers_is_worth_nothing():
     tower, right = "so it is $9^{9^{9^{9}}}$", "so it is \\boxed{3}"
     try:
         first, *rest = process.score([("", tower, "3", 0.5), ("", right, "3", 30.0)], budget_s=60.0)
-        assert (first.outcome in LATE, first.reward) == (True, 0.0)
         rest = rest or process.score([("", right, "3", 30.0)], budget_s=60.0)
-        assert [(scored.outcome, scored.reward) for scored in rest] == [("ok", 1.0)]
+        assert (first.reward, [(scored.outcome, scored.reward) for scored in rest]) == (0.0, [("ok", 1.0)])
     finally:
         process.kill()
 

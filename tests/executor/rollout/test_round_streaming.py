@@ -181,11 +181,14 @@ class Tokenizer:
 
     def __call__(self, text, add_special_tokens=True):
         assert add_special_tokens != text.startswith("chat"), "a template has them"
-        return {"input_ids": list(range(len(text.split())))}
+        return {"input_ids": list(range(len(text.replace("none", "").split())))}
 
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, tools=(), **further):
         assert not tokenize and add_generation_prompt
-        return " ".join(["chat", *(message["content"] for message in messages)])
+        if messages[0]["role"] == "tool":
+            raise ValueError("a tool\nspeaks first")
+        said = [message["content"] for message in messages if message["role"] != "developer"]
+        return " ".join(["chat", *said, *(tool["name"] for tool in tools), *further])
 
 
 def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monkeypatch):
@@ -200,7 +203,7 @@ def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monke
     found = loaded(rows)
     assert found["a"].tokens == (0, 1) and found["a"].answer == "1" and found["b"].text == "chat z"
     for bad, why in (
-        (" ", "prompt 'c' has no tokens"),
+        ("none", "prompt 'c' has no tokens"),
         ("w x y z", "has 4 tokens, more than rollout.max_prompt_tokens"),
     ):
         with pytest.raises(InputError, match=why):
@@ -209,6 +212,9 @@ def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monke
     plain.chat_template = None
     with pytest.raises(InputError, match="prompt 'b' is chat messages and the model's tokenizer has no chat template"):
         loaded(rows, plain)
+    code = {"id": "a", "prompt": "x", "answer": "", "test": "assert f() == 1", "entry_point": "f"}
+    path.write_text(json.dumps(code))
+    assert "assert f() == 1" in json.dumps(load_prompts(path, Tokenizer(), 3, "code")["a"].answer), "as it is scored"
     config = SimpleNamespace(vocab_size=3)
     auto = SimpleNamespace(from_pretrained=lambda path: Tokenizer(int(path)))
     found = SimpleNamespace(AutoTokenizer=auto, AutoConfig=SimpleNamespace(from_pretrained=lambda path: config))
@@ -218,3 +224,26 @@ def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monke
         load_tokenizer("4")
     with pytest.raises(InputError, match=r"no tokenizer to load \(ValueError: invalid literal"):
         load_tokenizer("no number")
+
+
+def test_what_a_chat_template_leaves_out_is_refused(tmp_path):
+    path, user = tmp_path / "data.jsonl", {"role": "user", "content": "z"}
+
+    def text(first=(), **further):
+        row = {"id": "a", "prompt": [*first, user], "answer": 1, **further}
+        path.write_text(json.dumps(row))
+        tokenizer = Tokenizer()
+        tokenizer.chat_template = "{{ tools }} {% if enable_thinking %}"
+        return load_prompts(path, tokenizer, 9)["a"].text
+
+    assert text(system="be brief", tools=[{"name": "add"}]) == "chat be brief z add"
+    switched = {"enable_thinking": False}
+    assert text(tools='[{"name": "add"}]', chat_template_kwargs=switched) == "chat z add enable_thinking"
+    for further, why in (
+        ({"documents": [{"text": "d"}]}, "has 'documents', which the model's chat template does not read"),
+        ({"chat_template_kwargs": {"thinking": True}}, "has 'thinking', which the model's chat template does not"),
+        ({"first": [{"role": "developer", "content": "hm"}]}, "role 'developer', which .* leaves out"),
+        ({"first": [{"role": "tool", "content": "7"}]}, r"refused by the model's chat template \(ValueError: a tool\)"),
+    ):
+        with pytest.raises(InputError, match=why):
+            text(**further)

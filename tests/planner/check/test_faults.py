@@ -17,6 +17,7 @@ from rlplan.plans.schema.site_rules import SITE_RULES_NAME
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_doc import parse
 
+from ...cli.solved_folder import code_rows
 from ...golden import same_as_golden
 from .conftest import run
 from .edits import GONE, at, check, edit, resign, rules
@@ -52,16 +53,22 @@ def seed(folder: Path, line: str) -> None:
 
 def told(folder: Path, lines: list[str]) -> list[str]:
     """What `check` says of a plan's folder after these edits, whose digests are made to fit unless they are `unsigned`
-    or another file is checked (`check FILE`)."""
+    or another file is checked (`check FILE`). `code-rows`: the data's answers become tests of code; `write FILE TEXT`
+    makes a file of one line."""
     checked, signed = PLAN, True
     for line in lines:
         verb, _, rest = line.partition(" ")
         if verb == "policy":
             (folder / SITE_RULES_NAME).write_text(f"# ours\nrlplan_policy: 1\n{rest}\n")
+        elif verb == "write":
+            name, text = rest.split(" ", 1)
+            (folder / name).write_text(f"{text}\n")
         elif verb == "check":
             checked, signed = rest, False
         elif verb == "unsigned":
             signed = False
+        elif verb == "code-rows":
+            code_rows(folder)
         else:
             seed(folder, line)
     if signed:
@@ -222,6 +229,8 @@ def refused(solved):
 @pytest.mark.parametrize(("kind", "deadline_s", "without"), [("math", 0.001, None), ("code", 0.1, PROFILE)])
 def test_a_deadline_that_gives_rewards_no_time_is_refused(kind, deadline_s, without, refused):
     """Without a profile, by the seconds that ship for the kind."""
+    if kind == "code":
+        code_rows(refused.folder)
     found = refused(JOB, {"reward.kind": kind, "reward.deadline_s": deadline_s}, without)
     assert found.rule == "deadline-too-short" and f"is {deadline_s:g} s" in found.message
     assert found.key == "reward.deadline_s"

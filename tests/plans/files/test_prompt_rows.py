@@ -1,10 +1,14 @@
 """Prompts are read row by row, and a bad row is named by its line."""
 
+import gzip
 import json
+import sys
+from datetime import datetime
+from decimal import Decimal
 
 import pytest
 
-from rlplan.plans.files.prompt_rows import MOST_FAULTS, Prompt, read_prompts
+from rlplan.plans.files.prompt_rows import MOST_FAULTS, Prompt, read_prompts, read_rows
 from rlplan.plans.yaml.errors import InputError
 
 CHAT = [{"role": "user", "content": "2+2"}]
@@ -33,14 +37,29 @@ def test_rows_come_in_file_order_with_text_chat_and_any_answer(file):
     [
         ('{"id": "x", "prompt": "p", "answer"', "not valid JSON"),
         ("[1]", "must be a JSON object"),
-        ('{"id": "x", "prompt": "p"}', "missing key 'answer'"),
+        ('{"id": "x", "prompt": "p"}', "missing key 'answer' (id 'x'); each row has id, prompt and answer"),
+        (
+            '{"uid": "x", "question": "p", "answer": 1}',
+            "missing keys 'id', 'prompt'; rename 'uid' to id and rename",
+        ),
         ('{"prompt": "p", "answer": 1}', "missing key 'id'"),
         ('{"id": "x", "answer": 1}', "missing key 'prompt'"),
         ('{"id": 7, "prompt": "p", "answer": 1}', "id must be text, not 7"),
+        ('{"id": " ", "prompt": "p", "answer": 1}', "id is blank"),
+        ('{"id": "x", "prompt": " \\n", "answer": 1}', "prompt is blank (id 'x')"),
         ('{"id": "x", "prompt": "", "answer": 1}', "prompt must be text or a list"),
         ('{"id": "x", "prompt": [], "answer": 1}', "prompt must be text or a list"),
         ('{"id": "x", "prompt": [{"role": "user"}], "answer": 1}', "prompt must be text or a list"),
         (ROW, "id 'first' is also in line 1"),
+        (ROW.replace("first", "x") + ",", "a comma follows the row; remove it"),
+        ('{"id": "x", "prompt": "p", "answer": 1, "answer": 2}', "has the key 'answer' twice in one object"),
+        ('{"id": "x", "prompt": "p", "answer": {"a": {"b": 1, "b": 1}}}', "has the key 'b' twice in one object"),
+        (
+            '{"id": "x", "prompt": "p", "answer": NaN}',
+            "answer holds NaN or Infinity, which are no JSON numbers (id 'x')",
+        ),
+        ('{"id": "x", "prompt": "p", "answer": [-Infinity]}', "answer holds NaN or Infinity"),
+        ('{"id": "x", "prompt": "p", "answer": {"a": 1e999}}', "answer holds NaN or Infinity"),
         ("[" * 200_000, "nested too deeply"),
         ('{"id": "a", "prompt": "b", "answer": ' + "9" * 5000 + "}", "more than 4,300 digits"),
         ('{"id": "\\ud800", "prompt": "b", "answer": 1}', "half of a surrogate pair"),
@@ -74,7 +93,7 @@ def test_all_bad_rows_are_told_at_once_unless_they_are_very_many(file):
             read_prompts(file)
         errors = caught.value.each()
         assert len(errors) == MOST_FAULTS + (more > 0)
-        assert ("7 further rows have faults" in errors[-1].message) == (more > 0)
+        assert ("7 further rows have faults, 27 of 27 in all; rlplan check" in errors[-1].message) == (more > 0)
 
 
 @pytest.mark.parametrize("header", ["id,prompt,answer", '"id","prompt"', "id\tquestion\tgold answer", "id;prompt"])
@@ -91,7 +110,168 @@ def test_an_empty_answer_is_refused_where_the_reward_compares_with_it(file, answ
     assert len(read_prompts(file, "function")) == 1
     for kind in ("math", "code"):
         if answer == "0":
-            assert read_prompts(file, kind)[0].answer == 0
             continue
         with pytest.raises(InputError, match=f"d.jsonl:1: answer is empty, and reward.kind {kind}"):
             read_prompts(file, kind)
+    file.write_text(ROW.replace("1}", "0}"))
+    assert read_prompts(file, "math")[0].answer == 0
+    with pytest.raises(InputError, match=r"d.jsonl:1: the answer has no test in 0 \(id 'first'\); write"):
+        read_prompts(file, "code")
+
+
+def rows_of(file, *rows, reward="function"):
+    file.write_text("".join(json.dumps({"id": f"r{n}", "prompt": CHAT, "answer": 1} | row) + "\n"
+                            for n, row in enumerate(rows)))  # fmt: skip
+    return read_rows(file, reward)
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([*CHAT, {"role": "assistant", "content": "4"}], "the last message is the assistant's"),
+        ([{"role": "human", "content": "2"}], "message 1 has the role 'human'; write one of system,"),
+        ([{"role": "user", "content": " "}], "message 1, of role user, is blank"),
+        ([{"role": "system", "content": "be brief"}], "no message is the user's"),
+        ([{"role": "user", "content": "2", "name": "me"}], "text in both, and message 1 has 'name' as well"),
+        ([*CHAT, {"role": "tool", "content": "2", "tool_call_id": "7"}], "and message 2 has 'tool_call_id' as well"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "text in both, and message 1 has other values"),
+    ],
+)
+def test_messages_that_a_template_would_misread_are_refused(file, messages, why):
+    rows, (fault,) = rows_of(file, {"prompt": messages})
+    assert not rows and why in fault.message and (fault.line, fault.id) == (1, "r0")
+
+
+def test_messages_may_have_keys_without_a_value_and_an_empty_system_message(file):
+    rows, faults = rows_of(file, {"prompt": [{"role": "system", "content": ""}, {**CHAT[0], "tool_calls": None}]})
+    assert not faults and rows[0].prompt == [{"role": "system", "content": ""}, *CHAT]
+
+
+def test_keys_that_change_a_prompt_are_used_or_refused(file):
+    tools, system = [{"type": "function", "function": {"name": "add"}}], {"role": "system", "content": "s"}
+    rows, faults = rows_of(
+        file,
+        {"system": "s", "tools": json.dumps(tools), "chat_template_kwargs": {"enable_thinking": False}},
+        {"prompt": [system, *CHAT], "system": "s", "documents": [{"text": "d"}]},
+        {"system": "", "tools": [], "images": None, "source": "x", "level": 3, "data_source": "y", "difficulty": 0.5},
+    )
+    assert not faults and [row.prompt for row in rows] == [[system, *CHAT], [system, *CHAT], CHAT]
+    assert [dict(row.template) for row in rows] == [
+        {"tools": tools, "enable_thinking": False}, {"documents": [{"text": "d"}]}, {}
+    ]  # fmt: skip
+    for bad, why in (
+        ({"prompt": "2+2", "system": "s"}, "key 'system' is for a prompt of chat messages, and this prompt is text"),
+        ({"prompt": "2+2", "tools": tools}, "key 'tools' is for a prompt of chat messages"),
+        ({"prompt": [system, *CHAT], "system": "t"}, "key 'system' is beside a prompt that has a system message"),
+        ({"system": ["s"]}, "system must be text"),
+        ({"tools": "add"}, "tools is text that is no JSON"),
+        ({"tools": ["add"]}, "tools must be a list of objects"),
+        ({"chat_template_kwargs": ["x"]}, "chat_template_kwargs must be an object"),
+        ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs has 'tools'"),
+        ({"functions": tools}, "key 'functions' is not read; write them as tools"),
+        ({"images": ["a.png"]}, "key 'images' is no text"),
+        ({"messages": CHAT}, "key 'messages' is a second prompt"),
+        ({"prefill": "<think>"}, "key 'prefill' would begin the response"),
+        ({"sampling_params": {"n": 2}}, "key 'sampling_params' would change how this row is sampled"),
+    ):
+        rows, (fault,) = rows_of(file, bad)
+        assert not rows and why in fault.message and "; " in fault.text, (bad, fault.text)
+
+
+def test_a_rows_own_solution_is_its_reference(file):
+    body = "    # the sum\n    return a + b\n"
+    rows, _ = rows_of(
+        file,
+        {"reference": "r", "solution": "s"},
+        {"solutions": ["one", "two"]},
+        {"solutions": '["print(1)", "print(2)"]'},
+        {"prompt": "def add(a, b):\n", "canonical_solution": body},
+        {"prompt": [{"role": "user", "content": "Go on:\n```python\ndef add(a, b):\n```"}], "canonical_solution": body},
+        {"prompt": "Add.", "canonical_solution": "def add(a, b):\n" + body},
+        {"solution": " ", "solutions": [], "reference": None},
+    )
+    whole = f"def add(a, b):\n{body}"
+    assert [row.reference for row in rows] == ["r", "one", "print(1)", whole, whole, whole, None]
+
+
+def test_rows_are_read_with_the_tests_of_code_that_they_have(file):
+    he = {"answer": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"}
+    named, gone = {"test_list": ["assert add(1, 2) == 3"], "answer": None}, {"answer": {"inputs": ["1"], "outputs": []}}
+    rows, faults = rows_of(file, he, named, gone, {"answer": "add(1, 2) == 3"}, {"answer": "# none"}, reward="code")
+    assert [row.id for row in rows] == ["r0", "r1"] and rows[0].answer["entry_point"] == "add"
+    assert [(fault.line, fault.id) for fault in faults] == [(3, "r2"), (4, "r3"), (5, "r4")]
+    assert "1 inputs and 0 outputs (id 'r2'); write" in faults[0].text
+    file.write_text('{"id": "a", "prompt": "p", "test": "assert f() == 1"}')
+    assert read_rows(file, "code")[0][0].id == "a", "the tests of other data sets have other keys"
+    assert "rename 'test' to answer" in read_rows(file, "function")[1][0].message
+
+
+def test_gzip_arrays_and_marks_in_the_midst_are_read_alike(file):
+    rows = [{"id": "a", "prompt": "1\u2028+1", "answer": 2}, {"id": "b", "prompt": CHAT, "answer": None}]
+    lines = "\n".join(json.dumps(row) for row in rows)
+    file.write_text(lines)
+    wanted = read_rows(file)
+    texts = ("\ufeff" + lines.replace("\n", "\n\n\ufeff"), json.dumps(rows), "\n" + json.dumps(rows, indent=1))
+    for text in (*texts, *map(gzip.compress, map(str.encode, texts))):
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        assert read_rows(file) == wanted and len(wanted[0]) == 2
+    torn, utf16 = gzip.compress(lines.encode())[:40], lines.encode("utf-16")
+    for data, why in ((torn, "is gzip that cannot be read"), (utf16, "d.jsonl:1: is UTF-16 and not UTF-8 text; save"),
+                      (lines.encode() + b"\n\xe9", "d.jsonl:3: is not UTF-8 text; save")):  # fmt: skip
+        file.write_bytes(data)
+        with pytest.raises(InputError, match=why):
+            read_rows(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (f"[\n{ROW},\n]", 3, "a comma follows the last row; remove it"),
+        (f"[{ROW}\n{ROW}]", 2, "neither a comma nor the array's end follows a row, at column 1"),
+        (f"[\n\n{ROW}, 7]", 3, "must be a JSON object"),
+        (f"[{ROW},\n{ROW[:20]}", 2, "not valid JSON"),
+        (f"[{ROW}]\n{ROW}", 1, "must be a JSON object"),
+        (f"[{ROW},\n{ROW}]\n7", 3, "more follows the end of the array"),
+        (f'[{ROW},\n{{"id": "b", "id": "b"}}]', 2, "the key 'id' twice"),
+    ],
+)
+def test_a_fault_of_an_array_has_its_line(file, text, line, why):
+    file.write_text(text)
+    fault = next(fault for fault in read_rows(file)[1] if "also in line" not in fault.message)
+    assert why in fault.message and fault.line == line
+
+
+def test_parquet_is_read_with_values_as_json_has_them(file, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "id": [7, 8],
+        "prompt": [CHAT, [{**CHAT[0], "name": "me"}]],
+        "reward_model": [{"ground_truth": "4", "style": "rule"}, {"ground_truth": "5", "style": "rule"}],
+        "level": [None, float("nan")],
+        "when": [datetime(2026, 1, 2), None],
+    }
+    parquet.write_table(pyarrow.table(columns), file)
+    rows, (fault,) = read_rows(file, "math", "no")
+    assert rows == [Prompt("7", CHAT, "4")] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
+    typed = pyarrow.table({
+        "extra_info": [{"index": 3}], "prompt": ["p"],
+        "answer": pyarrow.array([[("a", Decimal("2.00"))]], pyarrow.map_(pyarrow.string(), pyarrow.decimal128(5, 2))),
+    })  # fmt: skip
+    parquet.write_table(typed, file)
+    assert read_prompts(file) == [Prompt("3", "p", {"a": 2})]
+    file.write_bytes(file.read_bytes()[:90])
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        read_rows(file)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"d.jsonl: is Parquet, and pyarrow, .* is not installed; run: pip install"):
+        read_rows(file)
+
+
+def test_the_share_of_rows_that_is_read_is_told(file):
+    file.write_text("".join(ROW.replace("first", str(n)) + "\n" for n in range(1025)))
+    told = []
+    read_rows(file, progress=lambda text, done: told.append((text, done)))
+    assert [text for text, _ in told] == ["0 of 1025 rows", "512 of 1025 rows", "1024 of 1025 rows"]
+    assert told[0][1] == 0 < told[1][1] < told[2][1] < 1

@@ -1,0 +1,223 @@
+"""What a response gives as its answer: its last box, else its last answer tag, else what stands behind its last "the
+answer is" (in the languages of the common models), else what its last line ends in.
+
+Exactly one place counts, and thinking does not where something follows it: a response that names several answers is
+judged by the last one, never by the best.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ....plans.answers.gold_math import Gold, typed
+from ....plans.answers.math_text import boxes, one_spelling
+from .math_compare import SETS_IN_WORDS
+
+_THOUGHT_ENDS = re.compile(
+    r"</(?:think|thinking|thought|reasoning|seed:think)>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>"
+)
+_CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|</?s>|<eos>|<end_of_turn>|<pad>|<｜[^｜<>]*｜>")
+_TAG = re.compile(r"<(answer|final_answer|solution)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(
+    r"\*\*|__|</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE
+)
+_IS = r"[^\S\n]*(?:\([^()\n]*\)[^\S\n]*)?(?:%s|[:：=])"
+_PHRASES = re.compile(
+    "|".join(
+        (
+            r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|[^\S\n]*[:=：])",
+            r"\bfinal (?:answer|result)\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*(?:final )?answer[^\S\n]*(?=\n)",
+            r"(?:答案|正解|解答|答え|結果)[^。\n：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)|(?:^|[^\w\s])\s*答[：:]",
+            r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])",
+            r"\brespuestas?\b(?:\s+(?:final|correcta))?" + _IS % r"es|son|sería",
+            r"\brespostas?\b(?:\s+(?:final|correta))?" + _IS % r"é|são|seria",
+            r"\brisposta\b(?:\s+(?:finale|corretta))?" + _IS % r"è|sono",
+            r"\bréponses?\b(?:\s+(?:finale|correcte))?" + _IS % r"est|sont|serait",
+            r"\b(?:Antwort|Lösung|Ergebnis|Endergebnis)\b(?:\s+(?:ist|lautet|beträgt)(?:\s+(?:also|daher|somit))?|\s*[:=])",
+            r"\bантворт\b|\b(?:окончательный |правильный )?ответ(?:ом)?\b" + _IS % r"является|равен|—|–|-|это",
+            r"(?:최종\s*)?(?:정답|답안|답)(?:은|는|이|:|：)",
+            r"(?:đáp án|đáp số|câu trả lời|kết quả)(?:\s+(?:cuối cùng|đúng))?" + _IS % r"là",
+            r"\bjawaban(?:nya)?\b(?:\s+(?:akhir|akhirnya|yang benar))?" + _IS % r"adalah|ialah",
+            r"\b(?:odpowiedź|odpowiedzią)\b(?:\s+końcowa)?" + _IS % r"to|brzmi|jest",
+            r"\bantwoord\b" + _IS % r"is",
+            r"\bcevap\b(?:\s*[:=]|\s)",
+            r"(?:الإجابة|الجواب)(?:\s+(?:النهائية|الصحيحة|النهائي))?" + _IS % r"هي|هو",
+            r"(?:अंतिम\s+)?उत्तर(?:\s+है)?" + _IS % r"है|,",
+            r"คำตอบ(?:สุดท้าย)?\s*(?:คือ|[:：])",
+        )
+    ),
+    re.IGNORECASE | re.MULTILINE,
+)
+_HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
+_SENTENCE_END = re.compile(
+    r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"
+    r"|,?\s+(?:because|since|which|whereas|while|so that|as (?=\w+ )|weil|porque|car|ведь)\b|(?:,\s*|\s+)so\s"
+)
+_ENDINGS = re.compile(
+    r"(?:です|である|となります|になります|だ|입니다|이다|이에요|예요|है|ครับ|ค่ะ|olur|dir|dır|'dir|'dır)?\s*[.。।!]?\s*$"
+)
+_MATH = re.compile(
+    r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\\w])\$(?!\s)([^$\n]+?)(?<![\\\s])\$(?!\d)", re.DOTALL
+)
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+−]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+(?![\d/]))?(?:[eE][+-]?\d+)?(?:\s*%)?"
+    r"(?![\d])"
+)
+_CHOICE = re.compile(
+    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?=[\s,.;:，。：)]|$)(?![\s]*[=+*^])",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|\(([A-J])\)")
+_RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
+
+
+class Extracted(NamedTuple):
+    """Where the answer stands in a response, and its text; "" if there is none."""
+
+    place: str
+    text: str
+
+
+def without_thinking(response: str) -> str:
+    """The response behind its last thought, if anything stands there, without control tokens of chat templates."""
+    ends = list(_THOUGHT_ENDS.finditer(response))
+    if ends and _CONTROL.sub("", response[ends[-1].end() :]).strip():
+        response = response[ends[-1].end() :]
+    return _CONTROL.sub("", response)
+
+
+def answer_of_response(response: str, gold: Gold) -> Extracted:
+    """The answer that a response gives to a row; of a sentence the part that can be of the type of `gold`."""
+    text = without_thinking(response)
+    found, is_open = boxes(text)
+    if found:
+        return Extracted("the last box", _part(found[-1], gold))
+    if is_open:
+        return Extracted("a box that is not closed", "")
+    if tags := _TAG.findall(text):
+        inner = tags[-1][1]
+        said = _said(inner)
+        return Extracted("the last answer tag", _part(inner if said is None or _reads(inner, gold) else said, gold))
+    said = _said(text)
+    if said is not None and (part := _part(said, gold)):
+        return Extracted("the last 'answer is'", part)
+    return Extracted("the last line", _from_last_line(text, gold))
+
+
+def _said(text: str) -> str | None:
+    """What stands behind the last phrase that announces an answer, to the end of the sentence."""
+    text = _MARKUP.sub("", text)
+    places = [(found.end(), text[found.end() :]) for found in _PHRASES.finditer(text)]
+    for found in _HASHES.finditer(text):
+        read = typed(found[1])
+        if read is not None and read.kind != "text" and not re.match(r"\d+\.\s", found[1]):
+            places.append((found.start(1), found[1]))
+    for _, rest in sorted(places, key=lambda place: -place[0]):
+        if sentence := _sentence(rest):
+            return sentence
+    return None
+
+
+def _sentence(rest: str) -> str:
+    rest = re.sub(r"^[\s*_:：=>`]+", "", rest)
+    if display := re.match(r"(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", rest, re.DOTALL):
+        return display[1] or display[2]
+    if fence := re.match(r"```\w*\n(.*?)```", rest, re.DOTALL):
+        return fence[1]
+    line = rest.partition("\n")[0]
+    end = _SENTENCE_END.search(line, 1)
+    return _ENDINGS.sub("", line[: end.start()] if end else line).strip()
+
+
+def _reads(text: str, gold: Gold) -> bool:
+    """Whether a text as a whole can be of the type of the row's answer."""
+    read = typed(text)
+    if read is None:
+        return False
+    if gold.kind == "text":
+        return True
+    if gold.kind == "choice":
+        return (
+            read.kind == "choice"
+            or bool(re.fullmatch("[a-zA-Z]", read.text))
+            or (bool(gold.words) and read.kind != "latex")
+        )
+    if read.kind == "text":
+        return read.words in SETS_IN_WORDS
+    if read.kind == "latex":
+        return "\\" in text and not re.search(r"[A-Za-z]{4,} [A-Za-z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text))
+    return True
+
+
+def _part(text: str, gold: Gold) -> str:
+    """Of a passage all, if it is an answer, else its only or first part that is one."""
+    if _reads(text, gold):
+        return text
+    plain = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    if gold.kind == "choice":
+        letter = _CHOICE.match(plain)
+        # In "A banana" the letter is a word.
+        if letter and letter[1].isupper() and not (letter[1] in "AI" and re.match(r"\s+[a-z]", plain[letter.end() :])):
+            return letter[1]
+        named = _NAMED.findall(plain)
+        return "".join(named[0]) if len(named) == 1 else text if gold.words else ""
+    if gold.kind == "text":
+        return text
+    if readable := _segments(text, gold):
+        return readable[0]
+    if "=" in plain and _reads(right := plain.rpartition("=")[2], gold):
+        return right
+    numbers = [found[0] for found in _NUMBER.finditer(plain)]
+    return numbers[0] if numbers else text if gold.kind in ("number", "expression") and _reads(text, gold) else ""
+
+
+def _segments(text: str, gold: Gold) -> list[str]:
+    """What stands between dollar signs or the brackets of LaTeX and can be of the type of the row's answer."""
+    segments = ("".join(filter(None, found.groups())) for found in _MATH.finditer(text))
+    return [each for each in segments if _reads(each, gold)]
+
+
+def _from_last_line(text: str, gold: Gold) -> str:
+    """What the last line that holds an answer ends in."""
+    lines = [line for line in re.split(r"\n+", text) if not _RULE.match(line)]
+    if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
+        lines.append((display[1] or display[2]).strip())
+    for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
+        line = re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line).strip()
+        whole = _reads(_MARKUP.sub("", line), gold)
+        if whole and gold.kind != "text":
+            return line
+        if found := _end_of_line(line, gold):
+            return found
+        if whole:
+            return line
+    return ""
+
+
+def _end_of_line(line: str, gold: Gold) -> str:
+    bold = [found for found in re.findall(r"\*\*(.+?)\*\*", line) if _reads(found, gold)]
+    if bold and (gold.kind != "choice" or re.fullmatch(r"\W*[A-J]\W*.*", bold[-1])):
+        return str(bold[-1])
+    plain = _MARKUP.sub("", line)
+    if gold.kind in ("choice", "text"):
+        said = re.search(
+            r"(?:\b(?:is|are|was|be|choose|pick|select|say)|[:：])\s+(?:option\s+|choice\s+)?(.{1,80}?)[.。!]?\s*$",
+            plain,
+        )
+        if said and _reads(said[1], gold):
+            return said[1]
+        named = _NAMED.findall(plain) if gold.kind == "choice" else []
+        return "".join(named[-1]) if named else ""
+    if readable := _segments(plain, gold):
+        return readable[-1]
+    if "=" in plain and _reads(right := _ENDINGS.sub("", plain.rpartition("=")[2]), gold):
+        return right
+    numbers = [found[0] for found in _NUMBER.finditer(plain)]
+    return numbers[-1] if numbers else ""
+
+
+def shown(text: str) -> str:
+    """A text for a line of a report."""
+    spelled = one_spelling(text)
+    return spelled if len(spelled) <= 120 else spelled[:117] + "..."
