@@ -211,6 +211,7 @@ class _Reach:
                 ]
             if isinstance(node, FUNCTIONS):
                 self.functions[node.name] = node
+        self.used = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         for each in ast.walk(tree):
             if isinstance(each, FUNCTIONS):
                 self._by_name.setdefault(each.name, []).extend(each.body)
@@ -306,8 +307,11 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
                 if node.name not in loaded and (node.name.startswith("test") or node.name.startswith("check")):
                     candidates.append(node.name)
             elif node.name.startswith("test") and not _is_fixture(node):
+                more = len(wanted) > _patches(node)
+                if more and node.name in reach.used:
+                    continue  # a helper, which others call with arguments
                 tests.append(node.name)
-                fixtures |= len(wanted) > _patches(node)
+                fixtures |= more
         elif isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("test")]
             if methods:
