@@ -16,6 +16,7 @@ import ast
 import json
 import math
 import re
+import textwrap
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -230,6 +231,7 @@ def _kind(case: dict[str, Any], entry: str) -> str:
 
 
 def _script(source: str, entry: str) -> CodeTests:
+    source = textwrap.dedent(source.removeprefix("\ufeff"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python will refuse one day

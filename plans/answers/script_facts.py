@@ -78,7 +78,9 @@ def script_facts(source: str) -> ScriptFacts:
         needs.add(SOLUTION)
     reached = _Reach(tree)
     always, main = reached.statements()
-    tests, candidates, problem, fixtures = _collected(tree, reached)
+    tests, candidates, begun, problem, fixtures = _collected(tree, reached)
+    if not problem and begun and (fixtures or "pytest" in modules):
+        problem = f"pytest does not run the tests of {begun[0]}, since that class has an __init__; use setup_method"
     roots = [*always, *(node for name in (*tests, *candidates) for node in reached.defined[name])]
     checks = reached.checks(roots)
     as_main = reached.checks(main)
@@ -209,6 +211,7 @@ class _Reach:
                 ]
             if isinstance(node, FUNCTIONS):
                 self.functions[node.name] = node
+        self.used = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         for each in ast.walk(tree):
             if isinstance(each, FUNCTIONS):
                 self._by_name.setdefault(each.name, []).extend(each.body)
@@ -289,10 +292,12 @@ def _asks_for_main(test: ast.expr) -> bool:
     return "__name__" in names
 
 
-def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], str, bool]:
-    """Test functions and classes, functions that want a candidate, what is wrong, and whether fixtures are wanted."""
+def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], list[str], str, bool]:
+    """Test functions and classes, functions that want a candidate, classes with an __init__, what is wrong, and whether
+    fixtures are wanted."""
     tests: list[str] = []
     candidates: list[str] = []
+    begun: list[str] = []
     problem, fixtures = "", False
     loaded = reach.loaded()
     for node in _module_level(tree.body):
@@ -302,18 +307,22 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], s
                 if node.name not in loaded and (node.name.startswith("test") or node.name.startswith("check")):
                     candidates.append(node.name)
             elif node.name.startswith("test") and not _is_fixture(node):
+                more = len(wanted) > _patches(node)
+                if more and node.name in reach.used:
+                    continue  # a helper, which others call with arguments
                 tests.append(node.name)
-                fixtures |= len(wanted) > _patches(node)
+                fixtures |= more
         elif isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("test")]
             if methods:
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)
                 begins = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"]
+                begun += [node.name] if begins and plain else []
                 if begins and plain and len(required(begins[0].args)) > 1 and node.name not in loaded:
                     problem = f"nothing makes an object of the tests' class {node.name}, whose __init__ wants arguments"
                 fixtures |= plain and any(len(required(each.args)) > 1 + _patches(each) for each in methods)
-    return tests, candidates, problem, fixtures
+    return tests, candidates, begun, problem, fixtures
 
 
 def required(arguments: ast.arguments) -> list[str]:

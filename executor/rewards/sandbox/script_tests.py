@@ -238,9 +238,10 @@ class Script:
                 if isinstance(error, Lost):
                     script.lost = error
                     item.session.shouldstop = "lost"
-                if report.outcome == "skipped" and (report.when == "setup" or hasattr(report, "wasxfail")):
-                    if not (report.when == "call" and not hasattr(report, "wasxfail")):
-                        self.outcomes[item.nodeid] = "left out"
+                if report.outcome == "skipped" and (hasattr(report, "wasxfail") or (
+                    report.when == "setup" and any(any(item.iter_markers(each)) for each in ("skip", "skipif"))
+                )):  # fmt: skip
+                    self.outcomes[item.nodeid] = "left out"
                 elif report.outcome != "passed":
                     self.outcomes[item.nodeid] = "failed"
                     script.failures.append(line_of(error) if error is not None else str(report.longrepr)[:400])

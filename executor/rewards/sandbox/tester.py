@@ -176,7 +176,10 @@ def _arguments(given: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value[:200] if isinstance(value, str) else value)
+    try:
+        text = repr(value[:200] if isinstance(value, str) else value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a very large number"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
