@@ -231,7 +231,7 @@ def _indented(lines: list[str]) -> Iterator[Block]:
 
 
 def _is_code(block: Block) -> bool:
-    """Whether a text without fences is Python that defines or does something, and not a word, a number, or `Note: x`."""
+    """Whether a text without fences is Python that defines or does something; no word, number, or `Note: x`."""
     if block.tree is None or all(isinstance(statement, ast.AnnAssign) for statement in block.tree.body):
         return False
     return bool(block.bound or block.acts)
