@@ -68,8 +68,9 @@ _RENAMED = {
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
-_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|')")
-_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?:,\\!|\{,\}|,)")
+_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|'|\{,\}|,\\!)")
+"""Groups of three digits that no list is written with; plain commas are looked at in `groups_joined`."""
+_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % ",")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{\s*,\s*\}(?=\d)|(?<=\d),\\!(?=\d)")
 
 
@@ -123,8 +124,8 @@ def one_spelling(text: str) -> str:
     text = _LAYOUT.sub("", text)
     text = _COMMAND.sub(_renamed, text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
-    text = _BRACED_COMMA.sub(",", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)
     text = re.sub(r"\\,|\\!", lambda found: " " if found[0] == "\\," else "", text)
     text = _SPACES.sub(" ", text)
     return bare(re.sub(r"\s+", " ", text.replace("\x01", r" \\ ")).strip())

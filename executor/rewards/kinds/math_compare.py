@@ -66,7 +66,7 @@ def _with_comma(given: Gold) -> Gold | None:
     """Of `3,5` the number three and a half and of `(1,234)` the whole number, where the row's answer is one number."""
     if given.kind == "list" and (comma := re.fullmatch(r"([+-]?\d+),(\d+)", given.text)):
         return typed(f"{comma[1]}.{comma[2]}")
-    grouped = re.fullmatch(r"\(([+-]?\d{1,3}(?:,\d{3})+)\)", given.text)
+    grouped = re.fullmatch(r"\(\s*([+-]?\d{1,3}(?:,\d{3})+(?!\d)[^,()]*)\)", given.text)
     return typed(grouped[1]) if grouped else None
 
 
