@@ -43,7 +43,7 @@ _OVERLINED = re.compile(r"((?:\d\u0305)+)")
 
 _TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LAYOUT = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
+    r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
     r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it)(?![a-zA-Z])\.?"
 )
@@ -137,10 +137,8 @@ def bare(text: str) -> str:
     while text != before:
         before = text
         text = text.strip(" \t\n*_\"'").strip()
-        text = re.sub(r"(?:(?<!\.)\.|[,;:!?])$", "", text) if not text.endswith(("!", "...")) else text
-        if text.endswith("!") and not re.search(r"[\dn)}]!$", text):
-            text = text[:-1]
-        text = re.sub(r"^[=:]\s*", "", text)
+        text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
+        text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text
 
 
