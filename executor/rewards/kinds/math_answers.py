@@ -224,8 +224,10 @@ def _end_of_line(line: str, gold: Gold) -> str:
         return readable[-1]
     if "=" in plain and _reads(right := _ENDINGS.sub("", plain.rpartition("=")[2]), gold):
         return right
-    numbers = [found[0] for found in _NUMBER.finditer(plain)]
-    return numbers[-1] if numbers else ""
+    numbers = list(_NUMBER.finditer(plain))
+    if not numbers or (len(numbers) > 1 and _RIVAL.fullmatch(plain, numbers[-2].end(), numbers[-1].start())):
+        return ""
+    return numbers[-1][0]
 
 
 def shown(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -27,6 +28,8 @@ SETS_IN_WORDS = {
 }
 
 
+_MOST_MATCHED = 50
+"""Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
 _STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
 
@@ -289,6 +292,9 @@ def _by_name(node: Node) -> list[Node] | None:
 
 
 def _distinct(items: list[Node]) -> list[Node]:
+    exact = {value(item): item for item in items}
+    if None not in exact or len(items) > _MOST_MATCHED:
+        return list(exact.values()) if None not in exact else items
     kept: list[Node] = []
     for item in items:
         if not any(item == other or _same(other, item) for other in kept):
@@ -300,12 +306,11 @@ def _matched(one: list[Node], two: list[Node]) -> bool | None:
     """Whether each item has a partner of its own."""
     if len(one) != len(two):
         return False
-    if len(one) > 50:
-        exact, others = ([value(each) for each in items] for items in (one, two))
-        if None not in exact and None not in others:
-            return sorted(each for each in exact if each is not None) == sorted(
-                each for each in others if each is not None
-            )
+    exact, others = (Counter(value(each) for each in items) for items in (one, two))
+    if exact == others and None not in exact:
+        return True
+    if len(one) > _MOST_MATCHED:
+        return None if None in exact or None in others else False
     left = list(two)
     unknown = False
     for item in one:
@@ -444,7 +449,7 @@ def _same_inequality(gold: Node, given: Node) -> bool | None:
 
 # math-verify ---------------------------------------------------------------------------------------------------------
 
-_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|\d\s*!|\\binom|\d{400}")
+_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
 """What SymPy would compute for hours: powers of powers, long exponents, factorials."""
 
 
