@@ -165,7 +165,7 @@ AUDITED_ROWS = 200
 
 
 def _audited(job: Job, job_path: Path) -> RewardAudit | None:
-    """Whether the job's reward pays its rows' own answers, and no wrong ones; None of a reward that knows no row.
+    """Whether the job's reward pays its rows' own answers, and no wrong ones; None where that cannot be asked.
 
     Called before anything is started: a reward function that cannot be used is refused here."""
     from ..executor.rewards.audit import AUDITED, audit_job
@@ -174,7 +174,8 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
     if not any(part.kind in AUDITED for part in job.reward.parts):
         return None
     with share("audit of the reward") as update:
-        return audit_job(job, job_path, AUDITED_ROWS, update).audit
+        found = audit_job(job, job_path, AUDITED_ROWS, update).audit
+    return found if found.references + found.wrong + found.refused else None
 
 
 def _profile(
