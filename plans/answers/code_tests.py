@@ -16,6 +16,7 @@ import ast
 import json
 import math
 import re
+import textwrap
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,7 +143,7 @@ def _read(text: str) -> CodeTests:
     if len(names) > 1 or not all(names):
         raise AnswerError("the cases are calls, and the row does not name the one function; add the key fn_name")
     (name,) = names
-    made = tuple(Case(_arguments(each["given"]), _result(each["wanted"]), *each["limits"]) for each in cases)
+    made = tuple(Case(_arguments(each["given"]), _result(each), *each["limits"]) for each in cases)
     return CodeTests("calls", _names_of(name), entry=name, cases=made, tolerance=_tolerance(known))
 
 
@@ -150,6 +151,10 @@ def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[d
     """Add what a value holds to the scripts and cases found so far."""
     if isinstance(value, str):
         data = _data(value)
+        if re.fullmatch(r"[A-Za-z0-9+/]{80,}=*\s*", value):
+            raise AnswerError(
+                "the tests are packed (base64, as LiveCodeBench's private ones); unpack them to JSON first"
+            )
         if data is None:
             scripts.append(value)
         else:
@@ -199,6 +204,10 @@ def _gather_object(
     limits = _case_limits(known)
     several = inputs == "inputs" or (kind == "" and not entry and isinstance(given, list) and isinstance(wanted, list))
     pairs = [(given, wanted)]
+    if isinstance(given, str) and isinstance(wanted, str) and several:
+        lists = _data(given), _data(wanted)
+        several = all(isinstance(each, list) for each in lists)
+        given, wanted = lists if several else (given, wanted)
     if several:
         if not isinstance(given, list) or not isinstance(wanted, list):
             raise AnswerError(f"{inputs} and {outputs} must be lists of the same length")
@@ -222,13 +231,12 @@ def _kind(case: dict[str, Any], entry: str) -> str:
 
 
 def _script(source: str, entry: str) -> CodeTests:
+    source = textwrap.dedent(source.removeprefix("\ufeff"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python will refuse one day
             facts = script_facts(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if re.fullmatch(r"[A-Za-z0-9+/=\s]{80,}", source):
-            raise AnswerError("the tests are packed (base64); unpack them to JSON first") from None
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         told = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AnswerError(f"the tests are no Python ({told}{line}); mend them, or write {_FORMS}") from None
@@ -308,9 +316,10 @@ def _json_or_python(line: str) -> Any:
     raise AnswerError(f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line")
 
 
-def _result(value: Any) -> Any:
-    """The result of a call; text that is JSON is what it writes."""
-    if isinstance(value, str):
+def _result(case: dict[str, Any]) -> Any:
+    """The result of a call; of a case whose arguments are lines of JSON, the text of its result is JSON too."""
+    value = case["wanted"]
+    if isinstance(value, str) and isinstance(case["given"], str):
         try:
             return json.loads(value)
         except ValueError:

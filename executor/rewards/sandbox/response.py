@@ -6,6 +6,7 @@ It is forked before the tester has read the tests, so no test is in its memory; 
 
 from __future__ import annotations
 
+import builtins
 import operator
 import os
 import socket
@@ -18,7 +19,7 @@ from .case_runs import CaseRunner
 from .isolation import Isolation
 from .kernel import limit
 from .link import Link, Lost
-from .references import FOUND, MISSING, NAMEABLE, PACKAGES, STANDARD
+from .references import FOUND, MISSING, NAMEABLE, PACKAGES, STANDARD, assume_imports
 
 MOST_TOLD = 64
 """Functions and classes that the tester is told of at once; of others it asks when a test names them."""
@@ -36,6 +37,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
         isolation.close_in_response()
         os.chdir(folder)
         limit(cpu_s, memory_bytes, file_bytes, isolation.has("user"))
+        assume_imports(vars(builtins))
         try:
             exec(compile(source, "response.py", "exec", dont_inherit=True), module.__dict__)
         except SystemExit as error:
@@ -105,8 +107,8 @@ def _standard_name(value: Any, name: str) -> str:
         known = module.partition(".")[0] in NAMEABLE | PACKAGES
         return module if known and getattr(sys.modules.get(module), name, None) is value else ""
     if type(value).__module__ == "typing":
-        module = getattr(value, "__module__", None)
-        return module if isinstance(module, str) and module not in ("solution", "builtins", "__main__") else ""
+        module = str(getattr(value, "__module__", ""))
+        return module if module not in ("solution", "builtins", "__main__") else ""
     return ""
 
 

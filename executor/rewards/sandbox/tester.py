@@ -139,7 +139,11 @@ def run_cases(job: dict[str, Any], connection: link.Link, folder: str, own_bytes
             why, output = connection.ask("run case", job["response"], entry, given, most_s, folder, limits)
         late = why == "late"
         if late:
-            why = f"took more than its {most_s:.3g} s" if left > 0 else f"did not begin within the {job['deadline_s']:g} s"
+            why = (
+                f"took more than its {most_s:.3g} s"
+                if left > 0
+                else f"did not begin within the {job['deadline_s']:g} s"
+            )
         elif not why:
             why = _difference(output, wanted, entry, job["tolerance"])
         if not why:
@@ -172,7 +176,10 @@ def _arguments(given: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value[:200] if isinstance(value, str) else value)
+    try:
+        text = repr(value[:200] if isinstance(value, str) else value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a very large number"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
