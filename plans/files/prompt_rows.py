@@ -215,9 +215,10 @@ def rows_to_plan(job: Job, data: Path) -> int:
     if broken:
         raise _refusal(data, broken, len(rows) + len(faults))
     if faults:
+        seen = min(FAST_ROWS, len(rows) + len(faults))
         warnings.warn(
-            f"{faults[0].error(data)}; {len(faults)} of {len(rows) + len(faults)} rows cannot be scored, which execute "
-            "refuses: rlplan check JOB lists them",
+            f"{faults[0].error(data)}; {len(faults)} of the first {seen} rows cannot be scored, which execute refuses: "
+            "rlplan check JOB lists them",
             stacklevel=2,
         )
     return _enough(job, data, len(rows) + len(faults))
