@@ -229,11 +229,14 @@ def _answer(row: dict[str, Any], kinds: list[RewardKind]) -> Any:
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list) or all(map(_is_finite, value))
+    waiting = [value]  # JSON may be nested as deeply as Python calls
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return False
+        if isinstance(each, dict | list):
+            waiting += each.values() if isinstance(each, dict) else each
+    return True
 
 
 _PLAIN_NUMBER = re.compile(r"-?\d{1,100}(\.\d{1,100})?")
@@ -242,7 +245,7 @@ _PLAIN_NUMBER = re.compile(r"-?\d{1,100}(\.\d{1,100})?")
 def is_read(answer: Any, kind: RewardKind, packages: tuple[str, ...], whole: bool) -> bool:
     """Read an answer as that part of the reward will; false if only math-verify could, and it is not asked or not
     installed. Raises AnswerError for an answer that no response could be scored against."""
-    if kind == "math" and (isinstance(answer, int) or _PLAIN_NUMBER.fullmatch(str(answer))):
+    if kind == "math" and isinstance(answer, int | str) and _PLAIN_NUMBER.fullmatch(str(answer)):
         return True  # most are, and files have many
     try:
         if kind == "code" and (fault := unstated(code_tests(answer), packages)):
