@@ -173,9 +173,7 @@ def cautions(trace: Any) -> list[str]:
     if summary.samples == summary.prompts:
         lines.append("one response to each prompt: how alike a prompt's responses are cannot be seen; keep several")
     if not summary.truncated_share:
-        lines.append(
-            "no response is marked as truncated; if some were, give --cap or a column truncated"
-        )
+        lines.append("no response is marked as truncated; if some were, give --cap or a column truncated")
     if summary.mean_reward == 0:
         lines.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
     return lines

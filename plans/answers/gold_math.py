@@ -60,9 +60,10 @@ class Gold:
     words: str = ""
 
 
-def gold_of(answer: Any) -> Gold:
-    """A row's answer by its type. Raises `AnswerError` for what no rule reads."""
-    return _gold(_text_of(answer))
+def gold_of(answer: Any, whole: bool = True) -> Gold:
+    """A row's answer by its type. Raises `AnswerError` for what no rule reads. `whole`: math-verify, which takes a
+    second to begin, is asked for what no other rule reads; else such an answer is `unread`."""
+    return _gold(_text_of(answer), whole)
 
 
 def _text_of(answer: Any) -> str:
@@ -94,19 +95,19 @@ def _named(answer: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _gold(text: str) -> Gold:
+def _gold(text: str, whole: bool) -> Gold:
     if not text.strip():
         raise AnswerError("the answer is blank; write it or drop the row")
     final = _final(text)
     if words_of(final) in _MISSING or not words_of(final) or final.strip() in ("None", "-"):
         raise AnswerError(f"the answer {text.strip()[:40]!r} stands for one that is missing; write it or drop the row")
     found = typed(final)
-    if found is None or (found.kind == "latex" and not _math_verify_reads(found.text)):
+    if found is None or (found.kind == "latex" and whole and not _math_verify_reads(found.text)):
         raise AnswerError(
             f"the answer {text.strip()[:80]!r} is no number, choice, short text, expression or set that can be read;"
             " write the final answer alone, or use another kind of reward"
         )
-    return found if found.kind != "latex" or _installed() else Gold("unread", found.text)
+    return found if found.kind != "latex" or (whole and _installed()) else Gold("unread", found.text)
 
 
 def _final(text: str) -> str:

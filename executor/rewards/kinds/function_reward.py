@@ -131,7 +131,9 @@ class OwnFunction:
             returned = self._target(prompt, response, answer)
         else:
             returned = self._target(**self._named(prompt, response, answer))
-        return _loop.run(returned) if inspect.isawaitable(returned) else returned
+        if isinstance(returned, float | int) or not inspect.isawaitable(returned):
+            return returned
+        return _loop.run(returned)
 
     def _named(self, prompt: str, response: str, answer: Any) -> dict[str, Any]:
         """The arguments by keyword; lists of one where the function scores many at once."""

@@ -1,12 +1,14 @@
 """A reward is tried and audited on this machine: what is right is paid, nothing else is, and who fails is named."""
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlplan.executor.rewards.audit import answer_text, audit_job, references
-from rlplan.executor.rewards.local_scoring import tried
+from rlplan.executor.rewards.local_scoring import tried, try_functions
 from rlplan.plans.files.prompt_rows import Prompt, read_rows
 from rlplan.plans.schema.job import load_job, scoring_paths
 from rlplan.plans.yaml.errors import InputError
@@ -139,6 +141,15 @@ def test_parts_that_know_no_row_are_left_out_and_said(job_of):
     results = list(tried(job, paths, [(rows[0], r"\boxed{1}"), (rows[0], r"\boxed{2}")]))
     assert [result.reward for result in results] == [1.5, 0.5]
     assert [part.label for part, _ in results[0].parts] == ["math", "format"]
+
+
+def test_a_function_is_tried_before_a_run(job_of):
+    asked = SimpleNamespace(text="ask", answer="x1")
+    for body, says in (("return {} or None", "returned None"), ("raise KeyError(answer)", ""), ("return 1", "")):
+        path = job_of(function("score"), [row("a", "x1")], f"def score(prompt, response, answer):\n    {body}\n")
+        job = load_job(path)
+        with pytest.raises(InputError, match=says) if says else contextlib.nullcontext():
+            try_functions(job, scoring_paths(job, path), asked)
 
 
 HANGS = """\

@@ -254,7 +254,7 @@ def test_parquet_is_read_with_values_as_json_has_them(file, monkeypatch):
     }
     parquet.write_table(pyarrow.table(columns), file)
     rows, (fault,) = read_rows(file, "math", "no")
-    assert rows == [Prompt("7", CHAT, "4")] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
+    assert rows == [Prompt("7", CHAT, "4", judged=False)] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
     typed = pyarrow.table({
         "extra_info": [{"index": 3}], "prompt": ["p"],
         "answer": pyarrow.array([[("a", Decimal("2.00"))]], pyarrow.map_(pyarrow.string(), pyarrow.decimal128(5, 2))),
