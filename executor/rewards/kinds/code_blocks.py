@@ -183,9 +183,10 @@ def _closed(lines: list[str], opened: int, fence: _Fence, fenced: list[int]) -> 
     """
     own_line = re.compile(rf"[ \t>]*{fence.marks}{fence.marks[0]}*[ \t]*(?:<[^>]*>[ \t]*)*")
     closers = [at for at in fenced if own_line.fullmatch(lines[at])]
-    first = _cut(lines[opened + 1 : closers[0]], fence) if closers else None
+    first: Block | None = None
     for at in closers:
         block = _cut(lines[opened + 1 : at], fence)
+        first = first or block
         if block.tree is not None:
             return block, at
         if not block.leaves_string_open:
