@@ -170,23 +170,10 @@ class Script:
 
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
-        unittest = sys.modules["unittest"]
         wanted = set(self._tests) if self._tests is not None else None
         for name, value in list(namespace.items()):
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
-                if issubclass(value, unittest.TestCase):
-                    loader = unittest.defaultTestLoader
-                    for method in loader.getTestCaseNames(value):
-                        yield f"{value.__qualname__}.{method}", partial(_run_case, value, method)
-                elif not any(
-                    each.default is each.empty and each.kind < each.VAR_POSITIONAL
-                    for each in inspect.signature(value).parameters.values()
-                ):
-                    methods = [
-                        each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))
-                    ]
-                    for method in methods:
-                        yield f"{value.__qualname__}.{method}", partial(_run_method, value, method)
+                yield from _of_class(value)
             elif isinstance(value, types.FunctionType) and name.startswith("test"):
                 if wanted is None or name in wanted:
                     yield name, partial(_run_function, value)
@@ -298,6 +285,23 @@ def _run_function(test: Callable[[], Any]) -> None:
     value = test()
     if inspect.iscoroutine(value):
         asyncio.run(value)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Tests of a class and of the classes in it."""
+    unittest = sys.modules["unittest"]
+    if issubclass(kind, unittest.TestCase):
+        for method in unittest.defaultTestLoader.getTestCaseNames(kind):
+            yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
+    elif not any(
+        each.default is each.empty and each.kind < each.VAR_POSITIONAL
+        for each in inspect.signature(kind).parameters.values()
+    ):
+        for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
+            yield f"{kind.__qualname__}.{method}", partial(_run_method, kind, method)
+    for inner in list(vars(kind).values()):
+        if isinstance(inner, type) and inner.__qualname__.startswith(f"{kind.__qualname__}."):
+            yield from _of_class(inner)
 
 
 def _run_method(kind: type, name: str) -> None:
