@@ -18,7 +18,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Script:
         self,
         module: types.ModuleType,
         namespace: dict[str, Any],
-        candidates: list[str] | tuple[str, ...] = (),
+        candidates: Iterable[str] = (),
         entry: str = "",
         used: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -121,7 +121,7 @@ class Script:
         if not self.failures and self._counted and not self._held:
             self.passed, self.failures = 0, ["no assertion of the tests was reached"]
 
-    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
+    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str) -> None:
         ended = set(self._ended)
         for name in candidates:
             self._try(partial(_run_candidate, namespace, name, entry))
