@@ -26,7 +26,8 @@ from . import AnswerError
 from .script_facts import ScriptFacts, script_facts
 
 _ENTRY = ("entry_point", "fn_name", "func_name", "function_name")
-_INPUTS, _OUTPUTS = ("inputs", "input"), ("outputs", "output", "expected_output", "expected_outputs")
+_INPUTS = ("inputs", "input", "stdin")
+_OUTPUTS = ("outputs", "output", "expected_output", "expected_outputs", "stdout")
 _SETUP = ("test_imports", "test_setup_code", "import_prefix")
 _LIMITS = ("time_limit", "memory_limit", "memory_limit_bytes", "tolerance", "abs_tol", "rel_tol")
 _HOLDERS = (
@@ -193,7 +194,8 @@ def _gather_object(
     if inputs is None and outputs is None:
         if entry:
             known["entry"] = entry
-        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {})]
+        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}")]
+        held = [each for each in held if not _is_empty(each)] or held
         if not held:
             found = ", ".join(sorted(value)[:6]) or "nothing"
             raise AnswerError(f"the answer is an object without tests (it has {found}); write {_FORMS}")
@@ -284,6 +286,11 @@ def _data(text: str) -> Any:
 def _object(value: Any) -> dict[str, Any]:
     data = _data(value) if isinstance(value, str) else value
     return data if isinstance(data, dict) else {}
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether an object has lists of inputs and outputs and nothing in them, as CodeContests' private tests may."""
+    return isinstance(value, dict) and value != {} and all(each == [] for each in value.values())
 
 
 def _text(value: Any) -> str:
