@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.facts.executable import OTHERS_ONLY, merged
-from ..plans.files.prompt_rows import MOST_FAULTS
 from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
@@ -203,6 +202,8 @@ def _print(reports: list[FileReport], for_executor: bool) -> None:
 
 def findings_shown(findings: Sequence[Finding]) -> list[Finding]:
     """The findings for a person to read: of a data file's rows only the first; very many may have one fault."""
+    from ..plans.files.prompt_rows import MOST_FAULTS
+
     rows = [finding for finding in findings if finding.row is not None]
     hidden = set(rows[MOST_FAULTS:])
     return [finding for finding in findings if finding not in hidden]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,16 +171,22 @@ AUDITED_ROWS = 200
 
 
 def _audited(job: Job, job_path: Path) -> RewardAudit | None:
-    """Whether the job's reward pays its rows' own answers, and no wrong ones; None of a reward that knows no row.
+    """Whether the job's reward pays its rows' own answers, and no wrong ones; None where that cannot be asked.
 
     Called before anything is started: a reward function that cannot be used is refused here."""
     from ..executor.rewards.audit import AUDITED, audit_job
+    from ..plans.yaml.errors import RunFailed
     from .shared.progress import share
 
     if not any(part.kind in AUDITED for part in job.reward.parts):
         return None
-    with share("audit of the reward") as update:
-        return audit_job(job, job_path, AUDITED_ROWS, update).audit
+    try:
+        with share("audit of the reward") as update:
+            found = audit_job(job, job_path, AUDITED_ROWS, update).audit
+    except RunFailed as error:  # this machine need not be one of those that score
+        warnings.warn(f"the reward is not audited: {error}", stacklevel=2)
+        return None
+    return found if found.references + found.wrong + found.refused else None
 
 
 def _profile(

@@ -56,7 +56,6 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .memory.other_processes import beside_others, held_by_others, held_text
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
-    from .rewards.audit import answer_text
     from .rewards.judge.judge_config import judge_config
     from .rewards.judge.judge_pool import JudgePool
     from .rewards.local_scoring import try_functions
@@ -79,8 +78,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         judge_tokenizer = load_tokenizer(paths.judge)
         asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
 
-    row = next(iter(prompts.values()))
-    try_functions(job, paths, row.text, answer_text(row.answer), row.answer)
+    try_functions(job, paths, next(iter(prompts.values())))
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))

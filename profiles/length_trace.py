@@ -81,9 +81,9 @@ class LengthTrace:
         if not self.rows:
             raise ValueError("a length trace needs at least one row")
         longest = max(r.tokens for r in self.rows)
-        cut = [r.tokens for r in self.rows if r.truncated]
-        # Without a truncated row the cap is unknown, and none of the lengths is censored by it.
-        self.cap_tokens: int = cap_tokens if cap_tokens is not None else max(cut, default=longest + 1)
+        # Where no row of the longest is truncated the cap is unknown, and none of the lengths is censored by it.
+        reached = any(r.truncated and r.tokens == longest for r in self.rows)
+        self.cap_tokens: int = cap_tokens if cap_tokens is not None else longest + (not reached)
 
     @property
     def prompts(self) -> tuple[str, ...]:

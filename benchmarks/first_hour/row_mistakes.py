@@ -79,6 +79,7 @@ def spoilt_rows(name: str, fault: str, change: Change, command: tuple[str, ...],
         new = change(rows, random.Random(seed))
         path.write_bytes(new.encode("utf-8", "surrogatepass") if isinstance(new, str) else new)
 
-    # An empty trace is valid: the run has only begun.
-    sure = fault in SURE and (name, fault) != ("run/trace.jsonl", "nothing")
+    # An empty trace is valid: the run has only begun. Prompts may be packed, or one array.
+    valid = {("run/trace.jsonl", "nothing"), ("data.jsonl", "gzip"), ("data.jsonl", "one JSON array")}
+    sure = fault in SURE and (name, fault) not in valid
     return Mistake(f"{name}: {fault}", command, sure, spoil)

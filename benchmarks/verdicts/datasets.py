@@ -188,6 +188,7 @@ def write(folder: Path, kind: Kind, seed: int = 0) -> None:
             "temperature": 1.0,
         },
         "algorithm": {"name": "grpo", "learning_rate": 1e-6, "seed": seed},
+        "search": {"tp": [1], "micro_batch_tokens": [4096]},
     }
     dump(Job.model_validate(job), folder / "job.yaml")
 

@@ -43,7 +43,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
         "provenance": plan.inputs.profile.provenance,
-        "reward_audit": None if (audit := plan.inputs.profile.reward_audit) is None else audit.model_dump(),
+        **({} if (audit := plan.inputs.profile.reward_audit) is None else {"reward_audit": audit.model_dump()}),
         "scaled": plan.job.why.get("model"),
         "limit": None if predicted.limit is None else predicted.limit.model_dump(mode="json"),
         "not_executable": not_executable(plan, model_of_plan(plan, out)),

@@ -22,7 +22,7 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
     Raises InputError if the data cannot be read, or holds fewer prompts than a step trains.
     """
     from ...plans.check.plan_check import input_path
-    from ...plans.files.prompt_rows import enough_prompts
+    from ...plans.files.prompt_rows import rows_to_plan
     from ...plans.schema.job import job_paths
     from ...plans.yaml.errors import InputError
 
@@ -30,7 +30,7 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
         data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
     except InputError:
         return None
-    return documents.job.data.prompts if data is None else enough_prompts(documents.job, data, "fast")
+    return documents.job.data.prompts if data is None else rows_to_plan(documents.job, data)
 
 
 def epoch_prompts(documents: Documents, plan_path: Path) -> int:

@@ -73,7 +73,7 @@ def audit_job(job: Job, job_path: str | Path, most: int | None = None, told: Tol
     """`audit` of a job on the rows of its data file. Raises InputError as `read_rows` does, too."""
     paths = scoring_paths(job, job_path)
     assert paths.data is not None, "it is refused without data"
-    return audit(job, paths, *read_rows(paths.data, job.reward), most, told)
+    return audit(job, paths, *read_rows(paths.data, job.reward, progress=told), most, told)
 
 
 def audit(
@@ -153,7 +153,9 @@ class _PartAudit:
         if without := len(self._asked) - len(own) - len(refused):
             self.left_out.append(f": {count(without, 'row')} of {len(self._asked)} without a reference solution to try")
         paid = [(question, answer) for question, answer in wrong if answer.reward >= full]
-        equal = self._equal([question for question, _ in paid if question.other is not None], full)
+        careless = {question.row.id for question, _ in paid if question.other is None}
+        others = [question for question, _ in paid if question.other is not None and question.row.id not in careless]
+        equal = self._equal(others, full)
         wrong = [(question, answer) for question, answer in wrong if question not in equal]
         self.counts.update(
             references=len(own),
@@ -176,9 +178,11 @@ class _PartAudit:
         """The full reward; None of a function that pays none of the answers that were guessed."""
         if self._part.kind != "function":
             return 1.0 - 1e-9
-        full = max((answer.reward for answer in own.values()), default=0.0)
-        blank = max((answer.reward for question, answer in wrong if question.probe == "blank"), default=0.0)
-        return None if full <= blank and not any(row.reference for row in self._asked) else full
+        blank = {question.row.id: answer.reward for question, answer in wrong if question.probe == "blank"}
+        pays = any(answer.reward > blank[name] for name, answer in own.items())
+        if not pays and not any(row.reference for row in self._asked):
+            return None
+        return max((answer.reward for answer in own.values()), default=1.0)
 
     def _answers(self, questions: Sequence[_Question], told: Told) -> list[Scored]:
         given = [(prompt_text(each.row), each.response, each.row.answer) for each in questions]

@@ -13,7 +13,7 @@ until the function does not raise, and training would see only such responses. A
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -84,17 +84,13 @@ class Scorer:
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
     notes: tuple[str, ...] = ()
     """What this machine lacks of what should hold a response."""
+    judge_within: Callable[[float], Judge] = field(kw_only=True)
+    """As `within`, to the function that also tells how it came to the reward."""
 
     @property
     def call(self) -> RewardFunction:
         """The function under the longest deadline."""
         return self.within(self.deadline_s)
-
-    def judge(self, deadline_s: float) -> Judge:
-        """The function under a deadline, telling the steps to its verdict."""
-        function = self.within(deadline_s)
-        judge: Judge | None = getattr(function, "judge", None)
-        return judge or (lambda *row: _told(function(*row)))
 
     @property
     def alarm_s(self) -> float:
@@ -111,18 +107,20 @@ def resolve(config: ScorerConfig) -> Scorer:
     if reward_kind == "function":
         from .kinds.function_reward import own_function
 
-        return _left_to_the_alarm(own_function(config.function, config.search_path), deadline_s)
+        own = own_function(config.function, config.search_path)
+        return Scorer(lambda _: own, deadline_s, judge_within=lambda _: own.judge)
     if reward_kind == "math":
         try:
-            from .kinds.math_reward import score
+            from .kinds.math_reward import judge, score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
-        return _left_to_the_alarm(score, deadline_s)
+        return Scorer(lambda _: score, deadline_s, judge_within=lambda _: judge)
     if reward_kind == "format":
         from .kinds.format_reward import FormatReward
 
         assert config.pattern is not None, "the job's schema demands it"
-        return _left_to_the_alarm(FormatReward(config.pattern), deadline_s)
+        matches = FormatReward(config.pattern)
+        return Scorer(lambda _: matches, deadline_s, judge_within=lambda _: matches.judge)
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
@@ -131,14 +129,7 @@ def resolve(config: ScorerConfig) -> Scorer:
         sandboxed = partial(
             CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial
         )
-        return Scorer(sandboxed, deadline_s, START_S + 1.0, notes)
+        return Scorer(
+            sandboxed, deadline_s, START_S + 1.0, notes, judge_within=lambda within_s: sandboxed(within_s).judge
+        )
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
-
-
-def _told(reward: float) -> Verdict:
-    """The verdict of a function that gives a number and no reasons."""
-    return Verdict(reward, "" if reward else "the function gives 0", (("returned", f"{reward:g}"),))
-
-
-def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
-    return Scorer(lambda _: function, deadline_s)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ...plans.files.prompt_rows import Prompt
 from ...plans.schema.job import Job, JobPaths, RewardSpec
@@ -73,12 +73,28 @@ def tried(job: Job, paths: JobPaths, rows: Sequence[tuple[Prompt, str]]) -> Iter
             stream.close()
 
 
-def try_functions(job: Job, paths: JobPaths, prompt: str, response: str, answer: Any) -> None:
-    """Call the job's reward functions once, before anything is started for them. Raises InputError for one that cannot
-    be called or returns no reward; one that raises or is late may do so for this response alone."""
+class AskedRow(Protocol):
+    """A row as a run has it."""
+
+    @property
+    def text(self) -> str:
+        """The prompt."""
+
+    @property
+    def answer(self) -> Any:
+        """The row's answer."""
+
+
+def try_functions(job: Job, paths: JobPaths, row: AskedRow) -> None:
+    """Call the job's reward functions once, with a row and its answer, before anything is started for them.
+
+    Raises InputError for one that cannot be called or returns no reward. One that raises or is late may do so for this
+    response alone.
+    """
     for part in job.reward.parts:
         if part.kind == "function":
-            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(prompt, response, answer)]))
+            response = row.answer if isinstance(row.answer, str) else ""
+            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(row.text, response, row.answer)]))
 
 
 def _together(parts: list[tuple[RewardSpec, Scored]]) -> Tried:
@@ -125,13 +141,23 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
             process.kill()
 
 
+TRIES = 3
+"""How often a response is scored where the machine is to blame for a failure: a host that does not let it run."""
+
+
 def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[Scored]:
     results: list[Scored] = []
+    failures = 0
     while len(results) < len(batch) and not left.is_set():
         problem, failure = process.start()
         if problem is not None:
             raise InputError(problem)
         if failure is not None:
             raise RunFailed(f"the process that scores cannot be started: {failure}")
-        results += process.score(batch[len(results) :], float("inf"))
+        for scored in process.score(batch[len(results) :], float("inf")):
+            failures = failures + 1 if scored.outcome == "infra_failed" and not scored.refused else 0
+            if 0 < failures < TRIES:
+                break
+            failures = 0
+            results.append(scored)
     return results

@@ -101,7 +101,7 @@ def _batch(
         alarm_s = deadline_s + scorer.margin_s
         _limit_cpu((math.ceil(alarm_s) + 1) * cores)
         if explains:
-            scored = judge_one(scorer.judge(deadline_s), alarm_s, prompt, response, answer)
+            scored = judge_one(scorer.judge_within(deadline_s), alarm_s, prompt, response, answer)
             tell([batch, number, *scored])
         else:
             scored = score_one(scorer.within(deadline_s), alarm_s, prompt, response, answer)

@@ -15,12 +15,14 @@ from typing import Any
 
 from . import AnswerError
 from .math_numbers import Node, Unread
-from .math_reading import read
+from .math_reading import MOST_SIGNS, read
 from .math_text import boxes, one_spelling, words_of
 from .units import split_unit
 
 MOST_WORDS = 12
 """Words of a text that is still compared as text; longer ones are prose, which no two writers write alike."""
+LONGEST_LATEX = 300
+"""Signs of an expression that math-verify is asked to read: its grammar takes seconds for longer ones."""
 _NUMBER_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen twenty"""
 _NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())}
@@ -58,9 +60,10 @@ class Gold:
     words: str = ""
 
 
-def gold_of(answer: Any) -> Gold:
-    """A row's answer by its type. Raises `AnswerError` for what no rule reads."""
-    return _gold(_text_of(answer))
+def gold_of(answer: Any, whole: bool = True) -> Gold:
+    """A row's answer by its type. Raises `AnswerError` for what no rule reads. `whole`: math-verify, which takes a
+    second to begin, is asked for what no other rule reads; else such an answer is `unread`."""
+    return _gold(_text_of(answer), whole)
 
 
 def _text_of(answer: Any) -> str:
@@ -92,19 +95,19 @@ def _named(answer: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _gold(text: str) -> Gold:
+def _gold(text: str, whole: bool) -> Gold:
     if not text.strip():
         raise AnswerError("the answer is blank; write it or drop the row")
     final = _final(text)
     if words_of(final) in _MISSING or not words_of(final) or final.strip() in ("None", "-"):
         raise AnswerError(f"the answer {text.strip()[:40]!r} stands for one that is missing; write it or drop the row")
     found = typed(final)
-    if found is None or (found.kind == "latex" and not _math_verify_reads(found.text)):
+    if found is None or (found.kind == "latex" and whole and not _math_verify_reads(found.text)):
         raise AnswerError(
             f"the answer {text.strip()[:80]!r} is no number, choice, short text, expression or set that can be read;"
             " write the final answer alone, or use another kind of reward"
         )
-    return found if found.kind != "latex" or _installed() else Gold("unread", found.text)
+    return found if found.kind != "latex" or (whole and _installed()) else Gold("unread", found.text)
 
 
 def _final(text: str) -> str:
@@ -131,8 +134,8 @@ def typed(text: str, attached: bool = False) -> Gold | None:
     Args:
         attached: a letter right behind a number is a unit (`5m`), as it may be in a response to a number.
     """
-    spelled = one_spelling(text)
-    if not spelled or len(spelled) > 4000:
+    spelled = one_spelling(text) if len(text) <= 4 * MOST_SIGNS else ""
+    if not spelled or len(spelled) > MOST_SIGNS:
         return None
     plain = words_of(spelled)
     if spelled.replace("\\text", "").strip("{}() ").lower() in ("true", "false"):
@@ -174,6 +177,8 @@ def _mathematics(spelled: str, attached: bool) -> Gold | None:
         "inf",
     ):
         return None
+    if whole := re.fullmatch(r"\(([^(),]*(?:\([^(),]*\)[^(),]*)*)\)", spelled):
+        spelled = whole[1].strip()
     body, unit = split_unit(spelled, attached)
     for text, of in ((body, unit), (spelled, "")) if unit else ((spelled, ""),):
         try:
@@ -235,7 +240,7 @@ def _math_verify_reads(text: str) -> bool:
     """Whether math-verify makes more than letters of a text; True where it is not installed."""
     if not _installed():
         return True
-    return bool(parsed(text))
+    return len(text) <= LONGEST_LATEX and bool(parsed(text))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -39,7 +39,7 @@ _NOT_PLAIN = re.compile(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}(?:\{[lc
 _COMMON_WORDS = "so if is in we to by of at as on it be are the then thus hence for where with from not"
 _WORDS = set(_COMMON_WORDS.split())
 _NAMES = {"theta", "alpha", "beta", "infty", "infinity"}
-MOST_SIGNS = 4000
+MOST_SIGNS = 1500
 """Signs of a text; longer ones are outside of the grammar."""
 
 
@@ -203,7 +203,7 @@ class _Parser:
             return name in ("frac", "sqrt", "binom", "pi", "infty", "text", "lfloor", "lceil", "begin", "overline") or (
                 name in _FUNCTIONS or name in _GREEK
             )
-        return token in "({" or token.isalpha()
+        return token in "({" or (token.isalpha() and token.isascii())
 
     def power(self) -> Node:
         base = self.atom()
@@ -274,7 +274,7 @@ class _Parser:
             return Node("abs", (inner,))
         if token.startswith("\\"):
             return self.command(token[1:])
-        if token.isalpha():
+        if token.isalpha() and token.isascii():
             return Node("sym", (token + self.subscript(),))
         raise Unread(f"{token!r} has no place")
 

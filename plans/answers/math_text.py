@@ -43,7 +43,7 @@ _OVERLINED = re.compile(r"((?:\d\u0305)+)")
 
 _TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LAYOUT = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
+    r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
     r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it)(?![a-zA-Z])\.?"
 )
@@ -68,8 +68,9 @@ _RENAMED = {
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
-_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|')")
-_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?:,\\!|\{,\}|,)")
+_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|'|\{,\}|,\\!)")
+"""Groups of three digits that no list is written with; plain commas are looked at in `groups_joined`."""
+_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % ",")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{\s*,\s*\}(?=\d)|(?<=\d),\\!(?=\d)")
 
 
@@ -106,7 +107,13 @@ def one_spelling(text: str) -> str:
     text = _TAGS.sub(" ", in_ascii(text))
     text = re.sub(r"<sup>(.*?)</sup>", r"^{\1}", text)
     text = re.sub(r"<sub>(.*?)</sub>", r"_{\1}", text)
-    text = text.replace("\\\\%", "%").replace("\\%", "%").replace("\\$", "\x00").replace("`", "")
+    # A doubled backslash is one that was escaped twice, but in a matrix it ends a row.
+    text = (
+        re.sub(r"\\\\(?:\[[^\[\]]*\])?", "\x01", text)
+        if "\\begin" in text
+        else re.sub(r"\\\\(?=[a-zA-Z%$])", r"\\", text)
+    )
+    text = text.replace("\\%", "%").replace("\\$", "\x00").replace("`", "")
     text = re.sub(r"(?<![\d*])\*{1,2}(?=\S)([^*]*?)(?<=\S)\*{1,2}(?![\d*])", r"\1", text)
     text = text.replace("**", "^") if re.search(r"[\w)]\s*\*\*\s*[\w(-]", text) else text.replace("**", "")
     text = re.sub(r"\\(?:\(|\)|\[|\])", " ", text)
@@ -117,12 +124,11 @@ def one_spelling(text: str) -> str:
     text = _LAYOUT.sub("", text)
     text = _COMMAND.sub(_renamed, text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
-    text = _BRACED_COMMA.sub(",", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)
     text = re.sub(r"\\,|\\!", lambda found: " " if found[0] == "\\," else "", text)
     text = _SPACES.sub(" ", text)
-    text = re.sub(r"\s+", " ", text).strip()
-    return bare(text)
+    return bare(re.sub(r"\s+", " ", text.replace("\x01", r" \\ ")).strip())
 
 
 def bare(text: str) -> str:
@@ -131,10 +137,8 @@ def bare(text: str) -> str:
     while text != before:
         before = text
         text = text.strip(" \t\n*_\"'").strip()
-        text = re.sub(r"(?:(?<!\.)\.|[,;:!?])$", "", text) if not text.endswith(("!", "...")) else text
-        if text.endswith("!") and not re.search(r"[\dn)}]!$", text):
-            text = text[:-1]
-        text = re.sub(r"^[=:]\s*", "", text)
+        text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
+        text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text
 
 
@@ -146,7 +150,7 @@ def words_of(text: str) -> str:
     text = re.sub(r"[\\{}$]", " ", text).replace("_", " ").casefold()
     text = re.sub(r"(?<=[\d\s])([ap])\.?\s?m\b\.?", r" \1m", text)
     text = re.sub(r"\s+", " ", text).strip(" .,;:!?\"'()[]")
-    return re.sub(r"^(?:the|an|a) (?=\S)", "", text)
+    return re.sub(r"^(?:the|an|a) (?=\S\S)(?!and |or )", "", text)
 
 
 def groups_joined(text: str) -> str:
@@ -162,7 +166,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox|boxedans)\s*")
 def boxes(text: str) -> tuple[list[str], bool]:
     """What stands in each box that is closed, in order, and whether the text ends in an open one.
 
-    A box in a box counts as the outer one. `\\boxed 5` and `\\boxed5` are boxes without braces.
+    Of a box in a box the inner one counts. `\\boxed 5` and `\\boxed5` are boxes without braces.
     """
     found, place = [], 0
     while match := _BOX.search(text, place):
@@ -178,7 +182,8 @@ def boxes(text: str) -> tuple[list[str], bool]:
             return found, True
         inner = text[place + 1 : end].strip()
         if inner:
-            found.append(inner)
+            nested, _ = boxes(inner)
+            found.append(nested[-1] if nested else inner)
         place = end + 1
     return found, False
 

@@ -34,12 +34,12 @@ for _entry in _TABLE.split("|"):
 _MONEY = r"US\$|\$|€|£|¥|₹|Rs\.?|USD|EUR|RMB"
 _BEFORE = re.compile(rf"^([-+]?)\s*({_MONEY})\s*([-+]?\s*(?:[\d.]|\\frac).*)$")
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|-?\d))?"
-_WORD = r"(?:[^\W\d_]+(?:'s)?|%|°C|°F|[¢元€£₹]|\$|\^\s*\\circ\s*[CF]?|\^\s*\{\s*\\circ\s*\}\s*[CF]?|\\Omega)"
+_WORD = r"(?:[^\W\d_]++(?:'s)?|%|°C|°F|[¢元€£₹]|\$|\^\s*\\circ\s*[CF]?|\^\s*\{\s*\\circ\s*\}\s*[CF]?|\\Omega)"
 _TEXT = r"\\text\s*\{[^{}\d]*\}"
 _UNIT = re.compile(
     rf"^(.*?[\d)}}\]!|.]|.*?\\(?:pi|infty))(\s*)((?:(?:{_TEXT}|{_WORD}){_POWER}(?:\s*(?:/|\\cdot|-)\s*|\s*))+)$"
 )
-_NUMERIC = re.compile(r"[-+\d.,/ ()eE^*:]*(?:\\(?:frac|times|cdot|overline|ldots|pm|sqrt|pi)[\d{}.,/ ()^*-]*)*")
+_NUMERIC = re.compile(r"[-+\d.,/ (){}eE^*:]*(?:\\(?:frac|times|cdot|overline|ldots|pm|sqrt|pi)[\d{}.,/ ()^*-]*)*")
 _NOT_UNITS = "and or to x y z n k i e sin cos tan log ln exp pi sqrt mod base if where is not plus minus times"
 _NEVER = set(_NOT_UNITS.split())
 _FILLER_WORDS = "of the a an total each about in all more less only square cubic sq cu per units unit approximately"
@@ -58,15 +58,19 @@ def split_unit(text: str, attached: bool = False) -> tuple[str, str]:
     if found is None:
         return text, unit
     head, gap, tail = found[1].strip(), found[2], found[3].strip()
-    words = re.findall(r"[A-Za-z]+|%|°|\\circ|[$¢元€£₹]", re.sub(r"\\text", " ", tail))
+    words = re.findall(r"[^\W\d_]+|%|°|\\circ|[$¢元€£₹]", re.sub(r"\\text", " ", tail))
     if head.endswith("\\") or not words or set(words) & _NEVER or re.search(r"\\[a-zA-Z]*$", head.removesuffix("\\pi")):
         return text, unit
     wrapped = tail.startswith(("\\text", "%", "^", "°", "$", "¢", "元", "€", "£", "₹"))
-    if _NUMERIC.fullmatch(head) is None and not (wrapped or all(word in KNOWN and len(word) > 1 for word in words)):
+    if _NUMERIC.fullmatch(head.rpartition("=")[2]) is None and (
+        "circ" in tail or not (wrapped or all(word in KNOWN and len(word) > 1 for word in words))
+    ):
         return text, unit
-    if not wrapped and not gap and not attached and (len(words[0]) == 1 or words[0] not in KNOWN):
-        return text, unit
-    if not wrapped and len(words[0]) == 1 and words[0] not in KNOWN:
+    unknown = words[0].isascii() and words[0] not in KNOWN
+    if not wrapped and (
+        (len(words[0]) == 1 and unknown)
+        or (not gap and not attached and (unknown or (len(words[0]) == 1 and words[0].isascii())))
+    ):
         return text, unit
     return head, unit or tail
 

@@ -41,9 +41,18 @@ def decoded(data: bytes, path: str | Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise InputError("is UTF-16 and not UTF-8 text; save it as UTF-8", str(path), line) from None
-        raise InputError("is not UTF-8 text; save it as UTF-8", str(path), line) from None
+        other = next((what for magic, what in _OTHERS.items() if data.startswith(magic)), None)
+        raise InputError(f"{other or 'is not UTF-8 text; save it as UTF-8'}", str(path), line) from None
+
+
+_OTHERS = {
+    b"\xff\xfe": "is UTF-16 and not UTF-8 text; save it as UTF-8",
+    b"\xfe\xff": "is UTF-16 and not UTF-8 text; save it as UTF-8",
+    **{magic: f"is packed by {name}; unpack it, or pack it with gzip" for magic, name in (
+        (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"), (b"PK\x03\x04", "zip"))},
+    b"ARROW1": "is an Arrow file; write it as Parquet or JSON Lines",
+}  # fmt: skip
+"""By the first bytes of a file: what it is, and what to do."""
 
 
 def json_rows(text: str) -> Iterator[tuple[int, Any]]:

@@ -208,7 +208,7 @@ class JobPaths:
 
     Attributes:
         model: the name that transformers and vLLM accept: the absolute path of the local folder, or the hub id.
-        data: absolute path of the JSONL file; None if there is no file and the job only says `data.prompts`.
+        data: absolute path of the file of prompts; None if there is no file and the job only says `data.prompts`.
         model_folder: the local folder, or None for a hub id.
         reward_folder: the folder of job.yaml, which is searched first for the module of `reward.function`.
         judge: the name of the judge's model, as `model`; "" without a judge.

@@ -1,29 +1,76 @@
-"""Rows of published measurements: CSV files with named columns, all read and refused alike."""
+"""CSV as published measurements and users' logs have it: named columns, all read and refused alike."""
 
 from __future__ import annotations
 
 import csv
+import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...plans.files.row_files import decoded, unpacked
 from ...plans.yaml.errors import InputError
-from ...plans.yaml.input_files import must_be_readable
+
+Rows = Iterator[tuple[int, dict[str, str | None]]]
+
+
+def csv_table(text: str, path: str | Path) -> tuple[list[str], Rows]:
+    """(columns, the rows, each with the line where it begins) of a text. Cells may be of any length and hold line
+    breaks; what parts them (commas, tabs, semicolons, bars) is seen by the header. Those that a row lacks are None.
+
+    Raises InputError, with the line, for quotes that are not closed, a column that is there twice, and more cells than
+    columns.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    if "\n" not in text:  # lines of old Macs
+        text = text.replace("\r", "\n")
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    delimiter = max(",\t;|", key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+    lines = _lines(text, delimiter, path)
+    line, header = next(lines, (1, list[str]()))
+    columns = [name.strip() for name in header]
+    twice = next((name for name, times in Counter(columns).items() if times > 1 and name), None)
+    if twice is not None:
+        raise InputError(f"has the column {twice!r} twice; rename or remove one", str(path), line)
+    return columns, _rows(columns, lines, path)
+
+
+def _rows(columns: list[str], lines: Iterator[tuple[int, list[str]]], path: str | Path) -> Rows:
+    for line, cells in lines:
+        if any(cell.strip() for cell in cells[len(columns) :]):
+            raise InputError(
+                f"has {len(cells)} cells, and the header has {len(columns)}; put cells that hold the separator in "
+                "quotes",
+                str(path),
+                line,
+            )
+        yield line, {name: cells[place] if place < len(cells) else None for place, name in enumerate(columns)}
+
+
+def _lines(text: str, delimiter: str, path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """(line where it begins, cells) of each row that is not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    while True:
+        begun = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"is no CSV: {error}; save it as CSV with a header", str(path), begun) from None
+        if cells is None:
+            return
+        if any(cell.strip() for cell in cells):
+            yield begun, cells
 
 
 def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of each row. Raises InputError: no file, no regular file, one of `columns` missing, or no CSV."""
-    must_be_readable(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"has no column {', '.join(missing)}; needed are {', '.join(columns)}", str(path))
-            yield from enumerate(reader, 2)
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read as CSV: {error}", str(path)) from None
+    """(line, row) of each row of a file, gzipped or not; cells that a row lacks are empty. Raises InputError: no file,
+    no regular file, one of `columns` missing, or no CSV."""
+    header, rows = csv_table(decoded(unpacked(path), path), path)
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise InputError(f"has no column {', '.join(missing)}; needed are {', '.join(columns)}", str(path), 1)
+    for line, row in rows:
+        yield line, {name: cell or "" for name, cell in row.items()}
 
 
 def not_a_number(error: ValueError, path: str | Path, line: int) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,8 @@ FIELDS = (
     Field("tokens", ("response_tokens", "response_length", "output_tokens", "completion_tokens"), needed=True),
     Field("epoch", ("step",)),
     Field("sample", ("sample_id", "rollout")),
-    Field("truncated"),
+    Field("truncated", ("is_truncated",)),
+    Field("finish_reason", ("stop_reason", "done_reason", "stop_type")),
     Field("reward", ("score",)),
     Field("prompt_tokens", ("input_tokens", "prompt_length")),
 )
@@ -57,7 +59,7 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
                 str(path),
                 line,
             )
-        cut = truth(row, "truncated", path, line) if row.get("truncated") not in (None, "") else None
+        cut = _is_cut(row, path, line)
         if (prompt, epoch, sample) in seen:
             raise InputError(
                 f"the same sample is also in line {seen[prompt, epoch, sample]}; remove one, or name the columns that "
@@ -78,6 +80,47 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
             )
         )
     return rows
+
+
+_CUT = (
+    "length", "max_tokens", "max_length", "max_new_tokens", "max_output_tokens", "max_completion_tokens",
+    "model_length", "token_limit", "limit", "truncated", "truncate", "cut", "overlong", "abort", "aborted",
+    "cancelled", "canceled", "interrupted", "timeout", "timed_out", "content_filter",
+)  # fmt: skip
+_WHOLE = (
+    "stop", "stopped", "stop_sequence", "stop_token", "stop_string", "stop_str", "word", "eos", "eos_token", "end",
+    "end_turn", "finish", "finished", "complete", "completed", "done", "success", "tool_call", "tool_calls", "tool_use",
+    "function_call",
+)  # fmt: skip
+"""Why responses end, as engines and trainers say it: cut by a cap or by whoever ended them, or by themselves."""
+
+
+def _is_cut(row: Row, path: Path, line: int) -> bool | None:
+    """Whether a response was cut before its end; None where the row does not say."""
+    for name in ("truncated", "finish_reason"):
+        value = row.get(name)
+        if isinstance(value, dict):  # SGLang: {"type": "length", "length": 4096}
+            value = value.get("type")
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        # FinishReason.LENGTH, max-tokens, "Max tokens"
+        word = re.sub(r"[\W_]+", "_", str(value).rpartition(".")[2].strip()).strip("_").lower()
+        if isinstance(value, str) and word in (*_CUT, *_WHOLE):
+            return word in _CUT
+        try:
+            found = truth(row, name, path, line)
+        except InputError:
+            raise InputError(
+                f"{name} is {str(value)[:40]!r}, and not whether the response was cut; write stop or length, true or "
+                "false, or name another column: --column truncated=NAME",
+                str(path),
+                line,
+            ) from None
+        # A number is vLLM's stop_reason: the token at which the response ended by itself.
+        return found if name == "truncated" or isinstance(value, bool) else False
+    return None
 
 
 def _prompt(row: Row, path: Path, line: int) -> str:

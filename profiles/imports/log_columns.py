@@ -1,23 +1,22 @@
-"""Rows of another tool's table: CSV, gzipped CSV, or JSON Lines, with columns named by the user.
+"""Rows of another tool's table: CSV, JSON Lines, a JSON array or Parquet, gzipped or not, columns named by the user.
 
 A reader asks for the fields that it knows by their names; `--column FIELD=NAME` says which column holds a field, and
-without that a column of the field's own name, or of a usual one, is taken. JSON rows may nest: `stats.tokens`.
+without that a column of the field's own name, or of a usual one, is taken, whatever its capitals, spaces and
+underscores. JSON rows may nest: `stats.tokens`.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import math
-import zlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...plans.files.row_files import PARQUET_MAGIC, decoded, json_rows, parquet_rows, unpacked
 from ...plans.yaml.errors import InputError
+from .csv_rows import csv_table
 
 MOST_BYTES = 1 << 30
 """A larger table, unpacked, is refused: it would not be a sample of anything, and memory ends."""
@@ -60,13 +59,15 @@ def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str])
     Raises InputError, with the line where one is at fault, for a file that cannot be read, a table without a needed
     column, or a column that was asked for and is not there.
     """
-    text = _text(path)
-    first = text.lstrip()[:1]
-    rows = _json_rows(text, path) if first == "{" else _csv_rows(text, path)
     columns: dict[str, str] | None = None
-    for line, row in rows:
+    known: set[str] = set()
+    for line, row in _table(path):
         if columns is None:
-            columns = _columns(row, fields, requested, path, line)
+            columns, known = _columns(row, fields, requested, path, line), set(row)
+        elif not known.issuperset(row):  # rows of JSON need not have the same keys
+            left = [field for field in fields if field.name not in columns]
+            columns |= _columns(row, left, {}, path, line)
+            known |= row.keys()
         yield line, {name: _value(row, column) for name, column in columns.items()}
     if columns is None:
         raise InputError("has no rows; name a table with one row for each sample", str(path))
@@ -107,12 +108,12 @@ def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], pa
     columns: dict[str, str] = {}
     for field in fields:
         if field.name in requested:
-            column = requested[field.name]
+            column = _found(row, requested[field.name]) or requested[field.name]
             if _missing(row, column):
                 raise InputError(f"has no column {column!r} ({field.name}); it has {_listed(present)}", str(path), line)
             columns[field.name] = column
             continue
-        usual = next((name for name in (field.name, *field.usual) if name in row), None)
+        usual = next((found for name in (field.name, *field.usual) if (found := _found(row, name))), None)
         if usual is not None:
             columns[field.name] = usual
         elif field.needed:
@@ -123,6 +124,17 @@ def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], pa
                 line,
             )
     return columns
+
+
+def _found(row: Row, name: str) -> str | None:
+    """The column of that name, or of one that differs in capitals, spaces and signs alone; None without any."""
+    if name in row:
+        return name
+    return next((column for column in row if isinstance(column, str) and _letters(column) == _letters(name)), None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def _listed(names: Sequence[Any]) -> str:
@@ -153,42 +165,21 @@ def _value(row: Row, column: str) -> Any:
     return None if value is _NOWHERE else value
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, Row]]:
-    reader = csv.DictReader(io.StringIO(text))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise InputError(f"is no CSV: {error}; save it as CSV with a header", str(path), reader.line_num) from None
-
-
-def _json_rows(text: str, path: Path) -> Iterator[tuple[int, Row]]:
-    for line, content in enumerate(text.split("\n"), 1):
-        if not content.strip():
-            continue
-        try:
-            row = json.loads(content)
-        except (json.JSONDecodeError, RecursionError):
-            raise InputError("not valid JSON; each line holds one whole JSON object", str(path), line) from None
+def _table(path: Path) -> Iterator[tuple[int, Row]]:
+    """(line, {column: value}) of each row of a table of any of these kinds."""
+    if not path.exists():
+        raise InputError("no such file; name a CSV, a gzipped CSV or JSON Lines", str(path))
+    data = unpacked(path, MOST_BYTES)
+    if data[:4] == PARQUET_MAGIC:
+        yield from parquet_rows(data, path)
+        return
+    text = decoded(data, path)
+    if text[:4096].lstrip()[:1] not in ("{", "["):
+        yield from csv_table(text, path)[1]
+        return
+    for line, row in json_rows(text):
+        if isinstance(row, ValueError):
+            raise InputError(f"{row}; mend the row, or remove it", str(path), line)
         if not isinstance(row, dict):
             raise InputError("must be a JSON object with the columns as keys", str(path), line)
         yield line, row
-
-
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise InputError("is a folder, a pipe or a device; a file is needed", str(path))
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"is larger than {MOST_BYTES >> 30} GiB; import a sample of it", str(path))
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                data = file.read(MOST_BYTES + 1)
-            if len(data) > MOST_BYTES:
-                raise InputError(f"unpacks to more than {MOST_BYTES >> 30} GiB; import a sample of it", str(path))
-        return data.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError("no such file; name a CSV, a gzipped CSV or JSON Lines", str(path)) from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as CSV, gzipped CSV or JSON Lines ({error})", str(path)) from None

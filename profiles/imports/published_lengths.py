@@ -9,16 +9,12 @@ another vocabulary blur a cap, so none is marked as cut unless the reader names 
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
-import zlib
 from pathlib import Path
 
 from ...plans.yaml.errors import InputError
-from ...plans.yaml.input_files import read_bytes
 from ..length_trace import LengthRow, LengthTrace
+from .csv_rows import csv_rows
 
 COLUMNS = ("source", "step", "prompt_id", "sample_id", "response_tokens", "reward")
 
@@ -32,19 +28,9 @@ def read_length_table(path: str | Path, cap_tokens: int | None = None) -> dict[s
     Raises InputError, with the line where one is at fault: a missing or unreadable file, other columns, values that are
     no numbers, a sample that is there twice, no rows.
     """
-    try:
-        data = read_bytes(path)
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as CSV or gzipped CSV ({error})", str(path)) from None
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"lacks the columns {', '.join(missing)}; needed are {', '.join(COLUMNS)}", str(path), 1)
     rows: dict[str, list[LengthRow]] = {}
     seen: dict[tuple[str, int, str, int], int] = {}
-    for record in reader:
-        line = reader.line_num
+    for line, record in csv_rows(path, COLUMNS):
         try:
             row = _row(record, cap_tokens)
         except (TypeError, ValueError) as error:

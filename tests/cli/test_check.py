@@ -9,7 +9,7 @@ from rlplan.plans.check.finding import Finding
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.schema.site_rules import SITE_RULES_NAME, find_site_rules
 
-from .command_line import data, printed
+from .command_line import data, printed, refused, rlplan
 from .conftest import EXAMPLES
 from .solved_folder import edit
 
@@ -21,6 +21,52 @@ def test_findings_are_written_as_sarif_too(groups):
         found = data("check", groups / "groups.yaml", "--sarif", out, code=1)
     results = json.loads(out.read_text())["runs"][0]["results"]
     assert [each["ruleId"] for each in results] == [f["rule"] for f in found["files"][0]["findings"]] and results
+
+
+def test_rows_that_cannot_be_scored_are_told_in_every_format(solved):
+    rows, job = solved / "data.jsonl", solved / "job.yaml"
+    good = rows.read_text()
+    rows.write_text(
+        good + '{"id": "many", "prompt": "p", "answer": ["3", "5"]}\n{"id": "t", "prompt": "p", "answer": 1,}\n'
+    )
+    found = data("check", job, "--sarif", solved / "out.sarif", code=1)["files"][0]["findings"]
+    assert [finding["row"] for finding in found] == [
+        {"file": str(rows.resolve()), "line": 65, "id": "many"}, {"file": str(rows.resolve()), "line": 66, "id": None}
+    ]  # fmt: skip
+    assert (
+        found[0]["message"].startswith("data.jsonl:65: the answer is a list of 2")
+        and "(id 'many')" in found[0]["message"]
+    )
+    results = json.loads((solved / "out.sarif").read_text())["runs"][0]["results"]
+    for result, line in zip(results, (65, 66), strict=True):
+        (row,), (document,) = result["locations"], result["relatedLocations"]
+        assert row["physicalLocation"]["region"] == {"startLine": line}
+        assert row["physicalLocation"]["artifactLocation"]["uri"].endswith("data.jsonl")
+        assert document["physicalLocation"]["artifactLocation"]["uri"].endswith("job.yaml")
+    assert "data.jsonl,line=65,title=rlplan input-unreadable::" in printed("check", job, "--format", "github", code=1)
+    rows.write_text(good + "".join(f'{{"id": "n{n}", "prompt": "p", "answer": "?"}}\n' for n in range(30)))
+    assert len(data("check", job, code=1)["files"][0]["findings"]) == 30
+    said = printed("check", job, code=1).splitlines()
+    assert sum("[input-unreadable]" in line for line in said) == 20
+    assert "10 further rows of the data have faults; --json lists them" in said[20] and "30 findings" in said[21]
+
+
+def test_planning_goes_on_with_rows_that_no_run_may_have(solved):
+    rows = solved / "data.jsonl"
+    rows.write_text(rows.read_text() + '{"id": "none", "prompt": "p", "answer": "?"}\n')
+    result = rlplan("solve", solved, "--force", "--mode", "sync")
+    assert result.returncode == 0 and "(id 'none')" in result.stderr
+    assert "1 of the first 65 rows cannot be scored, which execute refuses" in result.stderr
+    refused(rlplan("execute", solved / "plan.yaml", "--dry-run"), "data.jsonl:65: the answer '?'")
+
+
+def test_answers_that_only_math_verify_reads_are_counted(solved, monkeypatch):
+    rows = solved / "data.jsonl"
+    hard = r"\\int_0^1 f(x) \\, dx = \\oint g"
+    rows.write_text(rows.read_text() + f'{{"id": "hard", "prompt": "p", "answer": "{hard}"}}\n')
+    monkeypatch.setattr("rlplan.plans.answers.gold_math._installed", lambda: False)
+    report = data("check", solved / "job.yaml")["files"][0]
+    assert not report["findings"] and "1 of 65 rows have answers that only math-verify reads" in report["notes"][0]
 
 
 def test_annotations_count_from_workspace_or_repository(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ import importlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from types import CodeType
 from typing import Any, get_args
 
@@ -35,13 +35,14 @@ from ....plans.files.reward_function import (
     way_of,
 )
 from ....plans.yaml.errors import InputError
+from ..verdict import Verdict
 
 
 class WrongReturn(TypeError):
     """The function returned what is no reward: it is at fault, whatever the response."""
 
 
-def own_function(path: str | None, search_path: str | None) -> Callable[[str, str, Any], float]:
+def own_function(path: str | None, search_path: str | None) -> OwnFunction:
     """The function at `pkg.mod:name`, to be called with prompt, response and answer.
 
     Raises InputError where it cannot be imported, or its parameters are of no kind that is known.
@@ -51,7 +52,7 @@ def own_function(path: str | None, search_path: str | None) -> Callable[[str, st
         way = _way(target)
     except UnfitFunction as unfit:
         raise InputError(f"reward.function {path!r}: {unfit}") from None
-    return _plain(target) if way.style == "own" else _renamed(target, way)
+    return OwnFunction(target, way)
 
 
 def _imported(path: str | None, search_path: str | None) -> Any:
@@ -102,29 +103,50 @@ def _required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty and parameter.kind not in stars
 
 
-def _plain(target: Any) -> Callable[[str, str, Any], float]:
-    def score(prompt: str, response: str, answer: Any) -> float:
-        return reward_of(target(prompt, response, answer))
+class OwnFunction:
+    """A reward function of the user's, called with prompt, response and answer the way that it is written."""
 
-    return score
+    def __init__(self, target: Any, way: Way) -> None:
+        self._target, self._way = target, way
+        self._messages = way.style == "trl" and _reads_messages(target)
 
+    def __call__(self, prompt: str, response: str, answer: Any) -> float:
+        """The reward. Raises WrongReturn, and what the function raises."""
+        return reward_of(self._returned(prompt, response, answer))
 
-def _renamed(target: Any, way: Way) -> Callable[[str, str, Any], float]:
-    """The function with its arguments by keyword; lists of one where it scores many at once."""
-    lists = way.style in ("trl", "verl-batch")
-    messages = way.style == "trl" and _reads_messages(target)
+    def judge(self, prompt: str, response: str, answer: Any) -> Verdict:
+        """The reward, with how the function was called and what it returned."""
+        returned = self._returned(prompt, response, answer)
+        reward = reward_of(returned)
+        named = "prompt, response, answer"
+        if self._way.style != "own":
+            given = self._named(prompt, response, answer)
+            shown = [f"{key}={value!r:.100}" for key, value in given.items() if key in self._way.names]
+            named = ", ".join([*shown, *["**further"] * self._way.open])
+        steps = (("called", f"({named})"), ("returned", f"{returned!r:.500}"))
+        return Verdict(reward, "" if reward > 0 else f"the function gives {reward:g}", steps)
 
-    def score(prompt: str, response: str, answer: Any) -> float:
-        values = _values(way.style, messages, prompt, response, answer)
+    def _returned(self, prompt: str, response: str, answer: Any) -> Any:
+        if self._way.style == "own":
+            returned = self._target(prompt, response, answer)
+        else:
+            returned = self._target(**self._named(prompt, response, answer))
+        if isinstance(returned, float | int) or not inspect.isawaitable(returned):
+            return returned
+        return _loop.run(returned)
+
+    def _named(self, prompt: str, response: str, answer: Any) -> dict[str, Any]:
+        """The arguments by keyword; lists of one where the function scores many at once."""
+        way = self._way
+        values = _values(way.style, self._messages, prompt, response, answer)
         if way.style != "named" and isinstance(answer, Mapping):
             columns = {key: value for key, value in answer.items() if key not in _SCORED}
             values |= {key: value for key, value in columns.items() if way.style == "trl" or key in values}
+        lists = way.style in ("trl", "verl-batch")
         given = {key: [value] if lists else value for key, value in values.items() if way.open or key in way.names}
         if way.style == "trl":  # it would write to the trainer's tables
             given |= {key: _ignore for key in ("log_extra", "log_metric") if way.open or key in way.names}
-        return reward_of(target(**given))
-
-    return score
+        return given
 
 
 _SCORED = ("prompts", "completions", "solution_str", "solution_strs")
@@ -169,12 +191,10 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def reward_of(returned: Any) -> float:
-    """The number that a reward function returned, an async one's when it is done. Raises WrongReturn for none."""
+    """The number that a reward function returned. Raises WrongReturn for none."""
     kind = type(returned)
     if kind is float or kind is int or kind is bool:
         return float(returned)
-    if inspect.isawaitable(returned):
-        return reward_of(_loop.run(returned))
     if returned is None:
         raise WrongReturn("the reward function returned None; return a number on every path")
     if isinstance(returned, Mapping):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
 
-from ....plans.answers.gold_math import Gold, parsed, typed, value
+from ....plans.answers.gold_math import LONGEST_LATEX, Gold, parsed, typed, value
 from ....plans.answers.math_numbers import Node
 from ....plans.answers.math_text import words_of
 from ....plans.answers.units import factor_between, is_degree, is_percent
@@ -25,6 +26,12 @@ SETS_IN_WORDS = {
     **dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions", "empty set"), Node("set")),
     **dict.fromkeys(("all real numbers", "all reals", "every real number", "real numbers"), REALS),
 }
+
+
+_MOST_MATCHED = 50
+"""Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
+_STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
+_TIME = re.compile(r"\d{1,2}:[0-5]\d")
 
 
 def same(gold: Gold, text: str) -> tuple[bool, str]:
@@ -39,13 +46,15 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
         given = typed(given.text) or given
     if gold.kind == "text" or given.kind == "text":
         return _same_text(gold, given)
+    if _TIME.fullmatch(gold.text):
+        return given.text.lstrip("0") == gold.text.lstrip("0"), "a time of day, or a ratio that looks like one"
     if gold.node is None or given.node is None:
         if given.kind == "choice":
             return _letter(gold) == given.letter, "letters"
         return _by_math_verify(gold, given)
     readings = [given]
     if gold.kind == "number":
-        readings += [each for each in (typed(text, attached=True), _with_decimal_comma(given)) if each is not None]
+        readings += [each for each in (typed(text, attached=True), _with_comma(given)) if each is not None]
     for reading in readings:
         assert reading.node is not None
         found = _same_nodes(gold.node, gold.unit, reading.node, reading.unit)
@@ -56,12 +65,12 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
     return False, "differs"
 
 
-def _with_decimal_comma(given: Gold) -> Gold | None:
-    """Of `3,5` the number three and a half, where the row's answer is one number."""
-    comma = re.fullmatch(r"([+-]?\d+),(\d+)", given.text)
-    if comma and given.kind == "list":
+def _with_comma(given: Gold) -> Gold | None:
+    """Of `3,5` the number three and a half and of `(1,234)` the whole number, where the row's answer is one number."""
+    if given.kind == "list" and (comma := re.fullmatch(r"([+-]?\d+),(\d+)", given.text)):
         return typed(f"{comma[1]}.{comma[2]}")
-    return None
+    grouped = re.fullmatch(r"\(\s*([+-]?\d{1,3}(?:,\d{3})+(?!\d)[^,()]*)\)", given.text)
+    return typed(grouped[1]) if grouped else None
 
 
 def _letter(gold: Gold) -> str:
@@ -145,11 +154,18 @@ def _first(found: Iterator[bool | None]) -> bool | None:
 def _scaled(node: Node, factor: Fraction) -> Node:
     if node.op == "num":
         return Node("num", (node.args[0] * factor, node.args[1] and node.args[1] * factor))
+    if node.op == "rel":
+        return Node("rel", (*node.args[:2], _scaled(node.args[2], factor)))
+    if node.op in ("list", "set", "tuple", "chain"):
+        return Node(node.op, tuple(_scaled(each, factor) for each in node.args))
     return Node("mul", (node, Node("num", (factor, None))))
 
 
 def _same(gold: Node, given: Node) -> bool | None:
     gold, given = plain(gold), plain(given)
+    if gold.op != given.op and {gold.op, given.op} & {"percent", "degree"} and not {gold.op, given.op} & _STRUCTURES:
+        either = [_unmarked(gold), _unmarked(given)]
+        return _first(equal(*pair) for pair in ((gold, given), (either[0], either[1])))
     if gold.op == "based" or given.op == "based":
         return _same_based(gold, given)
     if any(is_order(each) or each.op in ("union", "interval") for each in (gold, given)):
@@ -172,6 +188,10 @@ def _same(gold: Node, given: Node) -> bool | None:
     if gold.op in ("list", "set", "tuple") or given.op in ("list", "set", "tuple"):
         return _same_items(gold, given)
     return equal(gold, given)
+
+
+def _unmarked(node: Node) -> Node:
+    return Node(*node.args[0]) if node.op in ("percent", "degree") else node
 
 
 def _same_based(gold: Node, given: Node) -> bool | None:
@@ -272,6 +292,9 @@ def _by_name(node: Node) -> list[Node] | None:
 
 
 def _distinct(items: list[Node]) -> list[Node]:
+    exact = {value(item): item for item in items}
+    if None not in exact or len(items) > _MOST_MATCHED:
+        return list(exact.values()) if None not in exact else items
     kept: list[Node] = []
     for item in items:
         if not any(item == other or _same(other, item) for other in kept):
@@ -283,12 +306,11 @@ def _matched(one: list[Node], two: list[Node]) -> bool | None:
     """Whether each item has a partner of its own."""
     if len(one) != len(two):
         return False
-    if len(one) > 50:
-        exact, others = ([value(each) for each in items] for items in (one, two))
-        if None not in exact and None not in others:
-            return sorted(each for each in exact if each is not None) == sorted(
-                each for each in others if each is not None
-            )
+    exact, others = (Counter(value(each) for each in items) for items in (one, two))
+    if exact == others and None not in exact:
+        return True
+    if len(one) > _MOST_MATCHED:
+        return None if None in exact or None in others else False
     left = list(two)
     unknown = False
     for item in one:
@@ -326,7 +348,7 @@ def _right_side(given: Node, gold: Node) -> Node | None:
         return None
     if len(relations) == 1 and relations[0].args[1].op == "mul":
         parts = relations[0].args[1].args
-        if any(part.op == "num" for part in parts) and symbols(relations[0].args[1]):
+        if parts[0].op == "num" and symbols(relations[0].args[1]):
             return None
     right = last.args[2]
     return right if isinstance(right, Node) else None
@@ -427,7 +449,7 @@ def _same_inequality(gold: Node, given: Node) -> bool | None:
 
 # math-verify ---------------------------------------------------------------------------------------------------------
 
-_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|\d\s*!|\\binom|\d{400}")
+_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
 """What SymPy would compute for hours: powers of powers, long exponents, factorials."""
 
 
@@ -435,6 +457,8 @@ def _by_math_verify(gold: Gold, given: Gold) -> tuple[bool, str]:
     """What math-verify says of two LaTeX expressions of which the grammar reads at most one."""
     if gold.text.replace(" ", "") == given.text.replace(" ", ""):
         return True, "equal as written"
+    if any(len(each.text) > LONGEST_LATEX for each in (gold, given)):
+        return False, "differs as written, and is too long to compute"
     if any(_TOWER.search(each.text) or not re.search(r"[\\\d=<>^]", each.text) for each in (gold, given)):
         return False, "differs as written, and too large to compute"
     if any("\\ldots" in each.text or "..." in each.text for each in (gold, given)):

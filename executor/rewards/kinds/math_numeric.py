@@ -251,16 +251,16 @@ def _mentions(node: Node, name: str) -> bool:
 def _rounds(left: Any, gold: Node, right: Any, given: Node) -> bool:
     """Whether one of two unequal numbers is a decimal that stands for the other.
 
-    A decimal of six digits or more is what it rounds or cuts off: 0.333333 is 1/3, 0.333 is not. Of two decimals the
-    coarser needs five places, too, and both must agree to a millionth: 1234.5 is not 1234.56. Beyond ten digits the
-    noise of floating point is forgiven (0.30000000000000004).
+    A decimal of six digits or more, three of them behind the point, is what it rounds or cuts off: 0.333333 is 1/3,
+    0.333 is not. Of two decimals the coarser needs five places, and both must agree to a millionth: 1234.5 is not
+    1234.56. Beyond ten digits the noise of floating point is forgiven (0.30000000000000004).
     """
     decimals = [node.args for node in (gold, given) if node.op == "num" and node.args[1]]
     if not decimals or any(not isinstance(each, Fraction) and mpmath.im(each) != 0 for each in (left, right)):
         return False
     difference, size = abs(_real(left) - _real(right)), abs(_real(left))
     (number, place), (fine, fine_place) = max(decimals, key=_place), min(decimals, key=_place)
-    if _digits(number, place) >= LEAST_DIGITS and difference < _real(place):
+    if _digits(number, place) >= LEAST_DIGITS and place <= Fraction(1, 10**3) and difference < _real(place):
         return len(decimals) == 1 or (place <= Fraction(1, 10**5) and difference * 10**6 <= size)
     return _digits(fine, fine_place) >= 10 and difference * 10**9 <= size and difference * 10**6 <= 1
 

@@ -13,7 +13,8 @@ class DataSpec(Strict):
     """The prompts: a file of them, or, while a job is only planned, how many there will be."""
 
     path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
-    """JSONL file, relative to job.yaml; each row has `id`, `prompt` (text or chat messages) and `answer`."""
+    """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; each row has `id`,
+    `prompt` (text or chat messages) and `answer`."""
 
     prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
     """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""

@@ -175,7 +175,7 @@ def test_keys_that_change_a_prompt_are_used_or_refused(file):
         ({"sampling_params": {"n": 2}}, "key 'sampling_params' would change how this row is sampled"),
     ):
         rows, (fault,) = rows_of(file, bad)
-        assert not rows and why in fault.text and "; " in fault.text, (bad, fault.text)
+        assert not rows and why in fault.message and "; " in fault.text, (bad, fault.text)
 
 
 def test_a_rows_own_solution_is_its_reference(file):
@@ -254,7 +254,7 @@ def test_parquet_is_read_with_values_as_json_has_them(file, monkeypatch):
     }
     parquet.write_table(pyarrow.table(columns), file)
     rows, (fault,) = read_rows(file, "math", "no")
-    assert rows == [Prompt("7", CHAT, "4")] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
+    assert rows == [Prompt("7", CHAT, "4", judged=False)] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
     typed = pyarrow.table({
         "extra_info": [{"index": 3}], "prompt": ["p"],
         "answer": pyarrow.array([[("a", Decimal("2.00"))]], pyarrow.map_(pyarrow.string(), pyarrow.decimal128(5, 2))),

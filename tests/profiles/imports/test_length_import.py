@@ -1,6 +1,9 @@
 """Length traces from logs of one's own: CSV, gzipped CSV and JSON Lines, and what is wrong with them by line."""
 
+import csv
 import gzip
+import io
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,58 @@ def test_gzip_and_json_lines_give_the_same_rows(tmp_path):
     assert nested == plain
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(",", "\t"),
+        lambda text: text.replace(",", ";"),
+        lambda text: "\n" + text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: "\ufeff" + text.replace("prompt_id", '"Prompt ID"').replace("score", "SCORE "),
+        lambda text: text.replace("7,b", "\n7,b").replace("\n", ",\n"),
+        lambda text: json.dumps(list(csv.DictReader(io.StringIO(text)))),
+        lambda text: json.dumps(list(csv.DictReader(io.StringIO(text))), indent=1),
+    ],
+)
+def test_a_table_is_read_however_it_is_written(tmp_path, change):
+    plain = import_lengths(write(tmp_path, CSV), COLUMNS)
+    for name, data in (("log", change(CSV).encode()), ("log.gz", gzip.compress(change(CSV).encode()))):
+        (tmp_path / name).write_bytes(data)
+        assert import_lengths(tmp_path / name, COLUMNS) == plain
+
+
+def test_parquet_is_a_table_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = list(csv.DictReader(io.StringIO(CSV)))
+    table = pyarrow.Table.from_pylist([{key: value if key == "prompt_id" else int(value) for key, value in row.items()}
+                                       for row in rows])  # fmt: skip
+    parquet.write_table(table, tmp_path / "log")
+    assert import_lengths(tmp_path / "log", COLUMNS) == import_lengths(write(tmp_path, CSV), COLUMNS)
+
+
+def test_cells_may_be_of_any_length_and_hold_line_breaks(tmp_path):
+    text = "prompt,response,tokens\n" + 'a,"' + 'x ""y""\n,' * 40_000 + '",7\nb,z,8\n'
+    assert [(row.prompt, row.tokens) for row in import_lengths(write(tmp_path, text), {})] == [("a", 7), ("b", 8)]
+
+
+def test_words_say_which_responses_were_cut(tmp_path):
+    cut = ["length", "LENGTH", "max_tokens", "Max tokens", "truncated", "FinishReason.LENGTH", "abort", "aborted", "1"]
+    whole = ["stop", "eos", "eos_token", "finished", "Status.COMPLETED", "end_turn", "stop-sequence", "false", "0"]
+    text = "prompt,tokens,truncated\n" + "".join(f"{n},5,{word}\n" for n, word in enumerate(cut + whole))
+    assert [r.truncated for r in import_lengths(write(tmp_path, text), {})] == [True] * len(cut) + [False] * len(whole)
+    reasons = ["length", None, "stop", {"type": "length"}, ["stop"], 151645]
+    rows = [{"prompt": "a", "tokens": 5, "finish_reason": reason} for reason in reasons]
+    rows = [
+        {"prompt": "b", "tokens": 9},
+        *rows,
+        {"prompt": "b", "tokens": 9, "truncated": 0, "finish_reason": "length"},
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert [r.truncated for r in import_lengths(path, {}, 9)] == [True, True, False, False, True, False, False, False]
+
+
 def test_a_prompts_text_is_kept_as_a_digest(tmp_path):
     text = "What is the sum of all primes below one hundred, and why would anybody ask? " * 3
     (row,) = import_lengths(write(tmp_path, f'prompt,tokens\n"{text}",5\n'), {})
@@ -74,6 +129,15 @@ def test_a_prompts_text_is_kept_as_a_digest(tmp_path):
         ("prompt,tokens\n", None, "has no rows"),
         ("", None, "has no rows"),
         ('{"prompt": "a", "tokens": 5}\n{oops\n', 2, "not valid JSON"),
+        ('[{"prompt": "a", "tokens": 5},\n{"prompt": "b"}]', 2, "tokens is empty"),
+        ('{"prompt": "a", "tokens": 5, "tokens": 6}', 1, "the key 'tokens' twice"),
+        ('{"prompt": "a", "tokens": NaN}', 1, "tokens must be finite"),
+        ("prompt,tokens\na,5,6\n", 2, "has 3 cells, and the header has 2; put cells"),
+        ('prompt,tokens\n"a\nb",5\n"c,x\n', 4, "is no CSV: unexpected end of data"),
+        ('prompt,tokens\n"a\nb",x\n', 2, "tokens must be a number, not 'x'"),
+        ("prompt,tokens,Tokens,tokens\n", 1, "has the column 'tokens' twice"),
+        ("prompt,tokens,truncated\na,5,maybe\n", 2, "truncated is 'maybe', and not whether .*; write stop or length"),
+        ("prompt,tokens,finish_reason\na,5,??\n", 2, r"finish_reason is '\?\?', and not whether"),
     ],
 )
 def test_a_fault_is_one_line_with_its_place_and_what_to_do(tmp_path, text, line, why):

@@ -57,7 +57,7 @@ def test_a_faulty_row_is_named(tmp_path, body, line, complaint):
 def test_files_that_are_no_such_table_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_length_table(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="lacks the columns prompt_id"):
+    with pytest.raises(InputError, match="has no column prompt_id"):
         read_length_table(write(tmp_path / "a.csv", "x\n", "source,step,sample_id,response_tokens,reward\n"))
     with pytest.raises(InputError, match="no rows"):
         read_length_table(write(tmp_path / "b.csv", ""))
