@@ -121,7 +121,9 @@ class Script:
         if not self.failures and self._counted and not self._held:
             self.passed, self.failures = 0, ["no assertion of the tests was reached"]
 
-    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str) -> None:
+    def _collect(
+        self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str
+    ) -> None:
         ended = set(self._ended)
         for name in candidates:
             self._try(partial(_run_candidate, namespace, name, entry))
