@@ -138,7 +138,7 @@ def compare_command(
     inputs = Inputs(
         cluster=InputFile(**named(cluster_paths[0])),
         job=InputFile(**named(job_path)),
-        profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
+        profile=ProfileFile(**named(profile_path), provenance=profile.provenance, reward_audit=profile.reward_audit),
         lengths=lengths,
     )
     options = SolveOptions(

@@ -27,7 +27,7 @@ _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
     "lengths": "Response lengths: tables that ship, and traces imported from a table of your own.",
-    "rewards": "Reward seconds: tables that ship, and times imported into a profile.",
+    "rewards": "Try and audit a job's reward; reward seconds that ship, or of your own.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
     "compare": "Solve one job for several clusters, nodes or values; show the plans side by side.",
     "refresh": "Predict an edited plan anew, so that it is valid again.",

@@ -59,6 +59,9 @@ PAGES = {
     ),
     "rewards": Page(
         (
+            ("What the reward sees in a response, and says", "rlplan rewards try job --row 17 --response answer.txt"),
+            ("Many responses, a line each", "rlplan rewards try job --responses said.jsonl --json"),
+            ("Does it pay what is right, and nothing else", "rlplan rewards audit job"),
             ("What ships, by kind of reward", "rlplan rewards list"),
             ("One of them: quantiles, source, error", "rlplan rewards show code"),
             (
@@ -67,8 +70,8 @@ PAGES = {
                 "--profile job/profile.yaml",
             ),
         ),
-        _DONE,
-        ("profile", "solve"),
+        f"{_DONE}, 1 try: the row is refused, or scoring failed; audit: a row fails",
+        ("profile", "solve", "check"),
     ),
     "solve": Page(
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from .shared.options import Finite, force_option
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
     from ..plans.schema.job import Job
+    from ..plans.schema.sections.reward_audit import RewardAudit
     from ..profiles.measure.measure_job import Measurements
     from ..profiles.profile_schema import Profile
 
@@ -109,13 +111,14 @@ def profile_command(
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 
     cluster_address()  # now, and not after a tokenizer was loaded
+    audited = _audited(job, job_path)
     from ..profiles.measure.measure_job import measure
     from ..profiles.measure.measure_rounds import Effort
 
     with steps("profile") as notify:
         effort = Effort(minutes=minutes, trace_rounds=trace_rounds)
         measured = measure(job, paths, name, cluster.pools[name], out, effort, notify)
-    profile = _profile(job.name, subject_digest(job, paths), measured, lengths_path)
+    profile = _profile(job.name, subject_digest(job, paths), measured, lengths_path, audited)
     write_document(profile, out, WRITTEN_DIGITS)
     summary = _summary(profile, measured)
     click.echo(json.dumps(summary) if as_json else profile_text(profile, summary, out, lengths_path))
@@ -159,7 +162,31 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     return 0
 
 
-def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path) -> Profile:
+AUDITED_ROWS = 200
+
+
+def _audited(job: Job, job_path: Path) -> RewardAudit | None:
+    """Whether the job's reward pays its rows' own answers, and no wrong ones; None where that cannot be asked.
+
+    Called before anything is started: a reward function that cannot be used is refused here."""
+    from ..executor.rewards.audit import AUDITED, audit_job
+    from ..plans.yaml.errors import RunFailed
+    from .shared.progress import share
+
+    if not any(part.kind in AUDITED for part in job.reward.parts):
+        return None
+    try:
+        with share("audit of the reward") as update:
+            found = audit_job(job, job_path, AUDITED_ROWS, update).audit
+    except RunFailed as error:  # this machine need not be one of those that score
+        warnings.warn(f"the reward is not audited: {error}", stacklevel=2)
+        return None
+    return found if found.references + found.wrong + found.refused else None
+
+
+def _profile(
+    job: str, subject: str, measured: Measurements, lengths_path: Path, audited: RewardAudit | None
+) -> Profile:
     """Write the length trace, and assemble the profile that names it by its digest."""
     from ..planner.simulate.calibrate import RealRound, check_rounds
     from ..plans.yaml.yaml_io import sha256_file
@@ -207,6 +234,7 @@ def _profile(job: str, subject: str, measured: Measurements, lengths_path: Path)
         ),
         train=measured.train,
         reward=measured.reward,
+        reward_audit=audited,
         judge=measured.judge,
         drafts=measured.drafts,
         lengths=Lengths(
@@ -240,6 +268,7 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
         "left_out": measured.left_out,
         "peak_flops": None if peaks is None else peaks.flops,
         "peak_bytes_per_s": None if peaks is None else peaks.bytes_per_s,
+        "reward_audit": None if profile.reward_audit is None else profile.reward_audit.model_dump(),
         "suspicious": [fault.noted for fault in suspicions(profile, tokens)],
         "decode": [
             {"tp": r.tp, "engines": r.engines, "a_s": r.step_s, "b_s": r.step_s_per_sequence,

@@ -152,10 +152,11 @@ def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
         return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
     trace = old.lengths.file
+    read = load(profile, Profile)
     return Inputs(
         cluster=InputFile(**named(cluster)),
         job=InputFile(**named(job)),
-        profile=ProfileFile(**named(profile), provenance=load(profile, Profile).provenance),
+        profile=ProfileFile(**named(profile), provenance=read.provenance, reward_audit=read.reward_audit),
         lengths=old.lengths if trace is None else LengthsInput.of_file(**named(input_path(trace, plan_path))),
         solver_read=solver_read(cluster, job, profile),
     )

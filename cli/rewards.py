@@ -1,24 +1,33 @@
-"""`rlplan rewards list | show KIND | import FILE --profile PROFILE`"""
+"""`rlplan rewards list | show KIND | import FILE --profile PROFILE | try JOB | audit JOB`"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent, seconds
-from .shared.options import ACTIONS, force_option, must_fit_action
+from ..plans.files.prompt_rows import Prompt, RowFault
+from ..plans.phrases.numbers import count, percent, seconds
+from ..plans.yaml.errors import InputError
+from .main import EXIT_FAILED
+from .shared.options import ACTIONS, force_option, must_fit_action, refuse_options_but
 
 if TYPE_CHECKING:
+    from ..plans.schema.job import Job, JobPaths, RewardSpec
     from ..profiles.reward_tables import RewardTable
 
 
 @click.command("rewards")
-@click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("operand", metavar="[KIND|FILE]", required=False)
+@click.argument("action", type=click.Choice((*ACTIONS, "try", "audit")))
+@click.argument("operand", metavar="[KIND|FILE|JOB]", required=False)
 @click.option(
     "--column",
     "columns",
@@ -28,18 +37,40 @@ if TYPE_CHECKING:
 )
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="import: the profile to change.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="import: where to write it. Default: the same file.")
+@click.option("--row", metavar="ID", help="try: the row of the data. Default: the first that can be scored.")
+@click.option(
+    "--response",
+    metavar="FILE|TEXT",
+    help="try: what is scored; -: standard input. Default: the row's own solution, or its answer.",
+)
+@click.option(
+    "--responses",
+    "responses_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help='try: JSON Lines of {"id": …, "response": …}, each scored; -: standard input.',
+)
+@click.option("--rows", type=click.IntRange(min=1), help="audit: so many rows, evenly spread. Default: all.")
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON: one line, with --responses one each.")
 def rewards_command(
     action: str,
     operand: str | None,
+    row: str | None,
+    response: str | None,
+    responses_path: Path | None,
+    rows: int | None,
     columns: tuple[str, ...],
     profile_path: Path | None,
     out: Path | None,
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """Seconds of scoring a sample for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
+    """Try and audit a job's reward; and seconds of scoring a sample for `rlplan solve`, that ship or of your own.
+
+    try JOB: what the reward sees in a response and says of it, step by step. audit JOB: whether each row's own solution
+    or answer gets the full reward, and a blank, a constant and another row's answer do not. JOB is a job.yaml or its
+    folder; its data is needed, and no model, profile or cluster.
 
     A profile that ships holds no times of your rewards. Solve takes the seconds that ship for the job's reward.kind,
     says so, and includes their uncertainty in the plan's error. list and show print them.
@@ -48,6 +79,14 @@ def rewards_command(
     is needed; correct and prompt are used if present. Seconds are those of a worker under the job's longest
     deadline; an execution that hangs has the deadline.
     """
+    if action in ("try", "audit"):
+        allowed = ("row", "response", "responses_path") if action == "try" else ("rows",)
+        refuse_options_but(action, *allowed, "as_json")
+        if operand is None:
+            raise click.UsageError(f"{action} what? Name a job.yaml, or its folder", click.get_current_context())
+        if action == "audit":
+            return _audit(Path(operand), rows, as_json)
+        return _try(Path(operand), row, response, responses_path, as_json)
     must_fit_action(
         action,
         operand,
@@ -105,7 +144,6 @@ def _list(as_json: bool) -> int:
 
 
 def _show(kind: str, as_json: bool) -> int:
-    from ..plans.yaml.errors import InputError
     from ..profiles.reward_tables import reward_kinds, reward_table
 
     if kind not in reward_kinds():
@@ -130,7 +168,6 @@ def _import(
     path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
     from ..plans.yaml.editor_schemas import write_document
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
     from ..profiles.imports.log_columns import assignments
     from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
@@ -167,3 +204,201 @@ def _import(
         "plans that were solved from this profile are stale: solve again"
     )
     return 0
+
+
+# ---- a job's reward on its own rows ----
+
+
+def _job(path: Path) -> tuple[Job, JobPaths, list[Prompt], list[RowFault]]:
+    """(job, the files that scoring needs, the rows of its data, those that are refused)."""
+    from ..plans.files.prompt_rows import read_rows
+    from ..plans.schema.job import load_job, scoring_paths
+    from .shared.paths import job_file, need_job
+
+    path = job_file(path)
+    need_job(path)
+    job = load_job(path)
+    paths = scoring_paths(job, path)
+    assert paths.data is not None, "it is refused without data"
+    return job, paths, *read_rows(paths.data, job.reward)
+
+
+def _try(path: Path, name: str | None, response: str | None, responses: Path | None, as_json: bool) -> int:
+    from ..executor.rewards.local_scoring import scored_here, tried
+    from .screens.tried_text import tried_text
+
+    if responses is not None and (name is not None or response is not None):
+        raise InputError("--responses has rows and responses of its own; leave out --row and --response")
+    job, paths, rows, faults = _job(path)
+    parts = scored_here(job)
+    if not parts:
+        kinds = ", ".join(part.kind for part in job.reward.parts)
+        raise InputError(f"a reward of kind {kinds} needs a model or its tokens, and cannot be tried here", str(path))
+    left_out = [part.label for part in job.reward.parts if part not in parts]
+    if responses is not None:
+        return _try_all(job, paths, rows, faults, responses, left_out, as_json)
+    found = _by_id(rows, faults)
+    if name is None and rows:
+        name = rows[0].id
+    row = found.get(name) if name is not None else faults[0]
+    if row is None:
+        raise _unknown(str(name), found, str(paths.data))
+    if not isinstance(row, Prompt):
+        if as_json:
+            click.echo(json.dumps(_line(row.id, None, True, row.text), ensure_ascii=False))
+        else:
+            click.echo(f"row {row.id or '?'} (line {row.line}) is refused: {row.text}")
+        return EXIT_FAILED
+    text, source = _response(parts, row, response)
+    (result,) = tried(job, paths, [(row, text)])
+    if as_json:
+        told = [
+            {"name": part.label, "kind": part.kind, "weight": part.weight, "value": scored.reward,
+             "outcome": scored.outcome, "seconds": scored.seconds, "why": scored.detail,
+             "steps": [list(step) for step in scored.steps]}
+            for part, scored in result.parts
+        ]  # fmt: skip
+        line = _line(row.id, result.reward, result.refused, result.why)
+        click.echo(json.dumps({**line, "response": source, "parts": told, "left_out": left_out}, ensure_ascii=False))
+    else:
+        click.echo(tried_text(row, text, source, result, left_out))
+    return 0 if result.reward is not None else EXIT_FAILED
+
+
+def _try_all(
+    job: Job,
+    paths: JobPaths,
+    rows: list[Prompt],
+    faults: list[RowFault],
+    file: Path,
+    left_out: list[str],
+    as_json: bool,
+) -> int:
+    """Score each response of a file, in order."""
+    from ..executor.rewards.local_scoring import tried
+
+    found = _by_id(rows, faults)
+    given = list(_responses(file, found, str(paths.data)))
+    results = tried(job, paths, [(row, text) for row, text in given if isinstance(row, Prompt)])
+    rewards: list[float] = []
+    refused = 0
+    for row, _ in given:
+        if isinstance(row, Prompt):
+            result = next(results)
+            line = _line(row.id, result.reward, result.refused, result.why)
+        else:
+            line = _line(row.id, None, True, row.text)
+        refused += line["refused"]
+        rewards += [line["reward"]] if line["reward"] is not None else []
+        if as_json:
+            click.echo(json.dumps(line, ensure_ascii=False))
+        else:
+            told = "refused" if line["refused"] else "not scored" if line["reward"] is None else f"{line['reward']:g}"
+            click.echo(f"{line['id']}: {told}{'' if not line['why'] else '  ' + line['why']}")
+    if not as_json:
+        mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
+        click.echo(f"{count(len(given), 'response')}: {len(rewards)} scored{mean}, {refused} refused")
+        for label in left_out:
+            click.echo(f"without {label}, which needs a model or its tokens")
+    return 0
+
+
+def _by_id(rows: list[Prompt], faults: list[RowFault]) -> dict[str, Prompt | RowFault]:
+    """The rows by id; one that is refused only where no other has its id."""
+    found: dict[str, Prompt | RowFault] = {row.id: row for row in rows}
+    for fault in faults:
+        if fault.id is not None:
+            found.setdefault(fault.id, fault)
+    return found
+
+
+def _unknown(name: str, found: Mapping[str, Any], data: str, file: str | None = None, line: int = 0) -> InputError:
+    near = difflib.get_close_matches(name, list(found)[:10_000], 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"the first is '{next(iter(found), '')}'"
+    return InputError(f"no row of {data} has the id '{name[:80]}'; {hint}", file, line or None)
+
+
+def _responses(
+    file: Path, found: Mapping[str, Prompt | RowFault], data: str
+) -> Iterator[tuple[Prompt | RowFault, str]]:
+    """(row, response) of each line of a file. Raises one InputError with a line for each bad one."""
+    from ..plans.schema.limits import DATA_BYTES
+    from ..plans.yaml.errors import ErrorCollector
+    from ..plans.yaml.input_files import read_text
+    from ..plans.yaml.json_text import parse_json
+    from ..plans.yaml.yaml_io import STDOUT
+
+    shown = "standard input" if file == STDOUT else str(file)
+    text = sys.stdin.read() if file == STDOUT else read_text(file, DATA_BYTES)
+    errors = ErrorCollector()
+    read: list[tuple[Prompt | RowFault, str]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            value = parse_json(line)
+        except ValueError as error:
+            errors.errors.append(InputError(f"{error}; each line is one JSON object", shown, number))
+            continue
+        if not isinstance(value, dict) or not isinstance(value.get("response"), str) or "id" not in value:
+            message = 'must be {"id": …, "response": …} with text in response'
+            errors.errors.append(InputError(message, shown, number))
+        elif (row := found.get(str(value["id"]))) is None:
+            errors.errors.append(_unknown(str(value["id"]), found, data, shown, number))
+        else:
+            read.append((row, value["response"]))
+    errors.raise_any()
+    if not read:
+        raise InputError('has no responses; write one {"id": …, "response": …} a line', shown)
+    return iter(read)
+
+
+def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[str, str]:
+    """(what is scored, where it is from). Raises InputError where nothing is given and the row has no reference."""
+    from ..executor.rewards.audit import AUDITED, references
+    from ..plans.schema.limits import DATA_BYTES
+    from ..plans.yaml.input_files import read_text
+
+    if given == "-":
+        return sys.stdin.read(), "standard input"
+    if given is not None:
+        is_file = os.path.isfile(given)  # noqa: PTH113 (pathlib raises for what can be no path)
+        return (read_text(given, DATA_BYTES), f"the file {given}") if is_file else (given, "the text that was given")
+    part = next((part for part in parts if part.kind in AUDITED), parts[0])
+    text = next(references(part, row), None)
+    if text is None:
+        raise InputError(f"row '{row.id}' has no reference solution to try; give a response with --response")
+    return text, "the row's own solution" if row.reference is not None else "the row's answer"
+
+
+def _line(name: str | None, reward: float | None, refused: bool, why: str) -> dict[str, Any]:
+    return {"id": name, "reward": reward, "refused": refused, "why": " ".join(why.split())}
+
+
+def _audit(path: Path, most: int | None, as_json: bool) -> int:
+    from ..executor.rewards.audit import audit_job
+    from ..plans.schema.job import load_job
+    from .screens.tried_text import audit_text
+    from .shared.paths import job_file, need_job
+    from .shared.progress import share
+
+    path = job_file(path)
+    need_job(path)
+    with share("audit") as update:
+        found = audit_job(load_job(path), path, most, update)
+    counted = found.audit
+    if not counted.references + counted.wrong + counted.refused:
+        raise InputError("; ".join(found.left_out) or "no part of the reward can be audited", str(path))
+    if as_json:
+        result = {
+            "rows": counted.rows, "of": counted.of,
+            "references": {"full": counted.full, "of": counted.references},
+            "wrong": {"zero": found.zero, "paid": counted.paid, "of": counted.wrong},
+            "refused": counted.refused, "passed": counted.passed,
+            "failed": [asdict(failure) for failure in found.failed],
+            "left_out": list(found.left_out),
+        }  # fmt: skip
+        click.echo(json.dumps(result, ensure_ascii=False))
+    else:
+        click.echo(audit_text(found))
+    return 0 if counted.passed else EXIT_FAILED

@@ -162,7 +162,7 @@ def solve_command(
     inputs = Inputs(
         cluster=InputFile(**named(cluster_path)),
         job=InputFile(**named(job_path)),
-        profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
+        profile=ProfileFile(**named(profile_path), provenance=profile.provenance, reward_audit=profile.reward_audit),
         lengths=lengths,
         solver_read=solver_read(cluster_path, job_path, profile_path),
     )

@@ -173,7 +173,11 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     inputs = Inputs(
         cluster=InputFile(**named(input_path(old.cluster, force_path))),
         job=InputFile(**named(input_path(old.job, force_path))),
-        profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
+        profile=ProfileFile(
+            **named(profile_path),
+            provenance=tuned.profile.provenance,
+            reward_audit=tuned.profile.reward_audit,
+        ),
         lengths=of_plan,
         rewards=tuned.plan.inputs.rewards,
         solver_read=solver_read(input_path(old.cluster, force_path), input_path(old.job, force_path), profile_path),

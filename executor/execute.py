@@ -58,6 +58,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .placement.shared_folder import check_shared
     from .rewards.judge.judge_config import judge_config
     from .rewards.judge.judge_pool import JudgePool
+    from .rewards.local_scoring import try_functions
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.reward_sum import RewardSum
     from .rollout.round_runner import RoundRunner
@@ -77,6 +78,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         judge_tokenizer = load_tokenizer(paths.judge)
         asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
 
+    try_functions(job, paths, next(iter(prompts.values())))
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))

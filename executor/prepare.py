@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from ..plans.check.plan_check import CheckedPlan, open_plan
 from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts
+from ..plans.files.reward_function import must_be_callable
 from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
@@ -109,6 +110,7 @@ def prepare(
                 f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
+    must_be_callable(first.checked.job, first.checked.job_path)
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
     return executions
 

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from ..plans.schema.base import cross_error, is_none, is_zero
 from ..plans.schema.sections.layouts import EngineLayout
+from ..plans.schema.sections.reward_audit import RewardAudit
 from .drafts.draft_schema import ProfiledDrafts
 from .judge_schema import Judge
 from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
@@ -145,6 +146,11 @@ class Profile(ProfileModel):
         default=None, description="Costs of an update in any layout; an entry of `train` for that layout goes before it"
     )
     reward: Reward = Field(description="Costs of scoring")
+    reward_audit: RewardAudit | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Whether the reward pays the data's own answers and no wrong ones; null: not asked",
+    )
     judge: Judge | None = Field(
         default=None, exclude_if=is_none, description="Costs of scoring by a model; null: not known"
     )

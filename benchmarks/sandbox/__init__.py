@@ -1,8 +1,9 @@
-"""Forty hostile programs against the sandbox of `code` rewards, and what a short test costs in it.
+"""Sixty hostile programs against the sandbox of `code` rewards, and what a short test costs in it.
 
     python -m benchmarks.sandbox [--repeats 100] [--json]
 
-Each program (`programs.py`) is a response whose solution is wrong: its test asks for `f(3) == 9`. It tries to harm
+Each program (`programs.py`) is a response whose solution is wrong: its test asks for `f(3) == 9`. Twenty of them have
+tests of other forms: input and output, calls with results, unittest, pytest, numpy. It tries to harm
 the host, or to get a reward all the same. What it may harm is real (`host.py`): a file with a secret that all may read,
 one that the user may write, a TCP and a Unix server, a process of the same user, the worker itself, and
 the host's memory. After each program
@@ -20,7 +21,7 @@ processes is left, and whether the same worker still tells a right solution from
   adds; all are measured in turns. On a busy machine all of them grow;
 - `notes`: what this host lacks of the sandbox.
 
-    {"programs": 40, "harmful": 0, "verdict_forged": 0, "ms_overhead": …, "ms_overhead_spaced": …,
+    {"programs": 60, "harmful": 0, "verdict_forged": 0, "ms_overhead": …, "ms_overhead_spaced": …,
      "ms_new_interpreter": …, "controls": {…}, "stopped": {program: what stopped it}, "notes": []}
 
 What it cannot show: tests that leave the decision to an object of the response's own class (`remote_objects.py`), and

@@ -8,21 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from typing import Any
 
 import click
 
 from rlplan.executor.rewards.sandbox.warm_sandbox import SandboxError, WarmSandbox
+from rlplan.plans.answers.code_tests import code_tests
 from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
 from .host import Host
-from .programs import PROGRAMS, TESTS, WRONG, Program
+from .programs import FORMS, PROGRAMS, TESTS, WRONG, Program
 
 DEADLINE_S = 3.0
 LATE_S = 10.0
 """A program that holds the worker so much longer than its deadline harms it."""
 SPACED_S = 0.02
+PACKAGES = ("numpy", "pytest")
 RIGHT = "def f(x): return x * x\n"
 SHORT = (
     RIGHT,
@@ -44,6 +47,8 @@ def main(repeats: int, as_json: bool) -> None:
         sandbox.start()
         with Host() as host:
             rows = [_tried(sandbox, host, program) for program in PROGRAMS]
+            with closing(WarmSandbox(packages=PACKAGES)) as with_packages:
+                rows += [_tried(with_packages if each.packages else sandbox, host, each) for each in FORMS]
             controls = _controls(host)
         overhead = _overhead(sandbox, repeats)
     except SandboxError as error:
@@ -76,7 +81,7 @@ def _tried_once(sandbox: WarmSandbox, host: Host, program: Program) -> dict[str,
     host.watch_memory()
     before = host.state()
     began = time.monotonic()
-    ran = sandbox.run(host.filled(program.source), program.tests, DEADLINE_S)
+    ran = sandbox.run(host.filled(program.source), code_tests(program.tests), DEADLINE_S)
     took_s = time.monotonic() - began
     after = host.state()
     harm = [f"{what}: {before[what]!r} became {after[what]!r}" for what in before if before[what] != after[what]]

@@ -1,4 +1,4 @@
-"""The hostile programs, by name.
+"""The hostile programs, by name: forty against the host and the verdict, and twenty that aim at the forms of tests.
 
 A program that gets through raises `RuntimeError("HARM …")`, or is judged right; else what stopped it is the exception
 that it ends with. `@SECRET@`, `@KEPT@`, `@FOLDER@`, `@PORT@`, `@ABSTRACT@`, `@VICTIM@` and `@WORKER@` are of `host.py`.
@@ -7,6 +7,7 @@ that it ends with. `@SECRET@`, `@KEPT@`, `@FOLDER@`, `@PORT@`, `@ABSTRACT@`, `@V
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 TESTS = "assert f(3) == 9"
 WRONG = "def f(x): return -1\n"
@@ -21,15 +22,17 @@ class Program:
         category: what it is aimed at.
         name: its name in the table.
         source: Python; a wrong solution of `tests`.
-        tests: the row's tests.
+        tests: the row's tests, in any of their forms.
         tried_bare: whether it is tried without a sandbox too, since that is harmless.
+        packages: what the job states that it may import.
     """
 
     category: str
     name: str
     source: str
-    tests: str = TESTS
+    tests: Any = TESTS
     tried_bare: bool = False
+    packages: tuple[str, ...] = ()
 
 
 def _ends(act: str, got: str = "it worked") -> str:
@@ -200,5 +203,113 @@ PROGRAMS = (
         "class Near:\n    def __sub__(self, other): return Near()\n    def __format__(self, how): return '0.000000'\n"
         "def f(x): return Near()\n",
         tests="assert f'{f(3) - 9:.6f}' == '0.000000'",
+    ),
+)  # fmt: skip
+
+PRINTED = {"inputs": ["3\n"], "outputs": ["SECRET 9\n"]}
+"""A program that reads 3 is to print what no response can know."""
+RETURNED = {"fn_name": "f", "inputs": [[3]], "outputs": [9]}
+CASE = "import unittest\nclass TestF(unittest.TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)\n"
+FORMS = (
+    # ---- programs that read and write ----
+    Program("verdict", "print what the tester tells the worker",
+            "print('{\"passed\": 1, \"total\": 1, \"detail\": \"\", \"timed_out\": false}')\n", PRINTED),
+    Program("verdict", "end with exit code 0 before anything is printed", "import os\nos._exit(0)\n", PRINTED),
+    Program(
+        "verdict", "look for the expected output among all objects in memory",
+        "import gc\nfor each in gc.get_objects():\n    if isinstance(each, (dict, list, tuple)):\n"
+        "        for one in list(each.values() if isinstance(each, dict) else each):\n"
+        "            if isinstance(one, str) and one[4:8] == 'ET 9': print(one, end='')\n", PRINTED,
+    ),
+    Program(
+        "verdict", "read the expected output in the memory of this process and its parents",
+        "import os, re\nfor pid in ('self', os.getppid(), 1):\n    try:\n"
+        "        for line in open(f'/proc/{pid}/maps'):\n"
+        "            a, b = (int(x, 16) for x in line.split()[0].split('-'))\n"
+        "            file = open(f'/proc/{pid}/mem', 'rb'); file.seek(a)\n"
+        "            for found in re.findall(b'SECR' b'ET [0-9]', file.read(b - a)): print(found.decode())\n"
+        "    except OSError: pass\n", PRINTED,
+    ),
+    Program(
+        "verdict", "print what can be read from every descriptor and file of its folder",
+        "import os\nfor fd in range(64):\n    try:\n        os.set_blocking(fd, False)\n"
+        "        print(os.read(fd, 9999).decode())\n    except (OSError, UnicodeDecodeError): pass\n"
+        "for folder, _, names in os.walk('/tmp'):\n"
+        "    for name in names: print(open(os.path.join(folder, name)).read())\n", PRINTED,
+    ),
+    Program(
+        "verdict", "write a result into every descriptor, in the words of the connection",
+        "import os, struct\ntext = b'[\"got\",0,[\"t\",[\"\",[\"b\",\"SECRET 9\"]]]]'\nfor fd in range(64):\n"
+        "    try: os.write(fd, struct.pack('<Q', len(text)) + text)\n    except OSError: pass\n", PRINTED,
+    ),
+    Program(
+        "verdict", "leave a process behind that answers the next case",
+        "import os, time\nnumber = input()\nif number == '1':\n    if os.fork() == 0:\n"
+        "        os.setsid(); time.sleep(0.05)\n"
+        "        while True:\n            for fd in range(64):\n                try: os.write(fd, b'9\\n')\n"
+        "                except OSError: pass\n            open('answer', 'w').write('9')\n    print(1)\n"
+        "else:\n    time.sleep(0.3)\n", {"inputs": ["1\n", "3\n"], "outputs": ["1\n", "9\n"]},
+    ),
+    Program("verdict", "print what is right, and never end", "print(9, flush=True)\nwhile True: pass\n",
+            {"inputs": ["3\n"], "outputs": ["9\n"]}),
+    Program("output", "print 1 GB", "import sys\nfor _ in range(1 << 14): sys.stdout.write('9' * 65536)\n", PRINTED),
+    Program(
+        "verdict", "print what is right, and end the process that feeds it",
+        "import os, sys\nprint(9, flush=True)\nfor pid in (os.getppid(), -1):\n    try: os.kill(pid, 9)\n"
+        "    except OSError: pass\nsys.exit(3)\n",
+        {"inputs": ["3\n"], "outputs": ["9\n"]},
+    ),
+    # ---- calls with results ----
+    Program(
+        "verdict", "return a number that equals everything",
+        "class Any(int):\n    def __eq__(self, other): return True\n    def __int__(self): return Any()\n"
+        "    __hash__ = int.__hash__\ndef f(x): return Any()\n", RETURNED,
+    ),
+    Program(
+        "verdict", "write results that are none into every descriptor, and end",
+        "import os\ndef f(x):\n    for fd in range(64):\n"
+        "        for text in (b'[\"=\",0]', b'[\"type\",\"object\"]', b'NaN'):\n"
+        "            try: os.write(fd, text)\n            except OSError: pass\n    os._exit(0)\n", RETURNED,
+    ),
+    Program("verdict", "return what is near to no number, where numbers are compared with a tolerance",
+            "def f(x): return float('nan')\n", {**RETURNED, "tolerance": 0.1}),
+    # ---- tests that are collected, or that never run ----
+    Program("verdict", "have unittest skip the test", "import unittest\ndef f(x): raise unittest.SkipTest\n", CASE),
+    Program(
+        "verdict", "rewrite unittest's and its own names, and define `check` and `candidate`",
+        "import unittest, builtins\nunittest.TestCase.assertEqual = lambda *a: None\n__name__ = 'tests'\n"
+        "check = candidate = __held__ = lambda *a: True\nbuiltins.isinstance = lambda *a: True\ndef f(x): return -1\n",
+        {"test": "def check(candidate):\n    assert candidate(3) == 9\n", "entry_point": "f"},
+    ),
+    Program("verdict", "return nothing to a test that checks each item", "def f(x): return []\n",
+            "for found in f(3):\n    assert found == 9\n"),
+    # ---- packages ----
+    Program(
+        "verdict", "have pytest skip the test, or leave it",
+        "import pytest\ndef f(x): raise (pytest.skip.Exception if x == 3 else pytest.exit.Exception)('no')\n",
+        "import pytest\n@pytest.mark.parametrize('x', [3, 4])\ndef test_f(x): assert f(x) == x * x\n",
+        packages=("pytest",),
+    ),
+    Program(
+        "verdict", "rewrite pytest and interrupt its run",
+        "import pytest, sys\npytest.raises = pytest.approx = lambda *a, **k: pytest\nsys.modules['pytest'] = None\n"
+        "def f(x): raise KeyboardInterrupt\n",
+        "import pytest\ndef test_f():\n    assert f(3) == pytest.approx(9)\n", packages=("pytest",),
+    ),
+    Program(
+        "verdict", "return an object that numpy takes for any array",
+        "import numpy\nclass Any:\n    __array_priority__ = 1e9\n"
+        "    __array_interface__ = {'shape': (), 'typestr': '<f8', 'data': (id(9.0) + 16, True), 'version': 3}\n"
+        "    def __array__(self, *a, **k): return numpy.array(9.5 - 0.4)\n"
+        "    def __array_ufunc__(self, *a, **k): return True\n    def __array_function__(self, *a, **k): return True\n"
+        "    def __sub__(self, other): return 0.0\n    __rsub__ = __abs__ = __sub__\ndef f(x): return Any()\n",
+        "import numpy as np\nassert np.allclose(f(3), 9)\n", packages=("numpy",),
+    ),
+    Program(
+        "verdict", "rewrite numpy's comparisons",
+        "import sys, numpy\nnumpy.allclose = numpy.testing.assert_allclose = lambda *a, **k: True\n"
+        "class Any(numpy.ndarray):\n    def __eq__(self, other): return numpy.array(True)\n"
+        "sys.modules['numpy'] = None\ndef f(x): return numpy.zeros(1).view(Any)\n",
+        "import numpy as np\nnp.testing.assert_allclose(f(3), [9])\nassert np.allclose(f(3), 9)\n", packages=("numpy",),
     ),
 )  # fmt: skip

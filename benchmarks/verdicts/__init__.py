@@ -9,7 +9,8 @@ and the parser of its kind (a row that it refuses is "refused"), the response th
 - `cases`, `wrong`: of each table;
 - `lines`: what is wrong, a line for each case; with any, the exit code is 1.
 
-    {"code": {"cases": …, "wrong": 0}, "math": {"cases": …, "wrong": 0}, "models": {"cases": …, "wrong": 0}, "lines": []}
+    {"code": {"cases": …, "wrong": 0}, "math": {"cases": …, "wrong": 0}, "models": {"cases": …, "wrong": 0},
+     "lines": []}
 
 `datasets.py` writes data sets with reference solutions for `rlplan rewards audit`; `training.py` trains on one.
 """

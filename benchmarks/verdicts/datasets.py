@@ -131,8 +131,9 @@ TASKS = (
          "return {k} * sum(ord(letter) - 96 for letter in word) % 97", (3, 5, 11), _word),
     Task("count_long", "how many words have more than {k} letters", "words",
          "return sum(len(word) > {k} for word in words)", FEW, _words),
-    Task("initials", "the first {k} letters of each word", "words", "return [word[:{k}] for word in words]", FEW, _words),
-    Task("word_at", "the word at place {k} if they are sorted by length, then by alphabet; ValueError if there are fewer",
+    Task("initials", "the first {k} letters of each word", "words",
+         "return [word[:{k}] for word in words]", FEW, _words),
+    Task("word_at", "the word at place {k} of the words by length, then by alphabet; ValueError if there are fewer",
          "words", "if len(words) < {k}:\n    raise ValueError('too few words')\n"
          "return sorted(words, key=lambda word: (len(word), word))[{k} - 1]", FEW, _words, "[]"),
     Task("power_rest", "what is left of a to the power of b, divided by {k}", "a, b",
@@ -187,6 +188,7 @@ def write(folder: Path, kind: Kind, seed: int = 0) -> None:
             "temperature": 1.0,
         },
         "algorithm": {"name": "grpo", "learning_rate": 1e-6, "seed": seed},
+        "search": {"tp": [1], "micro_batch_tokens": [4096]},
     }
     dump(Job.model_validate(job), folder / "job.yaml")
 

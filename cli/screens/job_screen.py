@@ -49,6 +49,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         _lengths(plan, wide),
         *_length_basis(plan),
         *_errors(plan),
+        *_audit(plan),
         Text(),
         *why_table(plan, wide),
     ]
@@ -214,6 +215,14 @@ def _errors(plan: Plan) -> list[Text]:
         ),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
     ]
+
+
+def _audit(plan: Plan) -> list[Text]:
+    """A line on whether the reward pays what is right; empty where nobody asked."""
+    audit = plan.inputs.profile.reward_audit
+    if audit is None:
+        return []
+    return [Text.assemble(("reward   ", "bold"), (f"audited {audit.text}", "" if audit.passed else "yellow"))]
 
 
 def _length_basis(plan: Plan) -> list[Text]:

@@ -56,6 +56,9 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
         f"lengths: p50 {lengths['p50']:.0f}, p95 {lengths['p95']:.0f}, max {lengths['max']}, at the cap "
         f"{percent(lengths['at_cap'])}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
     )
+    if (audit := profile.reward_audit) is not None:
+        failed = "" if audit.passed else "; rlplan rewards audit JOB names the rows that fail"
+        lines.append(f"reward: audited {audit.text}{failed}")
     lines += [f"left out: {text}" for text in profile.outliers]
     lines += [summary["left_out"]] if summary["left_out"] else []
     lines += [f"suspicious: {text}" for text in summary["suspicious"]]

@@ -43,6 +43,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
         "provenance": plan.inputs.profile.provenance,
+        **({} if (audit := plan.inputs.profile.reward_audit) is None else {"reward_audit": audit.model_dump()}),
         "limit": None if predicted.limit is None else predicted.limit.model_dump(mode="json"),
         "not_executable": not_executable(plan, model_of_plan(plan, out)),
     }
@@ -78,6 +79,9 @@ def plan_text(plan: Plan, out: Path) -> str:
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):
         lines.append(f"part of the error{assumed.replace(',', ':', 1)}")
+    audit = plan.inputs.profile.reward_audit
+    if audit is not None and not audit.passed:
+        lines.append(f"note: the reward fails its audit {audit.text}: rlplan rewards audit JOB names the rows")
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
         lines.append(f"note: {basis.sentence(predicted.speedup)}")

@@ -1,8 +1,9 @@
 """From a job's `reward` section to a callable that scores one response.
 
-A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`. To say that the response
-itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row
-or a machine is, `InfrastructureError`: the call is repeated, and then the sample is drawn again.
+A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`; those of TRL and of verl,
+and async ones, are called as they are written (kinds/function_reward.py). To say that the response itself is at fault
+(reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row or a machine is,
+`InfrastructureError`: the call is repeated, and then the sample is drawn again.
 
 Any other exception that repeated calls raise again is put down to the response, as long as the function still scores
 others: reward 0, `function_error` in trace and report. If the sample were dropped instead, it would be drawn again
@@ -11,22 +12,22 @@ until the function does not raise, and training would see only such responses. A
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
-from .verdict import MEMORY_BYTES
+from .verdict import MEMORY_BYTES, Verdict
 from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
 from .verdict import PolicyError as PolicyError
 from .verdict import PolicyTimeout as PolicyTimeout
 from .verdict import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
+Judge = Callable[[str, str, Any], Verdict]
+"""As a reward function, and it tells how it came to the reward."""
 
 REWARD_KINDS = ("function", "math", "code", "format")
 
@@ -83,6 +84,8 @@ class Scorer:
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
     notes: tuple[str, ...] = ()
     """What this machine lacks of what should hold a response."""
+    judge_within: Callable[[float], Judge] = field(kw_only=True)
+    """As `within`, to the function that also tells how it came to the reward."""
 
     @property
     def call(self) -> RewardFunction:
@@ -102,18 +105,22 @@ def resolve(config: ScorerConfig) -> Scorer:
     """
     reward_kind, deadline_s = config.reward_kind, config.deadline_s
     if reward_kind == "function":
-        return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
+        from .kinds.function_reward import own_function
+
+        own = own_function(config.function, config.search_path)
+        return Scorer(lambda _: own, deadline_s, judge_within=lambda _: own.judge)
     if reward_kind == "math":
         try:
-            from .kinds.math_reward import score
+            from .kinds.math_reward import judge, score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
-        return _left_to_the_alarm(score, deadline_s)
+        return Scorer(lambda _: score, deadline_s, judge_within=lambda _: judge)
     if reward_kind == "format":
         from .kinds.format_reward import FormatReward
 
         assert config.pattern is not None, "the job's schema demands it"
-        return _left_to_the_alarm(FormatReward(config.pattern), deadline_s)
+        matches = FormatReward(config.pattern)
+        return Scorer(lambda _: matches, deadline_s, judge_within=lambda _: matches.judge)
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
@@ -122,33 +129,7 @@ def resolve(config: ScorerConfig) -> Scorer:
         sandboxed = partial(
             CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial
         )
-        return Scorer(sandboxed, deadline_s, START_S + 1.0, notes)
+        return Scorer(
+            sandboxed, deadline_s, START_S + 1.0, notes, judge_within=lambda within_s: sandboxed(within_s).judge
+        )
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
-
-
-def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
-    return Scorer(lambda _: function, deadline_s)
-
-
-def _imported(path: str | None, search_path: str | None) -> RewardFunction:
-    module_name, _, name = (path or "").partition(":")
-    if not module_name or not name:
-        raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
-    if search_path is not None and search_path not in sys.path:
-        sys.path.insert(0, search_path)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        # The user's module may raise anything while it is imported.
-        raise InputError(
-            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
-            "install it, or put the module beside job.yaml"
-        ) from error
-    target: Any = module
-    for part in name.split("."):
-        target = getattr(target, part, None)
-    if not callable(target):
-        why = "is not callable" if target is not None else "does not exist"
-        raise InputError(f"reward.function {path!r}: {name!r} {why} in {module_name!r}; name a function of that module")
-    function: RewardFunction = target
-    return function

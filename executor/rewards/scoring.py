@@ -8,11 +8,13 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from .functions import InfrastructureError, PolicyError, PolicyTimeout, RewardFunction
+from .functions import InfrastructureError, Judge, PolicyError, PolicyTimeout, RewardFunction, RowError
+from .verdict import Verdict
 
 Outcome = Literal[
     "ok", "policy_timeout", "policy_error", "policy_memory", "policy_crash", "function_error", "infra_failed"
@@ -33,6 +35,10 @@ class Scored(NamedTuple):
     detail: str
     renew: bool = False
     """The process that scored must be started anew before the next call."""
+    steps: Sequence[tuple[str, str]] = ()
+    """Of a call by `judge_one`: (name, text) of each step that the reward took."""
+    refused: bool = False
+    """Of a call by `judge_one`: the row cannot be scored, whatever the response."""
 
 
 class _DeadlinePassed(BaseException):
@@ -91,6 +97,33 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
         if waited_s > STARVED_SHARE * seconds:
             outcome, detail = "infra_failed", f"{detail}, of which it waited for a CPU for {waited_s:.2g} s"
     return Scored(outcome, reward, seconds, detail)
+
+
+TOLD = 2000
+"""Characters of a step that are told."""
+
+
+def judge_one(judge: Judge, alarm_s: float, prompt: str, response: str, answer: Any) -> Scored:
+    """As `score_one`, with the steps that led to the reward; `detail` also says why a reward is not full."""
+    verdicts: list[Verdict] = []
+    refusals: list[RowError] = []
+
+    def call(prompt: str, response: str, answer: Any) -> float:
+        try:
+            verdicts.append(judge(prompt, response, answer))
+        except RowError as error:
+            refusals.append(error)
+            raise
+        return verdicts[0].reward
+
+    scored = score_one(call, alarm_s, prompt, response, answer)
+    if refusals:
+        return scored._replace(refused=True, detail=str(refusals[0]))
+    if not verdicts or scored.outcome != "ok":
+        return scored
+    (told,) = verdicts
+    steps = [(name, text if len(text) <= TOLD else f"{text[:TOLD]}…") for name, text in told.steps]
+    return scored._replace(outcome="policy_timeout" if told.timed_out else "ok", detail=told.why[:TOLD], steps=steps)
 
 
 def _waited_for_cpu_s() -> float:

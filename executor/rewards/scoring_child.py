@@ -1,5 +1,7 @@
 """The process in which `math` and `function` rewards are called; `scoring_process` starts it, nobody imports it.
 
+(`rlplan rewards try` and `audit` have it explain each verdict, of all kinds.)
+
 It lives as long as its worker lets it, because its imports cost what a thousand calls do. What a response makes the
 function do is limited as a response's own code is (`sandbox`), as far as a function of the user's allows:
 
@@ -32,19 +34,20 @@ from typing import Any
 from ...plans.yaml.errors import InputError
 from .functions import Scorer, ScorerConfig, resolve
 from .sandbox.kernel import die_with_parent, lower
-from .scoring import score_one, where
+from .scoring import judge_one, score_one, where
 
 LENGTH = struct.Struct("<I")
 WORN_SHARE = 0.5
 """Of the memory limit: a process that keeps so much between calls is replaced, before it fails a response for it."""
 
 
-def main(requests: int, answers: int, fields: dict[str, Any]) -> None:
+def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = False) -> None:
     """Answer batches until the parent closes its end.
 
     `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
+    `explains`: the answers have the steps of each verdict, too, and code is tested here as it is in a worker.
     """
-    config = ScorerConfig(**fields)
+    config = ScorerConfig(**fields | {"packages": tuple(fields["packages"])})
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
@@ -64,24 +67,30 @@ def main(requests: int, answers: int, fields: dict[str, Any]) -> None:
         problem = error.message
     except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
         failure = where(error)
-    put({"problem": problem, "failure": failure})
+    put({"problem": problem, "failure": failure, "margin_s": scorer.margin_s if scorer else 0.0})
     if scorer is None:
         return
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     before = address_space_bytes()
-    lower(resource.RLIMIT_AS, before + config.memory_bytes)
+    if config.reward_kind != "code":  # its sandbox limits the response itself
+        lower(resource.RLIMIT_AS, before + config.memory_bytes)
     lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
-            worn = _batch(scorer, batch, rows, budget_s, put)
+            worn = _batch(scorer, batch, rows, budget_s, put, explains)
             worn = worn or address_space_bytes() - before > WORN_SHARE * config.memory_bytes
             put({"batch": batch, "worn": worn})
 
 
 def _batch(
-    scorer: Scorer, batch: int, rows: list[tuple[str, str, Any, float]], budget_s: float, tell: Callable[[Any], None]
+    scorer: Scorer,
+    batch: int,
+    rows: list[tuple[str, str, Any, float]],
+    budget_s: float,
+    tell: Callable[[Any], None],
+    explains: bool,
 ) -> bool:
     """Score rows until the budget is spent; True if this process should score nothing more."""
     cores = len(os.sched_getaffinity(0))
@@ -89,9 +98,14 @@ def _batch(
     for number, (prompt, response, answer, deadline_s) in enumerate(rows):
         if number and time.monotonic() - began >= budget_s:
             break
-        _limit_cpu((math.ceil(deadline_s) + 1) * cores)
-        scored = score_one(scorer.within(deadline_s), deadline_s, prompt, response, answer)
-        tell([batch, number, *scored[:4]])
+        alarm_s = deadline_s + scorer.margin_s
+        _limit_cpu((math.ceil(alarm_s) + 1) * cores)
+        if explains:
+            scored = judge_one(scorer.judge_within(deadline_s), alarm_s, prompt, response, answer)
+            tell([batch, number, *scored])
+        else:
+            scored = score_one(scorer.within(deadline_s), alarm_s, prompt, response, answer)
+            tell([batch, number, *scored[:4]])
         if scored.outcome == "policy_memory":
             return True
     return False

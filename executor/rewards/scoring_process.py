@@ -43,8 +43,9 @@ Row = tuple[str, str, Any, float]
 class ScoringProcess:
     """A process with the reward function imported, and its successors."""
 
-    def __init__(self, config: ScorerConfig) -> None:
-        self._config = config
+    def __init__(self, config: ScorerConfig, explains: bool = False) -> None:
+        self._config, self._explains = config, explains
+        self._margin_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1
         self._read = b""
@@ -62,7 +63,7 @@ class ScoringProcess:
         self.kill()  # it ended between two calls, if there was one
         theirs, self._requests = os.pipe()
         self._answers, back = os.pipe()
-        arguments = json.dumps([theirs, back, asdict(self._config)])
+        arguments = json.dumps([theirs, back, asdict(self._config), self._explains])
         # The search path as it is here: Ray sets this process's by other means than its environment.
         boot = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -81,6 +82,7 @@ class ScoringProcess:
         os.set_blocking(self._requests, False)
         answer = self._next(time.monotonic() + START_S)
         if isinstance(answer, dict) and answer["problem"] is None and answer["failure"] is None:
+            self._margin_s = answer["margin_s"]
             return None, None
         code = self.kill()
         if isinstance(answer, dict):
@@ -103,7 +105,7 @@ class ScoringProcess:
             return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]
         while True:
             # After the last row only the end of the batch is to come, and that at once.
-            deadline_s = rows[len(results)][3] if len(results) < len(rows) else 0.0
+            deadline_s = rows[len(results)][3] + self._margin_s if len(results) < len(rows) else 0.0
             answer = self._next(began + deadline_s + GRACE_S)
             now = time.monotonic()
             if isinstance(answer, list) and answer[:2] == [self._batch, len(results)] and len(results) < len(rows):

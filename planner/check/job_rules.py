@@ -21,7 +21,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from ..choose.candidates.pool_choice import LOCATION, placement_fault
 from .check_options import CheckOptions, DataReader, M
-from .reward_rules import crowded_workers, deadline_fault, judge_faults, short_deadlines
+from .reward_rules import crowded_workers, deadline_fault, failed_audit, function_unfit, judge_faults, short_deadlines
 
 
 def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
@@ -52,7 +52,8 @@ def _beside(job: Job, path: str) -> list[Fault]:
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
     faults = [fault for location, text in short_deadlines(job, profile) for fault in deadline_fault(location, text)]
-    faults += _placement(job, cluster, profile)
+    faults += [*_placement(job, cluster, profile), *function_unfit(job, path)]
+    faults += failed_audit(None if profile is None else profile.reward_audit, ("reward",))
     pools = sorted(cluster.pools.items()) if cluster is not None else []
     crowded = [crowded_workers(job, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:

@@ -28,7 +28,7 @@ from .check_options import CheckOptions, M, opened
 from .job_rules import few_prompts
 from .memory_rules import bars, bars_as_they_are, priced
 from .profile_rules import age_faults, age_text, trace_faults
-from .reward_rules import judge_faults, plan_deadlines, reward_faults
+from .reward_rules import failed_audit, function_unfit, judge_faults, plan_deadlines, reward_faults
 
 
 def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
@@ -46,11 +46,13 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     inputs = plan.inputs
     job, cluster, profile = documents(plan, path, faults)
     faults += _lengths(inputs.lengths, path)
+    faults += failed_audit(inputs.profile.reward_audit, ("inputs", "profile", "reward_audit"))
     faults += reward_faults(plan, profile, job)
     paths, model = _files(plan, path, job, faults)
     if job is not None and paths is not None:
         faults += few_prompts(job, paths.data, ("inputs", "job"), options.data, plan.job)
         faults += judge_faults(job, input_path(inputs.job, path), ("inputs", "job"))
+        faults += function_unfit(job, input_path(inputs.job, path), ("inputs", "job"))
     if cluster is not None:
         faults += unlike_names_at(("inputs", "cluster"), cluster)
         faults += _too_large(plan, cluster)

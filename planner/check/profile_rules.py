@@ -18,11 +18,13 @@ from ...profiles.length_trace import LengthTrace, read_lengths
 from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
 from .check_options import CheckOptions
+from .reward_rules import failed_audit
 
 
 def profile_faults(profile: Profile, path: str, options: CheckOptions) -> list[Fault]:
     """Faults of a profile: its age, a length trace that is missing, changed or unreadable, and costs that cannot be."""
     faults = age_faults(profile, ("volatile", "measured_at"), options)
+    faults += failed_audit(profile.reward_audit, ("reward_audit",))
     if profile.lengths is None:
         return faults + suspicions(profile)
     trace = Path(path).parent / profile.lengths.path

@@ -9,10 +9,12 @@ from typing import cast
 from ...plans.check.finding import Fault
 from ...plans.check.resource_rules import too_many_workers
 from ...plans.files.judge_model import judge_model_fault
+from ...plans.files.reward_function import function_faults
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.levers import TimeoutNumbers
+from ...plans.schema.sections.reward_audit import RewardAudit
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
@@ -135,6 +137,25 @@ def judge_faults(job: Job, job_path: str | Path, location: Loc | None = None) ->
     place = (*job.reward.key_of(job.reward.judge), "model")
     named = message if location is None else f"{'.'.join(map(str, place))}: {message}"
     return [Fault("judge-unfit", location or place, named, remedy or "take another judge")]
+
+
+def function_unfit(job: Job, job_path: str | Path, location: Loc | None = None) -> list[Fault]:
+    """The faults of reward functions that cannot be called, by their text, at `location` (None: where the job names the
+    function)."""
+    faults = []
+    for place, text in function_faults(job, job_path):
+        message, _, remedy = text.partition("; ")
+        named = message if location is None else f"{'.'.join(map(str, place))}: {message}"
+        faults.append(Fault("function-unfit", location or place, named, remedy))
+    return faults
+
+
+def failed_audit(audit: RewardAudit | None, location: Loc) -> list[Fault]:
+    """The fault of a reward that its audit found to be wrong."""
+    if audit is None or audit.passed:
+        return []
+    remedy = "rlplan rewards audit JOB names the rows"
+    return [Fault("reward-fails-audit", location, f"the reward fails its audit {audit.text}", remedy)]
 
 
 def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:

@@ -16,6 +16,7 @@ import ast
 import json
 import math
 import re
+import textwrap
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,12 +26,14 @@ from . import AnswerError
 from .script_facts import ScriptFacts, script_facts
 
 _ENTRY = ("entry_point", "fn_name", "func_name", "function_name")
-_INPUTS, _OUTPUTS = ("inputs", "input"), ("outputs", "output", "expected_output", "expected_outputs")
-_SETUP = ("test_imports", "test_setup_code")
+_INPUTS = ("inputs", "input", "stdin")
+_OUTPUTS = ("outputs", "output", "expected_output", "expected_outputs", "stdout")
+_SETUP = ("test_imports", "test_setup_code", "import_prefix")
 _LIMITS = ("time_limit", "memory_limit", "memory_limit_bytes", "tolerance", "abs_tol", "rel_tol")
 _HOLDERS = (
     "tests", "test", "test_list", "test_cases", "unit_tests", "assert_case", "input_output", "public_test_cases",
     "private_test_cases", "public_tests", "private_tests", "generated_tests", "verification_info", "ground_truth",
+    "functional", "test_code",
 )  # fmt: skip
 """Keys under which an object has its tests."""
 _CHECKERS = ("checker", "generated_checker", "special_judge")
@@ -130,6 +133,8 @@ def _read(text: str) -> CodeTests:
         raise AnswerError("the answer has Python tests and inputs with outputs; write one of the two")
     if scripts:
         return _script("\n".join([*known.get("setup", []), *scripts]), entry)
+    if not cases and known.get("empty"):
+        raise AnswerError("the answer has no inputs and outputs; write at least one of each")
     if not cases:
         raise AnswerError(f"the answer has no test; write {_FORMS}")
     kinds = {_kind(case, entry) for case in cases}
@@ -142,7 +147,7 @@ def _read(text: str) -> CodeTests:
     if len(names) > 1 or not all(names):
         raise AnswerError("the cases are calls, and the row does not name the one function; add the key fn_name")
     (name,) = names
-    made = tuple(Case(_arguments(each["given"]), _result(each["wanted"]), *each["limits"]) for each in cases)
+    made = tuple(Case(_arguments(each["given"]), _result(each), *each["limits"]) for each in cases)
     return CodeTests("calls", _names_of(name), entry=name, cases=made, tolerance=_tolerance(known))
 
 
@@ -150,6 +155,10 @@ def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[d
     """Add what a value holds to the scripts and cases found so far."""
     if isinstance(value, str):
         data = _data(value)
+        if re.fullmatch(r"[A-Za-z0-9+/]{80,}=*\s*", value):
+            raise AnswerError(
+                "the tests are packed (base64, as LiveCodeBench's private ones); unpack them to JSON first"
+            )
         if data is None:
             scripts.append(value)
         else:
@@ -185,7 +194,8 @@ def _gather_object(
     if inputs is None and outputs is None:
         if entry:
             known["entry"] = entry
-        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {})]
+        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}")]
+        held = [each for each in held if not _is_empty(each)] or held
         if not held:
             found = ", ".join(sorted(value)[:6]) or "nothing"
             raise AnswerError(f"the answer is an object without tests (it has {found}); write {_FORMS}")
@@ -199,6 +209,10 @@ def _gather_object(
     limits = _case_limits(known)
     several = inputs == "inputs" or (kind == "" and not entry and isinstance(given, list) and isinstance(wanted, list))
     pairs = [(given, wanted)]
+    if isinstance(given, str) and isinstance(wanted, str) and several:
+        lists = _data(given), _data(wanted)
+        several = all(isinstance(each, list) for each in lists)
+        given, wanted = lists if several else (given, wanted)
     if several:
         if not isinstance(given, list) or not isinstance(wanted, list):
             raise AnswerError(f"{inputs} and {outputs} must be lists of the same length")
@@ -206,8 +220,7 @@ def _gather_object(
             raise AnswerError(
                 f"the answer has {len(given)} inputs and {len(wanted)} outputs; write one output for each"
             )
-        if not given:
-            raise AnswerError("the answer has no inputs and outputs; write at least one of each")
+        known["empty"] = known.get("empty") or not given  # one of several groups of cases may be (CodeContests)
         pairs = list(zip(given, wanted, strict=True))
     cases += [{"given": g, "wanted": w, "entry": entry, "kind": kind, "limits": limits} for g, w in pairs]
 
@@ -222,13 +235,12 @@ def _kind(case: dict[str, Any], entry: str) -> str:
 
 
 def _script(source: str, entry: str) -> CodeTests:
+    source = textwrap.dedent(source.removeprefix("\ufeff"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python will refuse one day
             facts = script_facts(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if re.fullmatch(r"[A-Za-z0-9+/=\s]{80,}", source):
-            raise AnswerError("the tests are packed (base64); unpack them to JSON first") from None
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         told = error.msg if isinstance(error, SyntaxError) else str(error)
         raise AnswerError(f"the tests are no Python ({told}{line}); mend them, or write {_FORMS}") from None
@@ -276,6 +288,11 @@ def _object(value: Any) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def _is_empty(value: Any) -> bool:
+    """Whether an object has lists of inputs and outputs and nothing in them, as CodeContests' private tests may."""
+    return isinstance(value, dict) and value != {} and all(each == [] for each in value.values())
+
+
 def _text(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -308,9 +325,10 @@ def _json_or_python(line: str) -> Any:
     raise AnswerError(f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line")
 
 
-def _result(value: Any) -> Any:
-    """The result of a call; text that is JSON is what it writes."""
-    if isinstance(value, str):
+def _result(case: dict[str, Any]) -> Any:
+    """The result of a call; of a case whose arguments are lines of JSON, the text of its result is JSON too."""
+    value = case["wanted"]
+    if isinstance(value, str) and isinstance(case["given"], str):
         try:
             return json.loads(value)
         except ValueError:

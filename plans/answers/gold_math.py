@@ -15,12 +15,14 @@ from typing import Any
 
 from . import AnswerError
 from .math_numbers import Node, Unread
-from .math_reading import read
+from .math_reading import MOST_SIGNS, read
 from .math_text import boxes, one_spelling, words_of
 from .units import split_unit
 
 MOST_WORDS = 12
 """Words of a text that is still compared as text; longer ones are prose, which no two writers write alike."""
+LONGEST_LATEX = 300
+"""Signs of an expression that math-verify is asked to read: its grammar takes seconds for longer ones."""
 _NUMBER_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen twenty"""
 _NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())}
@@ -132,8 +134,8 @@ def typed(text: str, attached: bool = False) -> Gold | None:
     Args:
         attached: a letter right behind a number is a unit (`5m`), as it may be in a response to a number.
     """
-    spelled = one_spelling(text)
-    if not spelled or len(spelled) > 4000:
+    spelled = one_spelling(text) if len(text) <= 4 * MOST_SIGNS else ""
+    if not spelled or len(spelled) > MOST_SIGNS:
         return None
     plain = words_of(spelled)
     if spelled.replace("\\text", "").strip("{}() ").lower() in ("true", "false"):
@@ -238,7 +240,7 @@ def _math_verify_reads(text: str) -> bool:
     """Whether math-verify makes more than letters of a text; True where it is not installed."""
     if not _installed():
         return True
-    return bool(parsed(text))
+    return len(text) <= LONGEST_LATEX and bool(parsed(text))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -39,7 +39,7 @@ _NOT_PLAIN = re.compile(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}(?:\{[lc
 _COMMON_WORDS = "so if is in we to by of at as on it be are the then thus hence for where with from not"
 _WORDS = set(_COMMON_WORDS.split())
 _NAMES = {"theta", "alpha", "beta", "infty", "infinity"}
-MOST_SIGNS = 4000
+MOST_SIGNS = 1500
 """Signs of a text; longer ones are outside of the grammar."""
 
 

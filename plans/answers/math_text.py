@@ -43,7 +43,7 @@ _OVERLINED = re.compile(r"((?:\d\u0305)+)")
 
 _TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LAYOUT = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
+    r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
     r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it)(?![a-zA-Z])\.?"
 )
@@ -68,8 +68,9 @@ _RENAMED = {
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
-_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|')")
-_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?:,\\!|\{,\}|,)")
+_SPACED = re.compile(r"(?<![\d.,])" + _GROUPS % r"(?: |\\,|\\ |\u00a0|\u202f|\u2009|'|\{,\}|,\\!)")
+"""Groups of three digits that no list is written with; plain commas are looked at in `groups_joined`."""
+_COMMAS = re.compile(r"(?<![\d.,])" + _GROUPS % ",")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{\s*,\s*\}(?=\d)|(?<=\d),\\!(?=\d)")
 
 
@@ -123,8 +124,8 @@ def one_spelling(text: str) -> str:
     text = _LAYOUT.sub("", text)
     text = _COMMAND.sub(_renamed, text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
-    text = _BRACED_COMMA.sub(",", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)
     text = re.sub(r"\\,|\\!", lambda found: " " if found[0] == "\\," else "", text)
     text = _SPACES.sub(" ", text)
     return bare(re.sub(r"\s+", " ", text.replace("\x01", r" \\ ")).strip())
@@ -136,10 +137,8 @@ def bare(text: str) -> str:
     while text != before:
         before = text
         text = text.strip(" \t\n*_\"'").strip()
-        text = re.sub(r"(?:(?<!\.)\.|[,;:!?])$", "", text) if not text.endswith(("!", "...")) else text
-        if text.endswith("!") and not re.search(r"[\dn)}]!$", text):
-            text = text[:-1]
-        text = re.sub(r"^[=:]\s*", "", text)
+        text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
+        text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text
 
 

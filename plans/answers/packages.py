@@ -34,7 +34,7 @@ def package_files(names: Sequence[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             if is_stated:
                 raise InputError(
-                    f"reward.packages: {name} is not installed here; run: pip install {name}, or remove it from the list"
+                    f"reward.packages: {name} is not installed here; run: pip install {name}, or remove it"
                 ) from None
             continue  # what other machines need, as colorama on Windows
         for top in {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "/", "__pycache__")}:

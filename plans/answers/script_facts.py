@@ -6,10 +6,18 @@ called. Who calls whom is read by name alone, so that more counts as reached tha
 
 from __future__ import annotations
 
+import abc
 import ast
 import builtins
+import collections
+import enum
+import io
+import json
 import symtable
 import sys
+import threading
+import typing
+import unittest
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -54,14 +62,15 @@ def script_facts(source: str) -> ScriptFacts:
     """Read a script. Raises `SyntaxError` (or `ValueError`, `RecursionError`) if it is no Python."""
     tree = ast.parse(source, "tests.py")
     compile(tree, "tests.py", "exec")  # finds what parsing does not, as a `return` outside of a function
-    modules, solution_names, starred = _imports(tree)
+    modules, aliases, imported, starred = _imports(tree)
     packages = {name for name in modules if name not in sys.stdlib_module_names and name != SOLUTION}
     free, bound = _names(source)
     for module in starred:
         # Only what is loaded already: to import a module is to run it.
         free -= set(vars(sys.modules[module])) if module in sys.modules else set()
-    aliases, imported = solution_names
-    needs = imported | {name for name in free if name not in sys.stdlib_module_names and name not in _COMMON}
+    needs = set(imported.values()) | {
+        name for name in free if name not in sys.stdlib_module_names and name not in _COMMON
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             needs.add(node.attr)
@@ -69,10 +78,18 @@ def script_facts(source: str) -> ScriptFacts:
         needs.add(SOLUTION)
     reached = _Reach(tree)
     always, main = reached.statements()
-    tests, candidates, problem, fixtures = _collected(tree, reached)
+    tests, candidates, begun, problem, fixtures = _collected(tree, reached)
+    if not problem and begun and (fixtures or "pytest" in modules):
+        problem = f"pytest does not run the tests of {begun[0]}, since that class has an __init__; use setup_method"
     roots = [*always, *(node for name in (*tests, *candidates) for node in reached.defined[name])]
     checks = reached.checks(roots)
     as_main = reached.checks(main)
+    bases = {name.id for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases
+             for name in ast.walk(base) if isinstance(name, ast.Name)}  # fmt: skip
+    if not problem and bases & (aliases | set(imported) | (free - _classes() - sys.stdlib_module_names)):
+        problem = "they derive a class from one of the response's, which lives in another process; have them use it"
+    if not problem and _skips(tree, needs | aliases | set(imported)):
+        problem = "a test of theirs is skipped where the response says so; write it without that condition"
     if not problem and not checks and not as_main:
         unused = next((name for name in reached.functions if reached.checks(reached.functions[name].body)), "")
         problem = "the tests check nothing: there is no assertion in them; write assert, or use pytest or unittest"
@@ -86,15 +103,15 @@ def script_facts(source: str) -> ScriptFacts:
     )  # fmt: skip
 
 
-def _imports(tree: ast.Module) -> tuple[set[str], tuple[set[str], set[str]], set[str]]:
-    """Top-level modules; names of the module `solution` and of what is imported from it; modules imported by `*`."""
+def _imports(tree: ast.Module) -> tuple[set[str], set[str], dict[str, str], set[str]]:
+    """Top-level modules; names of the module `solution`; names of what is imported from it, with those that it has
+    there; modules imported by `*`."""
     modules: set[str] = set()
     aliases: set[str] = set()
-    imported: set[str] = set()
+    imported: dict[str, str] = {}
     starred: set[str] = set()
-    optional = {
-        id(node) for each in ast.walk(tree) if isinstance(each, ast.Try) and _catches(each) for node in ast.walk(each)
-    }
+    tries = [node for node in ast.walk(tree) if isinstance(node, ast.Try) and _catches(node)]
+    optional = {id(node) for each in tries for node in ast.walk(each)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname or alias.name for alias in node.names if alias.name == SOLUTION}
@@ -103,10 +120,33 @@ def _imports(tree: ast.Module) -> tuple[set[str], tuple[set[str], set[str]], set
             module = (node.module or "").partition(".")[0] if node.level == 0 else SOLUTION
             modules |= set() if id(node) in optional else {module}
             if module == SOLUTION:
-                imported |= {alias.name for alias in node.names if alias.name != "*"}
+                imported |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name != "*"}
             elif any(alias.name == "*" for alias in node.names):
                 starred.add(node.module or "")
-    return modules, (aliases, imported), starred
+        elif isinstance(node, ast.Call) and _called(node) == "importorskip" and node.args:
+            modules |= {str(each.value).partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant)}
+    return modules, aliases, imported, starred
+
+
+def _called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _skips(tree: ast.Module, theirs: set[str]) -> bool:
+    """Whether the response has a say in a condition by which tests are skipped."""
+    return any(
+        isinstance(name, ast.Name) and name.id in theirs
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _called(node) in ("skipIf", "skipUnless", "skipif")
+        for name in ast.walk(node)
+    )
+
+
+def _classes() -> set[str]:
+    """Names of classes of the library that tests derive from, also without an import: the response may have done it."""
+    modules = (abc, collections, enum, io, json, threading, typing, unittest)
+    return {name for module in modules for name, value in vars(module).items() if isinstance(value, type)}
 
 
 def _catches(node: ast.Try) -> bool:
@@ -159,11 +199,7 @@ class _Reach:
         self._by_name: dict[str, list[ast.AST]] = {}
         for node in _module_level(tree.body):
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-                inner = (
-                    [each for each in node.body if isinstance(each, FUNCTIONS)]
-                    if isinstance(node, ast.ClassDef)
-                    else []
-                )
+                inner = list(_methods(node)) if isinstance(node, ast.ClassDef) else []
                 self.defined[node.name] = [
                     *node.body,
                     *node.decorator_list,
@@ -171,6 +207,7 @@ class _Reach:
                 ]
             if isinstance(node, FUNCTIONS):
                 self.functions[node.name] = node
+        self.used = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         for each in ast.walk(tree):
             if isinstance(each, FUNCTIONS):
                 self._by_name.setdefault(each.name, []).extend(each.body)
@@ -192,7 +229,7 @@ class _Reach:
         waiting, seen = list(roots), set()
         while waiting:
             node = waiting.pop()
-            if isinstance(node, (ast.Assert, ast.Raise)):
+            if isinstance(node, ast.Raise) or (isinstance(node, ast.Assert) and not _always_holds(node.test)):
                 return True
             name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
             if name.lower().startswith(("assert", "fail")) or name in _ENDS:
@@ -202,6 +239,9 @@ class _Reach:
                 waiting += self._by_name.get(name, [])
             if isinstance(node, FUNCTIONS):
                 continue  # its body runs when its name is used
+            if isinstance(node, (ast.If, ast.While)) and isinstance(node.test, ast.Constant) and not node.test.value:
+                waiting += node.orelse
+                continue
             if isinstance(node, ast.ClassDef) and name not in seen:
                 waiting += [each for each in node.body if not isinstance(each, FUNCTIONS)]
                 continue
@@ -238,15 +278,31 @@ def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _module_level(inner.body)
 
 
+def _always_holds(test: ast.expr) -> bool:
+    """Whether an assertion cannot fail: of a constant, or of a tuple (`assert (f(1) == 2, "message")`)."""
+    return bool(test.elts) if isinstance(test, ast.Tuple) else isinstance(test, ast.Constant) and bool(test.value)
+
+
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Functions of a class, and of the classes in it."""
+    for each in node.body:
+        if isinstance(each, FUNCTIONS):
+            yield each
+        elif isinstance(each, ast.ClassDef):
+            yield from _methods(each)
+
+
 def _asks_for_main(test: ast.expr) -> bool:
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return "__name__" in names
 
 
-def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], str, bool]:
-    """Test functions and classes, functions that want a candidate, what is wrong, and whether fixtures are wanted."""
+def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], list[str], str, bool]:
+    """Test functions and classes, functions that want a candidate, classes with an __init__, what is wrong, and whether
+    fixtures are wanted."""
     tests: list[str] = []
     candidates: list[str] = []
+    begun: list[str] = []
     problem, fixtures = "", False
     loaded = reach.loaded()
     for node in _module_level(tree.body):
@@ -256,18 +312,22 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], s
                 if node.name not in loaded and (node.name.startswith("test") or node.name.startswith("check")):
                     candidates.append(node.name)
             elif node.name.startswith("test") and not _is_fixture(node):
+                more = len(wanted) > _patches(node)
+                if more and node.name in reach.used:
+                    continue  # a helper, which others call with arguments
                 tests.append(node.name)
-                fixtures |= len(wanted) > _patches(node)
+                fixtures |= more
         elif isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("test")]
+            methods = [each for each in _methods(node) if each.name.startswith("test")]
             if methods:
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)
                 begins = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"]
+                begun += [node.name] if begins and plain else []
                 if begins and plain and len(required(begins[0].args)) > 1 and node.name not in loaded:
                     problem = f"nothing makes an object of the tests' class {node.name}, whose __init__ wants arguments"
                 fixtures |= plain and any(len(required(each.args)) > 1 + _patches(each) for each in methods)
-    return tests, candidates, problem, fixtures
+    return tests, candidates, begun, problem, fixtures
 
 
 def required(arguments: ast.arguments) -> list[str]:

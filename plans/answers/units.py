@@ -34,7 +34,7 @@ for _entry in _TABLE.split("|"):
 _MONEY = r"US\$|\$|€|£|¥|₹|Rs\.?|USD|EUR|RMB"
 _BEFORE = re.compile(rf"^([-+]?)\s*({_MONEY})\s*([-+]?\s*(?:[\d.]|\\frac).*)$")
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?\d\s*\}|-?\d))?"
-_WORD = r"(?:[^\W\d_]+(?:'s)?|%|°C|°F|[¢元€£₹]|\$|\^\s*\\circ\s*[CF]?|\^\s*\{\s*\\circ\s*\}\s*[CF]?|\\Omega)"
+_WORD = r"(?:[^\W\d_]++(?:'s)?|%|°C|°F|[¢元€£₹]|\$|\^\s*\\circ\s*[CF]?|\^\s*\{\s*\\circ\s*\}\s*[CF]?|\\Omega)"
 _TEXT = r"\\text\s*\{[^{}\d]*\}"
 _UNIT = re.compile(
     rf"^(.*?[\d)}}\]!|.]|.*?\\(?:pi|infty))(\s*)((?:(?:{_TEXT}|{_WORD}){_POWER}(?:\s*(?:/|\\cdot|-)\s*|\s*))+)$"

@@ -69,6 +69,7 @@ profile-old              a profile measured longer ago than is allowed
 profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
 slow-update              a profile none of whose measured updates reaches an MFU of 15%
 slow-decode              a profile none of whose measured decode steps reads at 25% of the bandwidth
+reward-fails-audit       a reward that, by the profile's audit, does not pay right answers, or pays wrong ones
 impossible-order         a profile in which more work took less time, or less than the hardware can take, or TP slows
 """,
     "physics": """
@@ -98,6 +99,7 @@ layout-unmeasured        an engine layout without costs in the profile
 update-unmeasured        an update layout without costs in the profile
 batch-unmeasured         more sequences at once than the profile measured
 drafts-unpriced          drafts that neither profile nor job prices
+function-unfit           a reward function that cannot be called as a reward, by its text
 judge-unfit              a judge whose model cannot read a whole question, or cannot write its verdicts
 judge-unpriced           a judge model without costs in the profile
 kv-below-longest         an engine whose KV cache does not hold the longest sequence

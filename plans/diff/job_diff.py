@@ -109,7 +109,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
     edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
     decisions = _decisions(old, new, stale="new" in edited_sides)
     solver = solver_changes(old, new) + tuple(
-        changes(old.inputs.profile.provenance, new.inputs.profile.provenance, prefix="inputs.profile.provenance")
+        changes(_profile_facts(old), _profile_facts(new), prefix="inputs.profile")
     )
     predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
@@ -141,6 +141,13 @@ def solver_changes(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyC
 
 
 _BLOCKS = {"rounds.short": "short round", "rounds.long": "long round"}
+
+
+def _profile_facts(plan: Plan) -> dict[str, object]:
+    """What a plan says of its profile beside its name."""
+    audit = plan.inputs.profile.reward_audit
+    facts: dict[str, object] = {} if audit is None else {"reward_audit": audit.model_dump()}
+    return {"provenance": plan.inputs.profile.provenance, **facts}
 
 
 def _decisions(old: Plan, new: Plan, stale: bool) -> tuple[Decision, ...]:

@@ -49,7 +49,7 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.importance_sampling",
         "algorithm.seed",
     ),
-    "profile": ("note", "outliers", "volatile"),
+    "profile": ("note", "outliers", "reward_audit", "volatile"),
 }
 """Dotted keys that no plan depends on; `*` is any key. Slots are for workloads. `algorithm.name` is here
 since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys."""

@@ -31,6 +31,7 @@ class Prompt:
             `chat_template_kwargs`.
         judged: whether the answer was read as the reward will, if it will; false for an expression where math-verify is
             not installed, or where it is not asked.
+        line: of the file, counted from 1; the number of the row in Parquet; 0: not of a file.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Prompt:
     reference: str | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
+    line: int = 0
 
 
 class Refused(Exception):

@@ -109,7 +109,7 @@ def read_rows(
             faults.append(RowFault(line, id_of(value), str(refused), isinstance(refused, AnswerError)))
             continue
         first_line[prompt.id] = line
-        rows.append(prompt)
+        rows.append(replace(prompt, line=line))
     return rows, faults
 
 

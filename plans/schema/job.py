@@ -221,6 +221,17 @@ class JobPaths:
     judge: str = ""
 
 
+def scoring_paths(job: Job, job_path: str | Path) -> JobPaths:
+    """The files that scoring a response needs, the data and the folder of `reward.function`, as `job_paths` gives them;
+    no model need be here. Raises InputError where the data file is missing."""
+    from ..yaml.yaml_io import error_at
+
+    for loc, fault in missing_files(job, job_path, to_train=True):
+        if loc[0] == "data":
+            raise error_at(job_path, loc, f"{'.'.join(map(str, loc))}: {fault}")
+    return JobPaths("", _beside(job.data.path, job_path), None, Path(job_path).resolve().parent)
+
+
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 

@@ -1,11 +1,14 @@
 """What `benchmarks.sandbox` counts, on programs that do harm and programs that do none."""
 
+from contextlib import closing
+
 import pytest
 
-from rlplan.benchmarks.sandbox.__main__ import RIGHT, _controls, _tried
+from rlplan.benchmarks.sandbox.__main__ import PACKAGES, RIGHT, _controls, _tried
 from rlplan.benchmarks.sandbox.host import Host
-from rlplan.benchmarks.sandbox.programs import PROGRAMS, TESTS, WRONG, Program
+from rlplan.benchmarks.sandbox.programs import FORMS, PROGRAMS, TESTS, WRONG, Program
 from rlplan.executor.rewards.sandbox.warm_sandbox import WarmSandbox
+from rlplan.plans.answers.code_tests import code_tests
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,16 @@ def test_without_a_sandbox_every_category_that_is_tried_reaches_its_aim(host):
     controls = _controls(host)
     assert {category for category, reached in controls.items() if reached is None} == {"output"}
     assert [category for category, reached in controls.items() if reached is False] == []
+
+
+@pytest.fixture(scope="module")
+def with_packages():
+    with closing(WarmSandbox(packages=PACKAGES)) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.parametrize("program", FORMS, ids=lambda program: program.name)
+def test_no_program_gets_a_verdict_by_the_form_of_its_tests(sandbox, with_packages, program):
+    assert len({each.name for each in FORMS}) == 20
+    ran = (with_packages if program.packages else sandbox).run(program.source, code_tests(program.tests), 2.0)
+    assert (ran.passed, ran.detail != "") == (False, True)

@@ -148,6 +148,14 @@ def test_a_plans_decisions_are_those_of_its_parts(job):
     assert kv_bytes([tail], fleet.model_path, "float32") == {1: 1024 * 1024}, "a tail's engines have all that is free"
 
 
+def test_a_reward_function_that_cannot_be_called_is_refused_at_its_line(job):
+    plan = job.plan("plan")
+    (job.folder / "my_reward.py").write_text("def score(args, sample):\n    return 1.0\n")
+    with pytest.raises(InputError, match=r"reward.function: 'my_reward:score' takes \(args, sample\)") as caught:
+        prepare([plan], job.out, False)
+    assert caught.value.path.endswith("job.yaml") and caught.value.line is not None
+
+
 class Parts:
     """What an execution starts, each part of which notes in `log` what is done with it."""
 
@@ -157,6 +165,7 @@ class Parts:
             "actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledgers"],
             "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
             "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
             "turns": ["take_turns"], "drain": ["Drain"], "groups.member_turns": ["GroupTurns"],
             "groups.permit_actor": ["membership"],

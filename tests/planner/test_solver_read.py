@@ -132,7 +132,13 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
         },
     ),
     "cluster": (laptop(), {"name": "other", "pools.*.slots": 2}),
-    "profile": (small_profile(), {"note": "new", "outliers": ["x"], "volatile": None}),
+    "profile": (
+        small_profile(),
+        {
+            "note": "new", "outliers": ["x"], "volatile": None,
+            "reward_audit": {"rows": 2, "of": 2, "references": 2, "full": 1, "wrong": 6, "paid": 0, "refused": 0},
+        },
+    ),
 }  # fmt: skip
 
 

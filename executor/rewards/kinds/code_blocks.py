@@ -9,6 +9,7 @@ define (a helper, the imports), those come before it.
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -135,7 +136,8 @@ def _blocks(text: str) -> Iterator[Block]:
         if outside is not None:
             yield from _indented(lines[outside:at])
         # A prompt may end with the opening fence; the response then begins with code, and closes it.
-        if order == 0 and not fence.info and _is_code(prefilled := Block("\n".join(lines[:at]) + "\n")):
+        prefilled = Block("\n".join(lines[:at]) + "\n") if order == 0 and not fence.info else None
+        if prefilled and prefilled.tree and (prefilled.defines_code or prefilled.reads or prefilled.prints):
             yield prefilled
             closed_at = at
         elif closed := _closed(lines, at, fence, fenced[order + 1 : order + 1 + _MOST_CLOSERS]):
@@ -181,9 +183,10 @@ def _closed(lines: list[str], opened: int, fence: _Fence, fenced: list[int]) -> 
     """
     own_line = re.compile(rf"[ \t>]*{fence.marks}{fence.marks[0]}*[ \t]*(?:<[^>]*>[ \t]*)*")
     closers = [at for at in fenced if own_line.fullmatch(lines[at])]
-    first = _cut(lines[opened + 1 : closers[0]], fence) if closers else None
+    first: Block | None = None
     for at in closers:
         block = _cut(lines[opened + 1 : at], fence)
+        first = first or block
         if block.tree is not None:
             return block, at
         if not block.leaves_string_open:
@@ -201,6 +204,8 @@ def _closed(lines: list[str], opened: int, fence: _Fence, fenced: list[int]) -> 
 
 def _cut(body: list[str], fence: _Fence) -> Block:
     """The lines without the marks of a quote and without the fence's own indentation."""
+    if not fence.tag and body and _PYTHON_TAG.fullmatch(body[0].strip()):
+        body = body[1:]  # the tag came a line late
     quoted = [line.lstrip() for line in body]
     if body and all(line.startswith(">") and not line.startswith(">>>") for line in quoted):
         body = [re.sub(r"^> ?", "", line) for line in quoted]
@@ -227,5 +232,7 @@ def _indented(lines: list[str]) -> Iterator[Block]:
 
 
 def _is_code(block: Block) -> bool:
-    """Whether a text without fences is Python that defines or does something, and not a word or a number."""
-    return block.tree is not None and bool(block.bound or block.acts)
+    """Whether a text without fences is Python that defines or does something; no word, number, or `Note: x`."""
+    if block.tree is None or all(isinstance(statement, ast.AnnAssign) for statement in block.tree.body):
+        return False
+    return bool(block.bound or block.acts)

@@ -86,7 +86,7 @@ class CodeReward:
             raise RowError(str(error)) from None
         if fault := unstated(tests, self.packages):
             raise RowError(fault)
-        steps = [("form", tests.form)]
+        steps: list[tuple[str, str]] = [("form", tests.form)]
         source = solution_of(response, tests.needs, tests.reads_stdin)
         if source is None:
             return Verdict(0.0, "the response has no block of Python code", (*steps, ("extracted", "nothing")))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..verdict import Verdict
+
 
 class FormatReward:
     """The reward function of kind `format`, with its pattern. Raises re.error for what is no pattern."""
@@ -18,4 +20,10 @@ class FormatReward:
 
     def __call__(self, prompt: str, response: str, answer: Any) -> float:
         """1.0 if the response matches from its first to its last character, else 0.0."""
-        return 1.0 if self._pattern.fullmatch(response) else 0.0
+        return self.judge(prompt, response, answer).reward
+
+    def judge(self, prompt: str, response: str, answer: Any) -> Verdict:
+        """The reward, and how far the response matches."""
+        matches = self._pattern.fullmatch(response) is not None
+        why = "" if matches else "the whole response does not match the pattern"
+        return Verdict(float(matches), why, (("pattern", self._pattern.pattern),))

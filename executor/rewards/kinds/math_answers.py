@@ -61,7 +61,7 @@ _MATH = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\\w])\$(?!\s)([^$\n]+?)(?<![\\\s])\$(?!\d)", re.DOTALL
 )
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+−]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+(?![\d/]))?(?:[eE][+-]?\d+)?(?:\s*%)?"
+    r"(?<![A-Za-z0-9_.])[-+−]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+(?![\d/]))?(?:[eE][+-]?\d+)?(?:\s*%)?"
     r"(?![\d])"
 )
 _CHOICE = re.compile(
@@ -69,6 +69,11 @@ _CHOICE = re.compile(
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|\(([A-J])\)")
+_PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
+_NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
+_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\S+)", re.IGNORECASE)
+_RIVAL = re.compile(r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?[\s,;/$\\()]*", re.IGNORECASE)
+"""What stands between two numbers that are both given as the answer."""
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
 
 
@@ -92,13 +97,15 @@ def answer_of_response(response: str, gold: Gold) -> Extracted:
     text = without_thinking(response)
     found, is_open = boxes(text)
     if found:
-        return Extracted("the last box", _part(found[-1], gold))
+        return Extracted("the last box", _part(found[-1], gold, only=True))
     if is_open:
         return Extracted("a box that is not closed", "")
     if tags := _TAG.findall(text):
         inner = tags[-1][1]
         said = _said(inner)
-        return Extracted("the last answer tag", _part(inner if said is None or _reads(inner, gold) else said, gold))
+        return Extracted(
+            "the last answer tag", _part(inner if said is None or _reads(inner, gold) else said, gold, only=True)
+        )
     said = _said(text)
     if said is not None and (part := _part(said, gold)):
         return Extracted("the last 'answer is'", part)
@@ -146,15 +153,16 @@ def _reads(text: str, gold: Gold) -> bool:
     if read.kind == "text":
         return read.words in SETS_IN_WORDS
     if read.kind == "latex":
-        return "\\" in text and not re.search(r"[A-Za-z]{4,} [A-Za-z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text))
+        inner = text.strip().strip("$")
+        return "\\" in inner and "$" not in inner.replace("\\$", "") and not _PROSE.search(_NOT_PROSE.sub(" ", inner))
     return True
 
 
-def _part(text: str, gold: Gold) -> str:
-    """Of a passage all, if it is an answer, else its only or first part that is one."""
+def _part(text: str, gold: Gold, only: bool = False) -> str:
+    """Of a passage all, if it is an answer, else its first part that is one; `only`: if it has no other."""
     if _reads(text, gold):
         return text
-    plain = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    plain = _DENIED.sub(" ", re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text))
     if gold.kind == "choice":
         letter = _CHOICE.match(plain)
         # In "A banana" the letter is a word.
@@ -162,14 +170,17 @@ def _part(text: str, gold: Gold) -> str:
             return letter[1]
         named = _NAMED.findall(plain)
         return "".join(named[0]) if len(named) == 1 else text if gold.words else ""
-    if gold.kind == "text":
-        return text
-    if readable := _segments(text, gold):
+    if gold.kind == "text" or _reads(plain, gold):
+        return plain
+    readable = _segments(text, gold)
+    if readable and (len(readable) == 1 or not only):
         return readable[0]
     if "=" in plain and _reads(right := plain.rpartition("=")[2], gold):
         return right
-    numbers = [found[0] for found in _NUMBER.finditer(plain)]
-    return numbers[0] if numbers else text if gold.kind in ("number", "expression") and _reads(text, gold) else ""
+    numbers = list(_NUMBER.finditer(plain))
+    if not numbers or (len(numbers) > 1 and (only or _RIVAL.fullmatch(plain, numbers[0].end(), numbers[1].start()))):
+        return ""
+    return numbers[0][0]
 
 
 def _segments(text: str, gold: Gold) -> list[str]:
@@ -184,7 +195,7 @@ def _from_last_line(text: str, gold: Gold) -> str:
     if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
         lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
-        line = re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line).strip()
+        line = _DENIED.sub(" ", re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line)).strip()
         whole = _reads(_MARKUP.sub("", line), gold)
         if whole and gold.kind != "text":
             return line
@@ -213,8 +224,10 @@ def _end_of_line(line: str, gold: Gold) -> str:
         return readable[-1]
     if "=" in plain and _reads(right := _ENDINGS.sub("", plain.rpartition("=")[2]), gold):
         return right
-    numbers = [found[0] for found in _NUMBER.finditer(plain)]
-    return numbers[-1] if numbers else ""
+    numbers = list(_NUMBER.finditer(plain))
+    if not numbers or (len(numbers) > 1 and _RIVAL.fullmatch(plain, numbers[-2].end(), numbers[-1].start())):
+        return ""
+    return numbers[-1][0]
 
 
 def shown(text: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
 
-from ....plans.answers.gold_math import Gold, parsed, typed, value
+from ....plans.answers.gold_math import LONGEST_LATEX, Gold, parsed, typed, value
 from ....plans.answers.math_numbers import Node
 from ....plans.answers.math_text import words_of
 from ....plans.answers.units import factor_between, is_degree, is_percent
@@ -27,6 +28,8 @@ SETS_IN_WORDS = {
 }
 
 
+_MOST_MATCHED = 50
+"""Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
 _STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
 
@@ -66,7 +69,7 @@ def _with_comma(given: Gold) -> Gold | None:
     """Of `3,5` the number three and a half and of `(1,234)` the whole number, where the row's answer is one number."""
     if given.kind == "list" and (comma := re.fullmatch(r"([+-]?\d+),(\d+)", given.text)):
         return typed(f"{comma[1]}.{comma[2]}")
-    grouped = re.fullmatch(r"\(([+-]?\d{1,3}(?:,\d{3})+)\)", given.text)
+    grouped = re.fullmatch(r"\(\s*([+-]?\d{1,3}(?:,\d{3})+(?!\d)[^,()]*)\)", given.text)
     return typed(grouped[1]) if grouped else None
 
 
@@ -289,6 +292,9 @@ def _by_name(node: Node) -> list[Node] | None:
 
 
 def _distinct(items: list[Node]) -> list[Node]:
+    exact = {value(item): item for item in items}
+    if None not in exact or len(items) > _MOST_MATCHED:
+        return list(exact.values()) if None not in exact else items
     kept: list[Node] = []
     for item in items:
         if not any(item == other or _same(other, item) for other in kept):
@@ -300,12 +306,11 @@ def _matched(one: list[Node], two: list[Node]) -> bool | None:
     """Whether each item has a partner of its own."""
     if len(one) != len(two):
         return False
-    if len(one) > 50:
-        exact, others = ([value(each) for each in items] for items in (one, two))
-        if None not in exact and None not in others:
-            return sorted(each for each in exact if each is not None) == sorted(
-                each for each in others if each is not None
-            )
+    exact, others = (Counter(value(each) for each in items) for items in (one, two))
+    if exact == others and None not in exact:
+        return True
+    if len(one) > _MOST_MATCHED:
+        return None if None in exact or None in others else False
     left = list(two)
     unknown = False
     for item in one:
@@ -343,7 +348,7 @@ def _right_side(given: Node, gold: Node) -> Node | None:
         return None
     if len(relations) == 1 and relations[0].args[1].op == "mul":
         parts = relations[0].args[1].args
-        if any(part.op == "num" for part in parts) and symbols(relations[0].args[1]):
+        if parts[0].op == "num" and symbols(relations[0].args[1]):
             return None
     right = last.args[2]
     return right if isinstance(right, Node) else None
@@ -444,7 +449,7 @@ def _same_inequality(gold: Node, given: Node) -> bool | None:
 
 # math-verify ---------------------------------------------------------------------------------------------------------
 
-_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|\d\s*!|\\binom|\d{400}")
+_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
 """What SymPy would compute for hours: powers of powers, long exponents, factorials."""
 
 
@@ -452,6 +457,8 @@ def _by_math_verify(gold: Gold, given: Gold) -> tuple[bool, str]:
     """What math-verify says of two LaTeX expressions of which the grammar reads at most one."""
     if gold.text.replace(" ", "") == given.text.replace(" ", ""):
         return True, "equal as written"
+    if any(len(each.text) > LONGEST_LATEX for each in (gold, given)):
+        return False, "differs as written, and is too long to compute"
     if any(_TOWER.search(each.text) or not re.search(r"[\\\d=<>^]", each.text) for each in (gold, given)):
         return False, "differs as written, and too large to compute"
     if any("\\ldots" in each.text or "..." in each.text for each in (gold, given)):

@@ -25,6 +25,7 @@ from typing import Any
 from .isolation import Isolation
 from .kernel import libc, limit
 from .plain_data import Reader, Unreadable, Writer
+from .references import assume_imports
 
 PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 8 << 20
@@ -63,7 +64,7 @@ class CaseRunner:
         pipes = [os.pipe() for _ in range(3)]
         pid = os.fork()
         if pid == 0:
-            self._become_case(pipes, entry, given, limits)
+            self._become_case(pipes, entry, given, limits)  # never returns
         for end in (pipes[0][0], pipes[1][1], pipes[2][1]):
             os.close(end)
         ends = pipes[0][1], pipes[1][0], pipes[2][0]
@@ -80,9 +81,9 @@ class CaseRunner:
     def _clear(self, pid: int) -> None:
         """Kill the case's process and all that it left, and wait for them."""
         self._status = 0
-        for reach in (lambda: os.kill(pid, signal.SIGKILL), lambda: os.killpg(pid, signal.SIGKILL)):
+        for kill in (os.kill, os.killpg):
             with contextlib.suppress(OSError):
-                reach()
+                kill(pid, signal.SIGKILL)
         if self._isolation.has("processes"):
             with contextlib.suppress(OSError):
                 os.kill(-1, signal.SIGKILL)  # all but this process and the first of the namespace, the tester
@@ -114,8 +115,7 @@ class CaseRunner:
             limit(*limits, self._isolation.has("user"))
             code = self._run_case(entry, given, result)
         except BaseException:  # noqa: BLE001 - the process ends here, whatever happens
-            with contextlib.suppress(BaseException):
-                traceback.print_exc()
+            _tell(traceback.format_exc())
         finally:
             os._exit(code)
 
@@ -126,11 +126,12 @@ class CaseRunner:
         module.__dict__["__builtins__"] = builtins
         sys.modules[name] = module
         sys.argv = ["solution.py"]
-        sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: PTH123, SIM115
-        sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: PTH123, SIM115
-        sys.stderr = sys.__stderr__ = open(  # noqa: PTH123, SIM115
-            2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
-        )
+        for number, (stream, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+            file = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+            setattr(sys, stream, file)
+            setattr(sys, f"__{stream}__", file)
+        if entry:
+            assume_imports(vars(builtins))
         (code,) = self._compiled.values()
         status = 0
         try:
@@ -143,7 +144,7 @@ class CaseRunner:
                 raise
         except BaseException as error:  # noqa: BLE001 - as Python does: told on standard error
             status = 1
-            print(_last_line(error), file=sys.__stderr__)
+            _tell(_last_line(error))
         try:
             if not entry:
                 threading._shutdown()  # type: ignore[attr-defined]
@@ -151,7 +152,7 @@ class CaseRunner:
             sys.stdout.flush()
         except BaseException as error:  # noqa: BLE001
             status = status or 120
-            print(_last_line(error), file=sys.__stderr__)
+            _tell(_last_line(error))
         return status
 
 
@@ -200,8 +201,14 @@ def _exit_code(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return error.code & 0xFF
-    print(error.code, file=sys.__stderr__)
+    _tell(error.code)
     return 1
+
+
+def _tell(text: object) -> None:
+    """Write a line to standard error, whatever the response made of it."""
+    with contextlib.suppress(BaseException):
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def _last_line(error: BaseException) -> str:
@@ -225,7 +232,7 @@ def _watched(pid: int, ends: tuple[int, int, int], data: bytes, until: float) ->
     why, at = "", 0
     try:
         while True:
-            if not data[at:at + 1] and writes:
+            if not data[at : at + 1] and writes:
                 writes = []
                 os.close(feed)
             left = until - time.monotonic()

@@ -18,8 +18,8 @@ NAMEABLE = frozenset({
     "statistics", "string", "sys", "textwrap", "time", "typing", "unittest",
 })  # fmt: skip
 """Modules of the standard library that a test may use by the name under which the response imported them."""
-
-
+ASSUMED = ("typing", "collections", "dataclasses", "decimal", "fractions")
+"""Modules whose public names tests may use without an import."""
 PACKAGES: set[str] = set()
 """Top-level modules of the packages that the job states; they stand in both processes, as the standard library does."""
 
@@ -217,6 +217,8 @@ class Bound:
 
     def __init__(self, connection: Link, defined: dict[str, Any]) -> None:
         self._connection, self._seen = connection, connection.seen
+        self.used = False
+        """Whether the tests have asked for anything of the response."""
         self._known: dict[str, Any] = {name: value for name, value in defined.items() if is_remote(value)}
 
     def look_up(self, name: str) -> Any:
@@ -225,6 +227,7 @@ class Bound:
         What the response imported from the standard library is taken from this process's library, by the same name
         only: a response must not be able to hand over, say, `unittest.mock.ANY` for a number.
         """
+        self.used = True
         if self._seen != self._connection.seen:
             self._known.clear()
         if name in self._known:
@@ -272,10 +275,22 @@ def _assumed(name: str) -> Any:
     """A module of the library of that name, or a class that data sets import beforehand; None if it is neither."""
     if name in NAMEABLE:
         return find_standard(name, "")
-    for module in ("typing", "collections", "dataclasses", "decimal", "fractions"):
+    for module in ASSUMED:
         if name in getattr(sys.modules.get(module), "__all__", ()):
             return find_standard(module, name)
     return None
+
+
+def assume_imports(names: dict[str, Any]) -> None:
+    """Add to the built-in names what functions may use without importing it, since their data sets' graders import it
+    (LiveCodeBench, APPS, LeetCode), or the prompt that they complete does (HumanEval: `List`)."""
+    modules = {name: sys.modules[name] for name in NAMEABLE if name in sys.modules}
+    for module in (*ASSUMED, "heapq", "bisect", "itertools", "functools", "math"):
+        known = vars(sys.modules[module])
+        public = known.get("__all__", [each for each in known if not each.startswith("_")])
+        modules |= {name: known[name] for name in public if name in known}
+    for name, value in modules.items():
+        names.setdefault(name, value)
 
 
 class Solution(types.ModuleType):

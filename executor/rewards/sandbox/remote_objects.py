@@ -57,11 +57,6 @@ class Link(Protocol):
         """Tell the owner, some time, that its object of this number is no longer used here."""
 
 
-class Untestable(BaseException):
-    """Tests do what no tester in another process can: the row's fault, whatever the response. No `Exception`: no test
-    is to swallow it."""
-
-
 class Remote:
     """An object of the other process."""
 
@@ -99,7 +94,7 @@ class Remote:
         return isinstance(subclass, Remote) and self._link.ask("issubclass", subclass, self) is True
 
     def __mro_entries__(self, bases: Any) -> Any:
-        raise Untestable("they derive a class from one of the response's, which lives in another process")
+        raise TypeError("the tests derive a class from one of the response's, which lives in another process")
 
     def __enter__(self) -> Any:
         return self._link.ask("call", self.__getattr__("__enter__"), (), {})

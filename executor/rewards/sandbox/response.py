@@ -6,19 +6,22 @@ It is forked before the tester has read the tests, so no test is in its memory; 
 
 from __future__ import annotations
 
+import builtins
 import operator
 import os
 import socket
 import sys
+import threading
 import traceback
 import types
+import warnings
 from typing import Any
 
 from .case_runs import CaseRunner
 from .isolation import Isolation
 from .kernel import limit
 from .link import Link, Lost
-from .references import FOUND, MISSING, STANDARD
+from .references import FOUND, MISSING, NAMEABLE, PACKAGES, STANDARD, assume_imports
 
 MOST_TOLD = 64
 """Functions and classes that the tester is told of at once; of others it asks when a test names them."""
@@ -36,6 +39,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
         isolation.close_in_response()
         os.chdir(folder)
         limit(cpu_s, memory_bytes, file_bytes, isolation.has("user"))
+        assume_imports(vars(builtins))
         try:
             exec(compile(source, "response.py", "exec", dont_inherit=True), module.__dict__)
         except SystemExit as error:
@@ -55,7 +59,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
             return FOUND, [str(each) for each in public]
         if name not in namespace:
             return MISSING, None
-        named = _standard_name(namespace[name])
+        named = _standard_name(namespace[name], name)
         return (STANDARD, named) if named else (FOUND, namespace[name])
 
     bound: list[Any] = []
@@ -75,6 +79,13 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
         exec(compile("def same(x):\n    return x\n", "rehearsal.py", "exec"), names)
         return names["same"]
 
+    def warn(message: Any, category: Any, *_: Any, **__: Any) -> None:
+        """Have a warning seen by tests that expect it."""
+        if link.answering and threading.current_thread() is threading.main_thread():
+            link.ask("warn", str(message), category)
+
+    warnings.showwarning = warn
+    warnings.simplefilter("always")
     link.version = count_bindings
     link.operations |= {
         "load": load,
@@ -95,13 +106,18 @@ def _is_own(value: Any) -> bool:
     return isinstance(value, (type, types.FunctionType)) and getattr(value, "__module__", None) == "solution"
 
 
-def _standard_name(value: Any) -> str:
-    """The module of an object that the response imported from elsewhere; empty if it is its own, or data."""
+def _standard_name(value: Any, name: str) -> str:
+    """The module of an object that the response imported from elsewhere; empty if it is its own, or data, or what the
+    tester would not find by this name (`from math import gcd as f`): that is called as if it were its own."""
     if isinstance(value, types.ModuleType):
         return value.__name__
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) or type(value).__module__ == "typing":
-        module = getattr(value, "__module__", None)
-        return module if isinstance(module, str) and module not in ("solution", "builtins", "__main__") else ""
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        module = str(getattr(value, "__module__", None))
+        known = module.partition(".")[0] in NAMEABLE | PACKAGES
+        return module if known and getattr(sys.modules.get(module), name, None) is value else ""
+    if type(value).__module__ == "typing":
+        module = str(getattr(value, "__module__", ""))
+        return module if module not in ("solution", "builtins", "__main__") else ""
     return ""
 
 

@@ -18,18 +18,19 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .link import Lost
-from .remote_objects import Untestable, is_remote
+from .remote_objects import is_remote
 from .visible_files import clear
 
 FILE = "tests.py"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HELD, _FAILED, _ENDED, _CAUGHT, _PASSED = "__held__", "__failed__", "__ended__", "__caught__", "__passed__"
-_EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError")
+_EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError|xfail|expectedFailure")
 PYTEST_OPTIONS = (
     "-c", "/dev/null", "--noconftest", "--assert=plain", "--capture=no", "-o", "python_classes=*", "--rootdir=.",
     "--basetemp=./pytest",
@@ -53,12 +54,15 @@ class Script:
         go_on: whether the others run when a test fails.
     """
 
-    def __init__(self, source: str, uses_pytest: bool = False, tests: list[str] | None = None, go_on: bool = False) -> None:
+    def __init__(
+        self, source: str, uses_pytest: bool = False, tests: list[str] | None = None, go_on: bool = False
+    ) -> None:
         self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
         self._tree = ast.parse(source, FILE)
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
         self.passed, self.failures = 0, list[str]()
         self._held, self._ended, self._hidden = 0, set[str](), list[int]()
+        self._left_out = 0
         self._counted = False
         """Whether the script has assertions of the kinds that are counted."""
 
@@ -67,8 +71,18 @@ class Script:
         """Tests that have passed or failed."""
         return self.passed + len(self.failures)
 
-    def run(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
-        """Run it all; what fails is in `failures`. Raises `RowFault`, `Untestable`, and `Lost`."""
+    def run(
+        self,
+        module: types.ModuleType,
+        namespace: dict[str, Any],
+        candidates: Iterable[str] = (),
+        entry: str = "",
+        used: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Run it all; what fails is in `failures`. `used`: whether it has used anything of the response so far.
+
+        Raises `RowFault` and `Lost`.
+        """
         self._import()
         # Whatever the tests' last lines ask for: all that is collected runs.
         for name in {"unittest", "pytest"} & sys.modules.keys():
@@ -79,17 +93,27 @@ class Script:
         self._counted = changer.counts
         tree.body = [_as_test(each, self._go_on) if hasattr(each, "was_assert") else each for each in tree.body]
         namespace.update(
-            {_HELD: self._hold, _FAILED: self._hidden.append, _ENDED: self._end, _CAUGHT: self._catch, _PASSED: self._pass}
+            {
+                _HELD: self._hold,
+                _FAILED: self._hidden.append,
+                _ENDED: self._end,
+                _CAUGHT: self._catch,
+                _PASSED: self._pass,
+            }
         )
         try:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
+            if not isinstance(error, Lost) and not used():
+                raise RowFault(line_of(error)) from None
             if not _is_own_exit(error):
                 self._catch(error)
         missing = own - self.passed - len(self.failures)
         self.failures += ["the tests ended before it"] * max(0, missing)
         if self._go_on or not self.failures:
             self._collect(module, namespace, candidates, entry)
+        if not self.total and self._left_out:
+            raise RowFault("all of its tests are skipped, or expected to fail")
         if not self.total:
             self.passed = 1  # the module is one test
         if not self.failures and self._hidden:
@@ -97,10 +121,12 @@ class Script:
         if not self.failures and self._counted and not self._held:
             self.passed, self.failures = 0, ["no assertion of the tests was reached"]
 
-    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
+    def _collect(
+        self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str
+    ) -> None:
         ended = set(self._ended)
         for name in candidates:
-            self._try(lambda name=name: namespace[name](eval(entry, namespace)))
+            self._try(partial(_run_candidate, namespace, name, entry))
         if self._uses_pytest:
             # Not the response's objects: pytest looks closely at all that it finds.
             vars(module).update({name: value for name, value in namespace.items() if not is_remote(value)})
@@ -120,7 +146,7 @@ class Script:
                 raise AssertionError("an assertion failed, and the tests go on")
             self.passed += 1
         except _Skipped:
-            pass
+            self._left_out += 1
         except BaseException as error:  # noqa: BLE001
             self._catch(error)
 
@@ -137,7 +163,7 @@ class Script:
         return value
 
     def _catch(self, error: BaseException) -> None:
-        if isinstance(error, (Lost, Untestable, RowFault)):
+        if isinstance(error, (Lost, RowFault)):
             raise error
         self.failures.append(line_of(error))
 
@@ -158,22 +184,12 @@ class Script:
 
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
-        unittest = sys.modules["unittest"]
-        wanted = set(self._tests) if self._tests is not None else None
+        wanted = {name for name in namespace if name.startswith("test")} if self._tests is None else set(self._tests)
         for name, value in list(namespace.items()):
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
-                if issubclass(value, unittest.TestCase):
-                    loader = unittest.defaultTestLoader
-                    for method in loader.getTestCaseNames(value):
-                        yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_case(kind, each)
-                elif not any(each.default is each.empty and each.kind < each.VAR_POSITIONAL
-                             for each in inspect.signature(value).parameters.values()):
-                    methods = [each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))]
-                    for method in methods:
-                        yield f"{value.__qualname__}.{method}", lambda kind=value, each=method: _run_method(kind, each)
-            elif name.startswith("test") and callable(value) and (wanted is None or name in wanted):
-                if isinstance(value, types.FunctionType):
-                    yield name, lambda test=value: _done(test())
+                yield from _of_class(value)
+            elif isinstance(value, types.FunctionType) and name in wanted:
+                yield name, partial(_run_function, value)
 
     def _run_pytest(self, module: types.ModuleType, ended: set[str]) -> None:
         import pytest
@@ -219,12 +235,13 @@ class Script:
             def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
                 report = yield
                 error = call.excinfo.value if call.excinfo else None
-                if isinstance(error, (Lost, Untestable)):
+                if isinstance(error, Lost):
                     script.lost = error
                     item.session.shouldstop = "lost"
-                if report.outcome == "skipped" and (report.when == "setup" or hasattr(report, "wasxfail")):
-                    if not (report.when == "call" and not hasattr(report, "wasxfail")):
-                        self.outcomes[item.nodeid] = "left out"
+                if report.outcome == "skipped" and (hasattr(report, "wasxfail") or (
+                    report.when == "setup" and any(any(item.iter_markers(each)) for each in ("skip", "skipif"))
+                )):  # fmt: skip
+                    self.outcomes[item.nodeid] = "left out"
                 elif report.outcome != "passed":
                     self.outcomes[item.nodeid] = "failed"
                     script.failures.append(line_of(error) if error is not None else str(report.longrepr)[:400])
@@ -244,18 +261,19 @@ class Script:
             raise self.lost
         outcomes = list(plugin.outcomes.values())
         self.passed += outcomes.count("passed")
+        self._left_out += outcomes.count("left out")
         if not self.failures and "" in outcomes:
             self.failures.append("a test did not run to its end")
 
 
 def warm_pytest(folder: str) -> None:
     """Have pytest import what it imports late; in the starter, once. `folder`: for its files, which are removed."""
-    source = "import pytest\n@pytest.mark.parametrize('x', [1])\ndef test_x(x, tmp_path, capsys, monkeypatch):\n    assert x\n"
+    source = "import pytest\n@pytest.mark.parametrize('x', [1])\ndef test_x(x, tmp_path, capsys, monkeypatch): assert x"
     script = Script(source, uses_pytest=True, tests=["test_x"])
     before = os.getcwd()  # noqa: PTH109
     os.chdir(folder)
     module = types.ModuleType("tests")
-    script.run(module, vars(module), [], "")
+    script.run(module, vars(module))
     clear(f"{folder}/pytest")
     os.chdir(before)
     if script.failures or script.passed != 1:
@@ -272,9 +290,31 @@ def _qualified(item: Any) -> str:
     return f"{kind.__qualname__}.{name}" if kind is not None else str(name)
 
 
-def _done(value: Any) -> None:
+def _run_candidate(namespace: dict[str, Any], name: str, entry: str) -> None:
+    namespace[name](eval(entry, namespace))
+
+
+def _run_function(test: Callable[[], Any]) -> None:
+    value = test()
     if inspect.iscoroutine(value):
         asyncio.run(value)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Tests of a class and of the classes in it."""
+    unittest = sys.modules["unittest"]
+    if issubclass(kind, unittest.TestCase):
+        for method in unittest.defaultTestLoader.getTestCaseNames(kind):
+            yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
+    elif not any(
+        each.default is each.empty and each.kind < each.VAR_POSITIONAL
+        for each in inspect.signature(kind).parameters.values()
+    ):
+        for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
+            yield f"{kind.__qualname__}.{method}", partial(_run_method, kind, method)
+    for inner in list(vars(kind).values()):
+        if isinstance(inner, type) and inner.__qualname__.startswith(f"{kind.__qualname__}."):
+            yield from _of_class(inner)
 
 
 def _run_method(kind: type, name: str) -> None:
@@ -282,7 +322,8 @@ def _run_method(kind: type, name: str) -> None:
     for step in ("setup_class", "setUp", "setup_method", name, "teardown_method", "tearDown", "teardown_class"):
         if hasattr(tested, step):
             method = getattr(tested, step)
-            _done(method(method) if step.endswith("_method") and inspect.signature(method).parameters else method())
+            wants_method = step.endswith("_method") and inspect.signature(method).parameters
+            _run_function(partial(method, getattr(tested, name)) if wants_method else method)
 
 
 def _run_case(kind: Any, name: str) -> None:
@@ -394,7 +435,7 @@ def _many(node: Any) -> list[Any]:
     return node if isinstance(node, list) else [node]
 
 
-def _as_test(node: ast.stmt, goes_on: bool) -> ast.stmt:
+def _as_test(node: ast.stmt, goes_on: bool) -> Any:
     """A top-level assertion that is counted, and whose failure does not end the module if that `goes_on`."""
     assert isinstance(node, ast.If)
     node.orelse.append(_placed(_call(_PASSED), node))
@@ -410,7 +451,13 @@ def _call(name: str, *arguments: ast.expr) -> ast.Expr:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return (
+        call.func.id
+        if isinstance(call.func, ast.Name)
+        else call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else ""
+    )
 
 
 def _placed(node: Any, at: ast.AST) -> Any:

@@ -2,7 +2,8 @@
 
 `python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT FILES`: SOCKET is the descriptor of a
 socket to the worker that keeps messages apart, FOLDER a new folder, WITHOUT the parts of the isolation to leave out,
-separated by commas, FILES the files of the stated packages by name, as JSON. It writes one JSON message at once: `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
+separated by commas, FILES the files of the stated packages by name, as JSON. It writes one JSON message at once:
+`{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
 Then it takes requests: `{"start": n, "runs": m, "memory_bytes": …}` with one more socket, on which the tester of
 sample n and the worker talk, while sample m is tested; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a
 tester has ended: why it was ended here, if it was.
@@ -12,6 +13,7 @@ It imports once what responses import most; each fork finds that done.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import json
 import os
@@ -50,6 +52,8 @@ def main(control: int, folder: str, without: str, files: str) -> None:
     try:
         for name in WARM:
             __import__(name)
+        # Programs use them; `site`, which does not run here, would have set them.
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)
         packages = json.loads(files)
         _warm_packages(packages, folder)
         isolation = Isolation(folder, frozenset(filter(None, without.split(","))), packages)

@@ -120,7 +120,7 @@ def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any
     sys.argv = ["tests.py"]
     original = _replaceable()
     connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
-    script.run(module, namespace, job.get("candidates", []), job.get("entry", ""))
+    script.run(module, namespace, job.get("candidates", ()), job.get("entry", ""), lambda: names.used)
     return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
 
@@ -139,7 +139,11 @@ def run_cases(job: dict[str, Any], connection: link.Link, folder: str, own_bytes
             why, output = connection.ask("run case", job["response"], entry, given, most_s, folder, limits)
         late = why == "late"
         if late:
-            why = f"took more than its {most_s:.3g} s" if left > 0 else f"did not begin within the {job['deadline_s']:g} s"
+            why = (
+                f"took more than its {most_s:.3g} s"
+                if left > 0
+                else f"did not begin within the {job['deadline_s']:g} s"
+            )
         elif not why:
             why = _difference(output, wanted, entry, job["tolerance"])
         if not why:
@@ -172,7 +176,10 @@ def _arguments(given: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value[:200] if isinstance(value, str) else value)
+    try:
+        text = repr(value[:200] if isinstance(value, str) else value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a very large number"
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 

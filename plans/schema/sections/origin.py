@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ..base import Count, Mode, Name, NonNegative, Strict, cross_error, is_false, is_none
+from .reward_audit import RewardAudit
 
 
 def _relative(value: str) -> str:
@@ -40,6 +41,10 @@ class ProfileFile(InputFile):
 
     provenance: Provenance
     """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
+
+    reward_audit: Annotated[RewardAudit | None, Field(exclude_if=is_none)] = None
+    """Whether the reward paid the data's own answers and no wrong ones when the profile was measured; null: not
+    asked."""
 
 
 class LengthsInput(Strict):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
-from rlplan.executor.rewards.kinds.code_reward import CodeReward, last_block, probe, run_sandboxed
+from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, RowError
+from rlplan.executor.rewards.kinds.code_reward import CodeReward, probe, run_sandboxed
 
 isolated = pytest.mark.usefixtures("isolation")
 protected = pytest.mark.usefixtures("protection")
@@ -73,23 +73,17 @@ def test_code_that_does_not_end_is_stopped_at_its_deadline(source):
 
 
 def test_a_missing_block_is_the_policys_error_and_missing_tests_the_rows():
-    for response in ("no code", "```python\nunclosed", "```\nno language\n```"):
-        with pytest.raises(PolicyError, match="no closed"):
-            CodeReward(1.0)("", response, "assert True")
-    for answer in (None, "", [], [1]):
-        with pytest.raises(ValueError, match="must be its tests"):
-            CodeReward(1.0)("", fenced("x = 1"), answer)
-
-
-def test_the_last_block_counts():
-    assert last_block("```python\nfirst\n```\nwait\n```py\nsecond\n```\n") == "second\n"
-    assert last_block("```python\nclosed\n```\n```python\nunclosed") == "closed\n"
+    with pytest.raises(PolicyError, match="no block"):
+        CodeReward(1.0)("", "no code", "assert f() == 1")
+    for answer in (None, "", [], [1], "f() == 1", "assert True"):
+        with pytest.raises(RowError, match=r"has no test|check nothing|use nothing"):
+            CodeReward(1.0)("", fenced("def f(): return 1"), answer)
 
 
 def test_the_environment_is_empty_and_the_folder_new_and_writable():
     source = "import os\nassert set(os.environ) <= {'LC_CTYPE'}, os.environ\nassert os.listdir() == []\n"
-    source += "open('f', 'w').write('x')"
-    assert reward(source, "assert open('f').read() == 'x'") == 1.0
+    source += "open('f', 'w').write('x')\ndef f(): return open('f').read()"
+    assert reward(source, "assert f() == open('f').read() == 'x'") == 1.0
 
 
 @protected
@@ -122,7 +116,7 @@ def test_no_process_outlives_its_sandbox_even_one_that_left_its_session(ends):
     source = (
         f"import os, time, subprocess\nsubprocess.Popen(['/bin/sleep', '{seconds}.25'], start_new_session=True)\n{ends}"
     )
-    result = run_sandboxed(source, "", 20.0 if ends == "pass" else 0.5)
+    result = run_sandboxed(f"def f(): return 1\n{source}", "assert f() == 1", 20.0 if ends == "pass" else 0.5)
     assert result.timed_out == (ends != "pass"), result.detail
     until = time.monotonic() + 30
     while running(f"{seconds}.25"):
@@ -143,11 +137,11 @@ def running(argument):
 @isolated
 def test_a_fork_bomb_ends_at_the_deadline():
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    assert run_sandboxed(bomb, "", 0.5).timed_out
+    assert run_sandboxed(bomb, "assert f() == 1", 0.5).timed_out
 
 
 def test_the_tests_cannot_be_read_from_stdin_and_output_is_no_proof():
-    assert reward("import sys\nassert sys.stdin.read() == ''", "pass") == 1.0
+    assert reward("import sys\nassert sys.stdin.read() == ''\ndef f(): return 1", "assert f() == 1") == 1.0
     guess = "for fd in range(3, 20):\n    try:\n        os.write(fd, b'0' * 32)\n    except OSError:\n        pass\n"
     with pytest.raises(PolicyError, match="ended with code 0 before the tests did"):
         reward(f"import os\n{guess}os._exit(0)")

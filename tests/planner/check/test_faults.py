@@ -53,12 +53,16 @@ def seed(folder: Path, line: str) -> None:
 
 def told(folder: Path, lines: list[str]) -> list[str]:
     """What `check` says of a plan's folder after these edits, whose digests are made to fit unless they are `unsigned`
-    or another file is checked (`check FILE`). `code-rows`: the data's answers become tests of code."""
+    or another file is checked (`check FILE`). `code-rows`: the data's answers become tests of code; `write FILE TEXT`
+    makes a file of one line."""
     checked, signed = PLAN, True
     for line in lines:
         verb, _, rest = line.partition(" ")
         if verb == "policy":
             (folder / SITE_RULES_NAME).write_text(f"# ours\nrlplan_policy: 1\n{rest}\n")
+        elif verb == "write":
+            name, text = rest.split(" ", 1)
+            (folder / name).write_text(f"{text}\n")
         elif verb == "check":
             checked, signed = rest, False
         elif verb == "unsigned":

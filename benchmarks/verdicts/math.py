@@ -1,0 +1,33 @@
+"""The mathematics reward against a table of answers, responses and right verdicts: `tests/verdicts/math.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rlplan.executor.rewards.kinds.math_reward import judge
+from rlplan.executor.rewards.verdict import PolicyError, RowError
+
+TABLE = Path(__file__).parents[2] / "tests" / "verdicts" / "math.jsonl"
+
+
+def wrong_cases() -> tuple[int, list[str]]:
+    """The number of cases, and a line for each whose verdict is wrong: the case, what is right, what came out."""
+    lines = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    wrong = []
+    for line in lines:
+        expected, got = line["expect"], _verdict(line["response"], line["answer"])
+        if got != expected:
+            wrong.append(
+                f"{line['case']}: answer {line['answer']!r}, response {line['response']!r}: {got}, not {expected}"
+            )
+    return len(lines), wrong
+
+
+def _verdict(response: str, answer: object) -> float | str:
+    try:
+        return judge("", response, answer).reward
+    except RowError:
+        return "refused"
+    except PolicyError as error:
+        return f"an error ({error})"
