@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +105,7 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     quiet = alike(old, replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
     added = 0.0 if quiet else SCALED_ERROR["experts" if new.experts else "dense"]
     known = next((a for a in ARCHITECTURES if alike(a, new)), None)
+    sizes = {name: int(size) for name, size in asdict(new).items() if name != "name"}
     name = job.model.path.rstrip("/").split("/")[-1] if known is None else known.name
     scaled = profile.model_copy(
         update={
@@ -113,7 +114,7 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
             "rollout": _entries(profile.rollout, old, new, GPUS[law.accelerator], added),
             # What was measured in single layouts was of the other model; the law has all of them.
             "train": (),
-            "train_law": law.model_copy(update={"model": name, "architecture": new if known is None else None}),
+            "train_law": law.model_copy(update={"model": name, "architecture": {} if known else sizes}),
             "checks": tuple(
                 check.model_copy(update={"error": math.hypot(check.error, added)}) for check in profile.checks
             ),
