@@ -39,11 +39,11 @@ Array = NDArray[np.float64]
 SCALED_ERROR = {"dense": 0.1, "experts": 0.2}
 """Mean relative error of decoding that scaling adds, in quadrature, by kind of model.
 
-The law fitted to the served points of one model (laws/served_fit.py) and asked for another model's on the same GPU is
-off by 3.4 and 3.5 % where both are dense (H100, Qwen3-32B and Llama-3.1-70B; 2 % on the model's own points): too few
-pairs to state less than 10 %. Mixtures of experts in one precision (10 pairs on B200, B300, H200): median 20 %, worst
-31 %, which 20 % and the 24 % that their profiles state already make together. Errors of updates, memory and transfers
-are of left-out models as they stand (library/build.py).
+The law that is fitted to the served points of one model, asked for another model's on the same GPU (benchmarks/
+decode_fit.py, `other_model`): two pairs of dense models, H100, Qwen3-32B and Llama-3.1-70B, are off by 3.8 and 4.8 %,
+too few to state less than twice the worse one. Ten pairs of mixtures of experts: median 18 %, worst 31 %, which 20 %
+and the 24 % that their profiles state already make together. Errors of updates, memory and transfers are of left-out
+models as they stand (library/build.py).
 """
 
 QUIET = 0.01
