@@ -68,16 +68,6 @@ def alike(a: Architecture, b: Architecture) -> bool:
     return replace(a, name="", guessed=False) == replace(b, name="", guessed=False)
 
 
-def other_shape(profile: Profile, job: Job, folder: Path | None) -> tuple[Architecture, Architecture] | None:
-    """(shape of the derived profile's model, shape of the job's), where both are known and differ; else None."""
-    if profile.provenance == "measured" or profile.train_law is None:
-        return None
-    old, new = profile.train_law.shape, policy_shape(job.model.path, folder)
-    if old is None or new is None or alike(old, new):
-        return None
-    return old, new
-
-
 def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: str) -> str | None:
     """Why costs of `old`, which the law is of, cannot be scaled to `new`, the model of that name; None if they can."""
     of, trained = (f"{a.parameters / 1e9:.1f}B" for a in (old, new))
@@ -94,14 +84,20 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
 
 def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
-    that is not known or too unlike (fitness.unfit refuses it); else scaled, and `scaled` says so.
+    that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known.
 
     `folder`: of the job's model, if it is on this machine.
     """
-    shapes, law = other_shape(profile, job, folder), profile.train_law
-    if shapes is None or law is None or scaling_fault(law, *shapes, job.model.path) is not None:
+    law = profile.train_law
+    if profile.provenance == "measured" or law is None or law.shape is None:
         return profile
-    old, new = shapes
+    old, new = law.shape, policy_shape(job.model.path, folder)
+    if new is None:
+        said = f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of"
+        remedy = "its KV and its memory are planned as that model's: name a folder with its config.json in model.path"
+        return profile.model_copy(update={"scaled": f"{said}; {remedy}"})
+    if alike(old, new) or scaling_fault(law, old, new, job.model.path) is not None:
+        return profile
     quiet = alike(old, replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
     added = 0.0 if quiet else SCALED_ERROR["experts" if new.experts else "dense"]
     known = next((a for a in ARCHITECTURES if alike(a, new)), None)

@@ -85,7 +85,7 @@ def test_scaling_to_a_model_that_ships_gives_what_ships(scaled_to):
 
 @pytest.mark.parametrize(
     "model",
-    ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Math-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "lab/our-own"],
+    ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Math-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"],
 )
 def test_models_of_one_shape_leave_a_profile_as_it_is(scaled_to, model):
     profile = library_profile("H100", "Qwen2.5-7B")
@@ -141,7 +141,14 @@ def test_a_model_of_another_kind_or_size_is_refused(job, scaled_to, model, why):
     profile = library_profile("H100", "Qwen2.5-7B")
     fault = other_model(profile, of(job, model), None)
     assert fault.rule == "profile-of-other-model" and why in fault.message
-    assert scaled_to(profile, model) is profile
+    assert scaled_to(profile, model).rollout == profile.rollout
+
+
+def test_a_model_of_unknown_shape_is_planned_as_the_profiles_and_said(scaled_to):
+    profile = library_profile("H100", "Qwen2.5-7B")
+    unknown = scaled_to(profile, "lab/our-own")
+    assert unknown.model_copy(update={"scaled": ""}) == profile
+    assert unknown.scaled.startswith("cannot tell from its name whether lab/our-own is Qwen2.5-7B")
 
 
 def test_a_folders_config_goes_before_its_name(job, scaled_to, tmp_path):
@@ -163,6 +170,7 @@ def test_a_shape_of_no_table_prices_updates_and_survives_writing(scaled_to, tmp_
     assert scaled.rollout[0].kv_bytes_per_token == 2 * 2 * 38 * 4 * 128
     again = loads(dump(scaled), Profile)
     assert again.train_law == scaled.train_law and again.scaled == scaled.scaled
+    assert scaled_to(again, "lab/ours", tmp_path) is again, "as rlplan tune writes it"
     layout = update_layout(8)
     assert train_cost_in(again, layout) == train_cost_in(scaled, layout) != train_cost_in(profile, layout)
     for key, value in (("heads: 32", "heads: 0"), (" experts: 0", " experts: -1"), ("active_experts: 0", "toes: 10")):
