@@ -10,13 +10,15 @@ points inside the predicted 90 % band, so that the stated uncertainty is checked
 
 The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
 prediction contains. `law_alone` is the same headline without the correction by neighbouring points
-(profiles/laws/served_fit.py). Columns: profiles/imports/served_file.py. Nothing is specific to a model; models and GPUs
-beyond the tables are guessed.
+(profiles/laws/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
+GPU, by kind of model, of mixtures of experts in one precision (profiles/scaled_profile.py scales by such a law).
+Columns: profiles/imports/served_file.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -26,9 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.architecture import architecture_of
+from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.imports.served_file import Group, read_served
+from rlplan.profiles.laws.decode_law import DecodeLaw
 from rlplan.profiles.laws.served_decode import Served, seconds_per_token
-from rlplan.profiles.laws.served_fit import fit_served
+from rlplan.profiles.laws.served_fit import ServedFit, fit_served, sheet_of
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")
@@ -73,16 +78,37 @@ def left_out(group: Group, points: Served, axis: str) -> LeftOut | None:
     return LeftOut(errors, law_errors, inside)
 
 
+def other_model(data: dict[Group, Served], fits: dict[Group, ServedFit]) -> dict[str, dict[str, float]]:
+    """Errors of the law of one model on another's points, by kind: how many pairs, median, worst."""
+    errors: dict[str, list[float]] = {}
+    for group, other in itertools.permutations(fits, 2):
+        shape, others = architecture_of(group.model), architecture_of(other.model)
+        if shape is None or others is None or shape.guessed or others.guessed or shape == others:
+            continue
+        kind = "experts" if shape.experts else "dense"
+        if bool(shape.experts) != bool(others.experts) or gpu_of(group.system) != gpu_of(other.system):
+            continue
+        if kind == "experts" and group.precision != other.precision:
+            continue
+        predicted = seconds_per_token(DecodeLaw(sheet_of(group), fits[other].law.logs), data[group])
+        errors.setdefault(kind, []).append(float(np.mean(np.abs(predicted / data[group].seconds - 1))))
+    return {
+        kind: {"pairs": len(each), "median": float(np.median(each)), "worst": max(each)}
+        for kind, each in sorted(errors.items())
+    }
+
+
 def report(data: dict[Group, Served]) -> dict[str, Any]:
     """The JSON document. Raises InputError when no group has enough points."""
     by_model: dict[str, dict[str, Any]] = {}
     inside: list[bool] = []
+    fits: dict[Group, ServedFit] = {}
     law_errors: dict[str, list[float]] = {axis: [] for axis in AXES}
     for group in sorted(data):
         points = data[group]
         if len(points) < LEAST_POINTS:
             continue
-        fit = fit_served(group, points)
+        fit = fits[group] = fit_served(group, points)
         entry: dict[str, Any] = {
             "points": len(points),
             "fit": float(np.mean(np.abs(fit.predict(points) / points.seconds - 1))),
@@ -108,6 +134,7 @@ def report(data: dict[Group, Served]) -> dict[str, Any]:
         "worst": worst,
         "groups": len(by_model),
         "law_alone": {axis: float(np.median(errors)) for axis, errors in law_errors.items() if errors},
+        "other_model": other_model(data, fits),
         "calibration": float(np.mean(inside)) if inside else None,
         "by_model": by_model,
     }
@@ -125,6 +152,11 @@ def text(result: dict[str, Any]) -> str:
     )
     lines.append(f"{'the law alone':69}" + "".join(f"{result['law_alone'].get(a, 0):9.1%}" for a in AXES))
     lines += [f"worst, {axis}: {w['group']}, {w['mape']:.1%}" for axis, w in result["worst"].items()]
+    lines += [
+        f"the law of another {'mixture of experts' if kind == 'experts' else 'dense model'} on that GPU, "
+        f"{of['pairs']} pairs: median {of['median']:.1%}, worst {of['worst']:.1%}"
+        for kind, of in result["other_model"].items()
+    ]
     if result["calibration"] is not None:
         lines.append(f"left-out points inside the predicted 90 % band: {result['calibration']:.1%}")
     return "\n".join(lines)

@@ -161,7 +161,7 @@ def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: 
         facts = {"profile": str(out), "job": profile.job, "provenance": profile.provenance, "scaled": scaled or None}
         click.echo(json.dumps(facts))
     else:
-        lines = [f"{profile.job} -> {out}", profile.note, *([f"note: a plan will take {scaled}"] if scaled else [])]
+        lines = [f"{profile.job} -> {out}", profile.note, *([f"note: {scaled}"] if scaled else [])]
         shares = "shares of the hardware's peak depend on layout and lengths: rlplan solve says them"
         tell("\n".join([*lines, shares]), out)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +152,6 @@ def solve_command(
                 for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )
-    _warn_of_unknown_model(job, job_path, profile)
     profile = priced_as(profile, job, model_folder(job, job_path))
 
     def named(path: Path) -> dict[str, str]:
@@ -211,18 +209,3 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     faults.raise_any()
     assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
     return job, cluster, profile
-
-
-def _warn_of_unknown_model(job: Job, job_path: Path, profile: Profile) -> None:
-    """Warn if nothing shows whether a derived profile is of the job's model."""
-    from ..plans.schema.job import model_folder
-    from ..profiles.scaled_profile import policy_shape
-
-    train_law = profile.train_law
-    if profile.provenance == "measured" or train_law is None:
-        return
-    if policy_shape(job.model.path, model_folder(job, job_path)) is None:
-        warnings.warn(
-            f"cannot tell from its name whether {job.model.path} is {train_law.model}, which the profile is of",
-            stacklevel=2,
-        )

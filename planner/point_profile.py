@@ -16,7 +16,7 @@ from ..profiles.fitness import SECTIONS, differences, machine_of, other_model, u
 from ..profiles.hardware import gpu_of
 from ..profiles.library import library_profile, shipped_model
 from ..profiles.profile_schema import Profile
-from ..profiles.scaled_profile import policy_shape, priced_as
+from ..profiles.scaled_profile import priced_as
 
 _PRICED_BY = (("model", "path"), ("model", "dtype"), ("reward", "kind"), ("reward", "function"))
 """Keys of the job without whose own value a measured profile says nothing."""
@@ -77,10 +77,8 @@ def profile_of_point(
 
 
 def _of_model(profile: Profile, job: Job, folder: Path | None) -> tuple[Profile, tuple[str, ...]]:
-    """(the profile as it prices the job's model, notes on it: it is of another model, or that cannot be told)."""
-    priced, law = priced_as(profile, job, folder), profile.train_law
-    if law is not None and policy_shape(job.model.path, folder) is None:
-        return priced, (f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of",)
+    """(the profile as it prices the job's model, a note if it is of another one, or if that cannot be told)."""
+    priced = priced_as(profile, job, folder)
     return priced, (priced.scaled,) if priced.scaled else ()
 
 

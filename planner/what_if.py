@@ -93,7 +93,8 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
             changed[name] = validated(values[name], model, name, touched, OPTION)
     if "job" in changed and changed["job"].model.path != documents.job.model.path:
         changed["model"] = shape_of(changed["job"].model.path)
-        changed["profile"] = priced_as(changed.get("profile", documents.profile), changed["job"], None)
+        profile = changed["profile"] = priced_as(changed.get("profile", documents.profile), changed["job"], None)
+        notes += [profile.scaled] if profile.scaled else []
     result = Documents(**{**vars(documents), **changed})
     # The divisors of the loss change no seconds, and these documents train no run.
     faults = misfits(result.plan, result.cluster, result.job, result.model)

@@ -3,13 +3,15 @@ their error and where they come from."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none, is_one
+from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout, copies_fault
 
 
@@ -195,10 +197,13 @@ class TrainLaw(ProfileModel):
     """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
 
     model: str = Field(description="Name in the table of architectures, unless `architecture` is given")
-    architecture: Architecture | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Shape of a model that is in no table (plans/facts/public_models.py has its keys); null: `model`'s",
+    architecture: dict[str, int] = Field(
+        default={},
+        exclude_if=is_empty,
+        description=(
+            "Sizes of a model that is in no table, by the names that the table has for them "
+            "(plans/facts/public_models.py); yes is 1. Empty: those of `model`"
+        ),
     )
     accelerator: str = Field(description="Name in the table of data sheets")
     factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
@@ -229,7 +234,9 @@ class TrainLaw(ProfileModel):
     @property
     def shape(self) -> Architecture | None:
         """The model's shape: its own, else the table's; None of a model that is in no table."""
-        return self.architecture or next((a for a in ARCHITECTURES if a.name == self.model), None)
+        if self.architecture:
+            return Architecture(self.model, **self.architecture)  # type: ignore[arg-type]
+        return next((a for a in ARCHITECTURES if a.name == self.model), None)
 
     @model_validator(mode="after")
     def _is_whole(self) -> TrainLaw:
@@ -243,15 +250,29 @@ class TrainLaw(ProfileModel):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
-        if self.architecture is not None and (fault := self.architecture.fault()):
-            raise cross_error(f"architecture.{fault}", "architecture")
-        models = [self.model] if self.architecture is not None else [shape.name for shape in ARCHITECTURES]
+        if self.architecture and (fault := _sizes_fault(self.architecture)):
+            raise cross_error(fault, "architecture")
+        models = [self.model] if self.architecture else [shape.name for shape in ARCHITECTURES]
         for field, names_in_table in (("model", models), ("accelerator", list(GPUS))):
             if getattr(self, field) not in names_in_table:
                 raise cross_error(
                     f"'{getattr(self, field)}' is not known; it is one of {', '.join(names_in_table)}", field
                 )
         return self
+
+
+def _sizes_fault(sizes: Mapping[str, int]) -> str | None:
+    """Why these are no sizes of an Architecture, and what to do; None if they are."""
+    names = [field.name for field in dataclasses.fields(Architecture) if field.name != "name"]
+    positive = names[: names.index("vocab") + 1]
+    if unlike := [*(set(sizes) - set(names)), *(set(positive) - set(sizes))]:
+        return f"has unknown names or lacks some ({', '.join(sorted(unlike))}); it has {', '.join(names)}"
+    for name, size in sizes.items():
+        if not (name in positive) <= size <= 10**9:
+            return f"{name} is {size}; write a number from {int(name in positive)} on, as the model's config.json"
+    if sizes.get("active_experts", 0) > sizes.get("experts", 0):
+        return "active_experts is more than experts; correct one of them"
+    return None
 
 
 Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +39,11 @@ Array = NDArray[np.float64]
 SCALED_ERROR = {"dense": 0.1, "experts": 0.2}
 """Mean relative error of decoding that scaling adds, in quadrature, by kind of model.
 
-The law fitted to the served points of one model (laws/served_fit.py) and asked for another model's on the same GPU is
-off by 3.4 and 3.5 % where both are dense (H100, Qwen3-32B and Llama-3.1-70B; 2 % on the model's own points): too few
-pairs to state less than 10 %. Mixtures of experts in one precision (10 pairs on B200, B300, H200): median 20 %, worst
-31 %, which 20 % and the 24 % that their profiles state already make together. Errors of updates, memory and transfers
-are of left-out models as they stand (library/build.py).
+The law that is fitted to the served points of one model, asked for another model's on the same GPU (benchmarks/
+decode_fit.py, `other_model`): two pairs of dense models, H100, Qwen3-32B and Llama-3.1-70B, are off by 3.8 and 4.8 %,
+too few to state less than twice the worse one. Ten pairs of mixtures of experts: median 18 %, worst 31 %, which 20 %
+and the 24 % that their profiles state already make together. Errors of updates, memory and transfers are of left-out
+models as they stand (library/build.py).
 """
 
 QUIET = 0.01
@@ -68,16 +68,6 @@ def alike(a: Architecture, b: Architecture) -> bool:
     return replace(a, name="", guessed=False) == replace(b, name="", guessed=False)
 
 
-def other_shape(profile: Profile, job: Job, folder: Path | None) -> tuple[Architecture, Architecture] | None:
-    """(shape of the derived profile's model, shape of the job's), where both are known and differ; else None."""
-    if profile.provenance == "measured" or profile.train_law is None:
-        return None
-    old, new = profile.train_law.shape, policy_shape(job.model.path, folder)
-    if old is None or new is None or alike(old, new):
-        return None
-    return old, new
-
-
 def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: str) -> str | None:
     """Why costs of `old`, which the law is of, cannot be scaled to `new`, the model of that name; None if they can."""
     of, trained = (f"{a.parameters / 1e9:.1f}B" for a in (old, new))
@@ -94,17 +84,24 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
 
 def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
-    that is not known or too unlike (fitness.unfit refuses it); else scaled, and `scaled` says so.
+    that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known.
 
     `folder`: of the job's model, if it is on this machine.
     """
-    shapes, law = other_shape(profile, job, folder), profile.train_law
-    if shapes is None or law is None or scaling_fault(law, *shapes, job.model.path) is not None:
+    law = profile.train_law
+    if profile.provenance == "measured" or law is None or law.shape is None:
         return profile
-    old, new = shapes
+    old, new = law.shape, policy_shape(job.model.path, folder)
+    if new is None:
+        said = f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of"
+        remedy = "its KV and its memory are planned as that model's: name a folder with its config.json in model.path"
+        return profile.model_copy(update={"scaled": f"{said}; {remedy}"})
+    if alike(old, new) or scaling_fault(law, old, new, job.model.path) is not None:
+        return profile
     quiet = alike(old, replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
     added = 0.0 if quiet else SCALED_ERROR["experts" if new.experts else "dense"]
     known = next((a for a in ARCHITECTURES if alike(a, new)), None)
+    sizes = {name: int(size) for name, size in asdict(new).items() if name != "name"}
     name = job.model.path.rstrip("/").split("/")[-1] if known is None else known.name
     scaled = profile.model_copy(
         update={
@@ -113,7 +110,7 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
             "rollout": _entries(profile.rollout, old, new, GPUS[law.accelerator], added),
             # What was measured in single layouts was of the other model; the law has all of them.
             "train": (),
-            "train_law": law.model_copy(update={"model": name, "architecture": new if known is None else None}),
+            "train_law": law.model_copy(update={"model": name, "architecture": {} if known else sizes}),
             "checks": tuple(
                 check.model_copy(update={"error": math.hypot(check.error, added)}) for check in profile.checks
             ),

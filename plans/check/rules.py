@@ -63,7 +63,7 @@ provenance-differs       a plan that calls its profile measured when it is not, 
 profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
 profile-of-other-model   a profile of a model of another size or kind than the job's, or measured on another model
-profile-scaled           a derived profile of a model of another shape, whose costs were scaled to the job's
+profile-scaled           a derived profile of another shape than the job's model, scaled to it, or where none can tell
 profile-of-earlier-job   a profile measured before the job's model, data, reward or rollout section changed
 solved-at-unlikely       a plan whose time of solving is not a time, or is in the future
 profile-old              a profile measured longer ago than is allowed

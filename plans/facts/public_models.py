@@ -50,17 +50,6 @@ class Architecture:
     guessed: bool = False
     qk_norm: bool = False
 
-    def fault(self) -> str | None:
-        """The first size that no model has, in words; None without one."""
-        positive = ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab")
-        sizes = {name: size for name in self.__slots__ if type(size := getattr(self, name)) is int}
-        for name, size in sizes.items():
-            if not (name in positive) <= size <= 10**9:
-                return f"{name} is {size}; write a number from {int(name in positive)} on, as the model's config.json"
-        if self.active_experts > self.experts or max(self.dense_layers, self.window_layers) > self.layers:
-            return "active_experts, dense_layers or window_layers is more than there are experts or layers; correct it"
-        return None
-
     @property
     def attention_parameters(self) -> int:
         """Attention parameters of a layer; latent: down- and up-projections (DeepSeek-V2, arXiv 2405.04434, 2.1)."""

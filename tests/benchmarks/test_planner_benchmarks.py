@@ -34,10 +34,10 @@ GROUP = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 # -- the decode law --------------------------------------------------------------------------------------------------
 
 
-def points(tps=(2, 4)):
+def points(tps=(2, 4), group=GROUP):
     cells = [(t, 1, 1, b, i, o, 1) for t in tps for b in (4, 16, 64) for i, o in ((1024, 1024), (1024, 4096))]
     asked = Served(*np.array(cells, float).T)
-    law = DecodeLaw(sheet_of(GROUP), np.array([factor.log_mean for factor in FACTORS]))
+    law = DecodeLaw(sheet_of(group), np.array([factor.log_mean for factor in FACTORS]))
     columns = [getattr(asked, name) for name in ("tp", "ep", "dp", "batch", "isl", "osl")]
     return Served(*columns, seconds_per_token(law, asked))
 
@@ -53,6 +53,15 @@ def test_points_of_the_law_are_predicted_when_left_out():
         decode_fit.report(few)
     assert len(np.unique(axis_values(points(), "context"))) == 2, "lengths are left out as pairs"
     assert set(axis_values(points(), "batch")) == {4, 16, 64}
+
+
+def test_the_law_of_one_model_tells_anothers_points_of_its_kind():
+    large, sparse = (GROUP._replace(model=m) for m in ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-30B-A3B"))
+    elsewhere = large._replace(system="b200_sxm")
+    data = {group: points(group=group) for group in (GROUP, large, sparse, elsewhere)}
+    found = decode_fit.report(data)["other_model"]
+    assert set(found) == {"dense"} and found["dense"]["pairs"] == 2
+    assert 0 < found["dense"]["worst"] < 0.03, "their points have the same factors"
 
 
 def test_the_decode_fit_prints_json_or_what_is_wrong(tmp_path, capsys):

@@ -60,11 +60,12 @@ def test_what_a_trace_does_not_show_is_a_warning(shipped):
         assert result.returncode == 0 and said in result.stderr
 
 
-def test_a_model_with_an_unknown_name_is_a_warning(shipped):
+def test_a_model_of_unknown_shape_is_a_warning(shipped):
     edit(shipped / "job.yaml", "Qwen/Qwen2.5-7B-Instruct", "lab/our-own")
-    said = "warning: cannot tell from its name whether lab/our-own is Qwen2.5-7B, which the profile is of\n"
-    result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync", "--force")
-    assert result.returncode == 0 and said in result.stderr
+    said = "cannot tell from its name whether lab/our-own is Qwen2.5-7B, which the profile is of; its KV and its memory"
+    assert f"note: {said}" in printed("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
+    (finding,) = data("check", shipped / "plan.yaml")["files"][0]["findings"]
+    assert finding["rule"] == "profile-scaled" and said.startswith(finding["message"])
 
 
 def test_costs_scaled_from_another_model_are_said_by_every_command(shipped):

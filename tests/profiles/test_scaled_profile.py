@@ -85,9 +85,9 @@ def test_scaling_to_a_model_that_ships_gives_what_ships(scaled_to):
 
 @pytest.mark.parametrize(
     "model",
-    ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Math-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "lab/our-own"],
+    ["Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Math-7B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"],
 )
-def test_models_of_its_own_shape_or_unknown_leave_a_profile_as_it_is(scaled_to, model):
+def test_models_of_one_shape_leave_a_profile_as_it_is(scaled_to, model):
     profile = library_profile("H100", "Qwen2.5-7B")
     assert scaled_to(profile, model) is profile and profile.scaled == ""
 
@@ -137,18 +137,25 @@ def test_scaling_adds_its_error_and_says_it_in_one_line(scaled_to):
         ("lab/our-70b", "(7"),
     ],
 )
-def test_a_model_of_another_kind_or_size_is_refused_and_not_scaled(job, scaled_to, model, why):
+def test_a_model_of_another_kind_or_size_is_refused(job, scaled_to, model, why):
     profile = library_profile("H100", "Qwen2.5-7B")
     fault = other_model(profile, of(job, model), None)
     assert fault.rule == "profile-of-other-model" and why in fault.message
-    assert scaled_to(profile, model) is profile
+    assert scaled_to(profile, model).rollout == profile.rollout
+
+
+def test_a_model_of_unknown_shape_is_planned_as_the_profiles_and_said(scaled_to):
+    profile = library_profile("H100", "Qwen2.5-7B")
+    unknown = scaled_to(profile, "lab/our-own")
+    assert unknown.model_copy(update={"scaled": ""}) == profile
+    assert unknown.scaled.startswith("cannot tell from its name whether lab/our-own is Qwen2.5-7B")
 
 
 def test_a_folders_config_goes_before_its_name(job, scaled_to, tmp_path):
     profile = library_profile("H100", "Qwen2.5-7B")
     (tmp_path / "8b").mkdir()
     scaled = scaled_to(profile, "checkpoint-500", folder_of(tmp_path / "8b"))
-    assert scaled.train_law.model == "Qwen3-8B" and scaled.train_law.architecture is None
+    assert scaled.train_law.model == "Qwen3-8B" and scaled.train_law.architecture == {}
     assert {e.kv_bytes_per_token for e in scaled.rollout} == {147456}
     larger = JobPaths("my-7B", None, folder_of(tmp_path, num_hidden_layers=72), tmp_path, "")
     (fault,) = unfit(profile, of(job, "my-7B"), larger, [])
@@ -163,12 +170,12 @@ def test_a_shape_of_no_table_prices_updates_and_survives_writing(scaled_to, tmp_
     assert scaled.rollout[0].kv_bytes_per_token == 2 * 2 * 38 * 4 * 128
     again = loads(dump(scaled), Profile)
     assert again.train_law == scaled.train_law and again.scaled == scaled.scaled
+    assert scaled_to(again, "lab/ours", tmp_path) is again, "as rlplan tune writes it"
     layout = update_layout(8)
     assert train_cost_in(again, layout) == train_cost_in(scaled, layout) != train_cost_in(profile, layout)
-    for key, value in (("heads", 0), ("experts", -1), ("active_experts", 3)):
-        text = dump(scaled).replace(f"{key}: {getattr(shape, key)}", f"{key}: {value}")
-        with pytest.raises(InputError, match="architecture"):
-            loads(text, Profile)
+    for key, value in (("heads: 32", "heads: 0"), (" experts: 0", " experts: -1"), ("active_experts: 0", "toes: 10")):
+        with pytest.raises(InputError, match=r"train_law\.architecture"):
+            loads(dump(scaled).replace(key, value), Profile)
 
 
 def test_added_tokens_change_the_vocabulary_without_a_word(scaled_to, tmp_path):
