@@ -31,6 +31,10 @@ SCRIPTS = {
     "an exit code": "import sys\nsys.exit(0 if add(1, 2) == 3 else 1)",
     "an assertion that is swallowed": "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    print('failed')",
     "a test that is swallowed": "def test_a(): assert add(1, 2) == 3\ntry:\n    test_a()\nexcept Exception:\n    pass",
+    "what is set up before": "def setup_module(): global X; X = 1\ndef setup_function(f): global Y; Y = 2\n"
+        "def test_a(): assert add(X, Y) == 3\nclass C:\n    def setup_method(self): self.x = 3\n"
+        "    def test_c(self): assert add(X, 2) == self.x\nimport unittest\ndef setUpModule(): global Z; Z = 3\n"
+        "class T(unittest.TestCase):\n    def test_t(self): self.assertEqual(add(1, 2), Z)",
     "a coroutine": "async def test_a(): assert add(1, 2) == 3",
     "a library that is not imported": "assert math.isclose(add(0.1, 0.2), 0.3)\nassert Counter([add(1, 1)]) == {2: 1}",
     "pytest": "import pytest\n@pytest.fixture\ndef pair(): return 1, 2\ndef test_a(pair): assert add(*pair) == 3\n"
