@@ -57,6 +57,8 @@ PROGRAMS = {
     "lines of a buffer": "import sys\nfor line in sys.stdin.buffer: sys.stdout.write(f'{2 * int(line)}   \\n\\n')",
     "the file of descriptor 0, in a thread": "import threading\n"
         "threading.Thread(target=lambda: print(2 * int(open(0).read()))).start()",
+    "the size of the input": "import io, os\n"
+        "print(2 * int(io.BytesIO(os.read(0, os.fstat(0).st_size)).readline()))",
     "a main block that exits": "import sys\nif __name__ == '__main__':\n    print(2 * int(input()))\n    sys.exit(0)",
     "what ends with the program": "import atexit\nx = int(input())\natexit.register(lambda: print(2 * x))",
 }  # fmt: skip
