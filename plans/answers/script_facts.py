@@ -70,12 +70,14 @@ def script_facts(source: str) -> ScriptFacts:
     for module in starred:
         # Only what is loaded already: to import a module is to run it.
         free -= set(vars(sys.modules[module])) if module in sys.modules else set()
-    needs = set(imported.values()) | {
-        name for name in free if name not in sys.stdlib_module_names and name not in _COMMON
-    }
+    # A module cannot be called: where its name is, a function of the response's is meant.
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    usual = (sys.stdlib_module_names - called) | _COMMON
+    needs = set(imported.values()) | (free - usual)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             needs.add(node.attr)
+    needs = needs or (free & called)
     if aliases and not needs:
         needs.add(SOLUTION)
     reached = _Reach(tree)

@@ -28,6 +28,8 @@ def cases(answer):
         ("from typing import *\ndef test_a(x: List = None): assert f(Counter(), math.pi)", "script", {"f"}),
         ("def test_a():\n    n = 1\n    assert [f(i) for i in range(n)]", "script", {"f"}),
         ("assert sum(1, 2) == 3", "script", {"sum"}),
+        ("assert calendar(math.pi) == 3", "script", {"calendar"}),
+        ("c = Counter()\nassert c.n == 0", "script", {"Counter"}),
         ({"test": CHECK, "entry_point": "add"}, "check", {"add"}),
         ({"test": CHECK, "entry_point": "Solution().add"}, "check", {"Solution"}),
         (CHECK + "check(add)", "script", {"add"}),
