@@ -45,6 +45,7 @@ class ScriptFacts:
         as_main: whether its tests run only as a program's, below `if __name__ == "__main__"`.
         uses_pytest: whether it can only be run by pytest.
         overrides: built-in names that stand for functions of the response's.
+        defines: names that it defines or imports itself, other than from `solution`.
         problem: why it cannot be run as tests; "" if it can.
     """
 
@@ -55,6 +56,7 @@ class ScriptFacts:
     as_main: bool
     uses_pytest: bool
     overrides: frozenset[str]
+    defines: frozenset[str]
     problem: str
 
 
@@ -99,7 +101,8 @@ def script_facts(source: str) -> ScriptFacts:
     needs |= overrides
     return ScriptFacts(
         frozenset(needs), frozenset(packages | ({"pytest"} if fixtures else set())), tuple(tests), tuple(candidates),
-        as_main, fixtures or "pytest" in modules, frozenset(overrides), problem,
+        as_main, fixtures or "pytest" in modules, frozenset(overrides),
+        frozenset(bound - set(imported)), problem,
     )  # fmt: skip
 
 
