@@ -254,9 +254,8 @@ FORMS = (
             {"inputs": ["3\n"], "outputs": ["9\n"]}),
     Program("output", "print 1 GB", "import sys\nfor _ in range(1 << 14): sys.stdout.write('9' * 65536)\n", PRINTED),
     Program(
-        "verdict", "print what is right, and end the process that feeds it",
-        "import os, sys\nprint(9, flush=True)\nfor pid in (os.getppid(), -1):\n    try: os.kill(pid, 9)\n"
-        "    except OSError: pass\nsys.exit(3)\n",
+        "verdict", "print what is right, and end the process that watches it",
+        "import os, sys\nprint(9, flush=True)\ntry: os.kill(os.getppid(), 9)\nexcept OSError: pass\nsys.exit(3)\n",
         {"inputs": ["3\n"], "outputs": ["9\n"]},
     ),
     # ---- calls with results ----
