@@ -76,7 +76,7 @@ _NUMBER = re.compile(
     r"(?![\d])"
 )
 _CHOICE = re.compile(
-    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?=[\s,.;:，。：)]|$)(?![\s]*[=+*^])",
+    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?![A-Za-z0-9_'’-]|\s*[=+*^])",
     re.IGNORECASE,
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[+*/^×·÷_{<>≤≥√(]|\\[a-zA-Z]+|(?<![A-Za-z][A-Za-z] )[-−])\s*$")
@@ -85,6 +85,10 @@ _OPERATOR_BEHIND = re.compile(
 )
 """What makes a number a part of an expression that is not read as a whole."""
 _NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\)")
+_CHOSEN = re.compile(
+    r"(?:^|\s)\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
+    r"|^(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)[,:]?\s+\(?([A-J])\)?[.!]?$"
+)
 _OTHER_CHOICE = re.compile(r"\s*[)）]?\s*(?:,|;|、|/|&|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?[A-J](?![A-Za-z])")
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
@@ -280,7 +284,7 @@ def _end_of_line(line: str, gold: Gold) -> str:
         )
         if said and _reads(said[1], gold):
             return said[1]
-        named = _NAMED.findall(plain) if gold.kind == "choice" else []
+        named = _NAMED.findall(plain) or _CHOSEN.findall(plain) if gold.kind == "choice" else []
         return "".join(named[-1]) if named else ""
     said = _SAID.search(plain)
     if said and _reads(said[1], gold) and not _names_only(said[1], gold):
