@@ -89,12 +89,17 @@ _CHOSEN = re.compile(
     r"(?:^|\s)\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
     r"|^(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)[,:]?\s+\(?([A-J])\)?[.!]?$"
 )
-_OTHER_CHOICE = re.compile(r"\s*[)）]?\s*(?:,|;|、|/|&|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?[A-J](?![A-Za-z])")
+_OTHER_CHOICE = re.compile(
+    r"\s*[)）]?\s*(?:(?:[,;、/&|]|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?|[(（])[A-J](?![A-Za-z])"
+)
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
 _DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
 _REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
-_RIVAL = re.compile(r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?[\s,;/$\\()]*", re.IGNORECASE)
+_RIVAL = re.compile(
+    r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?(?:\s+(?:maybe|perhaps|possibly|else))?[\s,;/$\\()]*",
+    re.IGNORECASE,
+)
 """What stands between two numbers that are both given as the answer."""
 _SAID = re.compile(r".*(?:\b(?:is|are|equals|becomes|get|gives)\b|[:：])\s+(.{1,200}?)[.。!]?\s*$")
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
@@ -219,6 +224,8 @@ def _one_of(plain: str, gold: Gold, which: int, only: bool = False) -> str:
     sums_up = which == -1 or not pieces or re.search(r"\b(?:times|plus|minus|divided by|multiplied by)\b", before)
     if before and sums_up and _reads(right := _ENDINGS.sub("", right), gold):
         return right
+    if only and len(list(_NUMBER.finditer(plain))) > 1:
+        return ""
     if len(pieces) > 1:
         one, two = pieces[:2] if which == 0 else pieces[-2:]
         if only or _RIVAL.fullmatch(plain, one[1], two[0]):
@@ -261,7 +268,8 @@ def _from_last_line(text: str, gold: Gold) -> str:
     if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
         lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
-        line = _DENIED.sub(" ", re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line)).strip()
+        bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
+        line = _DENIED.sub(" ", re.sub(bullet, "", line)).strip()
         whole = _reads(_MARKUP.sub("", line), gold)
         if whole and gold.kind != "text":
             return line
