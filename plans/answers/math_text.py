@@ -116,6 +116,7 @@ def _renamed(found: re.Match[str]) -> str:
 
 def one_spelling(text: str) -> str:
     """The text of one answer without dollar signs, layout, emphasis and a full stop at its end."""
+    text = re.sub(r"\s+", " ", text)
     if "&" in text and re.search(r"&(?:[lg][te]|amp|nbsp|minus|times|#\d+);", text):
         text = html.unescape(text)
     text = _TAGS.sub(" ", in_ascii(text))

@@ -102,6 +102,8 @@ _RIVAL = re.compile(
 )
 """What stands between two numbers that are both given as the answer."""
 _SAID = re.compile(r".*(?:\b(?:is|are|equals|becomes|get|gives)\b|[:：])\s+(.{1,200}?)[.。!]?\s*$")
+_LONGEST_LINE = 2000
+"""Signs of a line that are looked at."""
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
 
 
@@ -171,7 +173,7 @@ def _sentence(rest: str) -> str:
         return display[1] or display[2]
     if fence := re.match(r"```\w*\n(.*?)```", rest, re.DOTALL):
         return fence[1]
-    line = rest.partition("\n")[0]
+    line = rest.partition("\n")[0][:_LONGEST_LINE]
     end = _SENTENCE_END.search(line, 1)
     return _ENDINGS.sub("", line[: end.start()] if end else line).strip()
 
@@ -244,7 +246,11 @@ def _pieces(plain: str, gold: Gold) -> list[tuple[int, int, str]]:
     for match in _NUMBER.finditer(plain):
         start, end = match.span()
         inside = any(low <= start < high for low, high in covered)
-        if not inside and not _OPERATOR_BEFORE.search(plain[:start]) and not _OPERATOR_BEHIND.match(plain, end):
+        if (
+            not inside
+            and not _OPERATOR_BEFORE.search(plain[max(0, start - 16) : start])
+            and not _OPERATOR_BEHIND.match(plain, end)
+        ):
             found.append((start, end, match[0]))
     return sorted(found)
 
@@ -269,7 +275,7 @@ def _from_last_line(text: str, gold: Gold) -> str:
         lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
         bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
-        line = _DENIED.sub(" ", re.sub(bullet, "", line)).strip()
+        line = _DENIED.sub(" ", re.sub(bullet, "", line)[-_LONGEST_LINE:]).strip()
         whole = _reads(_MARKUP.sub("", line), gold)
         if whole and gold.kind != "text":
             return line
