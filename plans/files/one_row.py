@@ -40,7 +40,7 @@ class Prompt:
     reference: str | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
-    line: int = 0
+    line: int = field(default=0, compare=False)
 
 
 class Refused(Exception):
