@@ -270,8 +270,9 @@ def _reference(row: dict[str, Any], prompt: str | Messages) -> str | None:
             except ValueError:
                 continue
         if isinstance(value, dict):  # CodeContests: lists of languages, of which 3 is Python, and of solutions
-            both = zip(value.get("language") or (), value.get("solution") or (), strict=False)
-            value = next((each for language, each in both if language in (3, "PYTHON3")), None)
+            both = [value.get("language"), value.get("solution")]
+            pairs = zip(*both, strict=False) if all(isinstance(each, list) for each in both) else ()
+            value = next((each for language, each in pairs if language in (3, "PYTHON3")), None)
         if isinstance(value, list):
             value = next(iter(value), None)
         if isinstance(value, str) and value.strip():
