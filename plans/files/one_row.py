@@ -125,6 +125,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 def _prompt_fault(prompt: Any) -> str | None:
     """What is wrong with a prompt, and what to do; None if nothing."""
     if isinstance(prompt, str):
+        if re.match(r'\s*\[\s*\{\s*"(?:role|content)"\s*:', prompt):
+            return "prompt is text that holds messages as JSON, and would be sent as it is; write the list itself"
         return None if prompt.strip() else "prompt is blank; write it, or drop the row" if prompt else _FORM
     if not isinstance(prompt, list) or not prompt:
         return _FORM
