@@ -220,7 +220,8 @@ def _job(path: Path) -> tuple[Job, JobPaths, list[Prompt], list[RowFault]]:
     job = load_job(path)
     paths = scoring_paths(job, path)
     assert paths.data is not None, "it is refused without data"
-    return job, paths, *read_rows(paths.data, job.reward)
+    # The reward reads the answers that it is asked about; all answers of a large file would take minutes.
+    return job, paths, *read_rows(paths.data, job.reward, "no")
 
 
 def _try(path: Path, name: str | None, response: str | None, responses: Path | None, as_json: bool) -> int:

@@ -79,6 +79,7 @@ def in_ascii(text: str) -> str:
     if text.isascii():
         return text
     text = _OVERLINED.sub(lambda found: "\\overline{" + found[1].replace("\u0305", "") + "}", text)
+    text = re.sub(r"√\s*(\d+(?:\.\d+)?)", r"\\sqrt{\1}", text)
     text = _SUPER.sub(lambda found: "^{" + "".join(map(_SUPERSCRIPTS.__getitem__, found[0])) + "}", text)
     text = _SUB.sub(lambda found: "_{" + "".join(map(_SUBSCRIPTS.__getitem__, found[0])) + "}", text)
     kept = []
@@ -122,7 +123,7 @@ def one_spelling(text: str) -> str:
         text = re.sub(r"\${1,2}", "", text) if not re.fullmatch(r"\s*\$\d[^$]*\$\d[^$]*", text) else text
     text = text.replace("\x00", "$")
     text = _LAYOUT.sub("", text)
-    text = _COMMAND.sub(_renamed, text)
+    text = _COMMAND.sub(_renamed, re.sub(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-z]))", "'", text))
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)
@@ -136,7 +137,8 @@ def bare(text: str) -> str:
     before = None
     while text != before:
         before = text
-        text = text.strip(" \t\n*_\"'").strip()
+        text = text.strip(' \t\n*_"').strip()
+        text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
         text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
         text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text

@@ -38,7 +38,11 @@ _KNOWN: dict[Style, tuple[str, ...]] = {
 """By style: the parameters that it may require."""
 
 
-_PLACES = {"prompt": 0, "question": 0, "response": 1, "completion": 1}
+_PLACES = {
+    **dict.fromkeys(("prompt", "question", "query", "problem", "instruction"), 0),
+    **dict.fromkeys(("response", "completion", "prediction", "predict_str", "model_output", "output"), 1),
+    **dict.fromkeys(("ground_truth", "gold", "label", "target", "reference", "expected"), 2),
+}
 """Names that mean one of the three arguments, whoever writes them."""
 
 
@@ -86,8 +90,9 @@ def way_of(parameters: Sequence[Parameter]) -> Way:
     if not in_order:
         known = "; slime's (args, sample) is not known here" if "sample" in names or "samples" in names else ""
         raise UnfitFunction(f"{shown}, and is called with prompt, response and answer{known}; {WANTED}")
-    for place, each in enumerate(parameters[:3]):
-        if each.name in _PLACES and _PLACES[each.name] != place:
+    for place, each in enumerate(each for each in parameters[:3] if each.kind.startswith("positional")):
+        # A third one with a default may well be an option.
+        if _PLACES.get(each.name, place) != place or not (each.required or each.name in (*ANSWERS, *_OWN)):
             raise UnfitFunction(f"{shown}, and would get the {_OWN[place]} as {each.name}; {WANTED}")
     return Way("own")
 

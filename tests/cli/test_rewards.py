@@ -154,4 +154,5 @@ def test_a_function_that_cannot_be_called_is_refused_everywhere(job):
         refused = rlplan(*command, job)
         assert refused.returncode == 2 and refused.stdout == ""
         assert refused.stderr.startswith("error: reward.function 'mine:score': takes (args, sample)")
-    assert "[function-unfit] reward.function: 'mine:score' takes (args, sample)" in printed("check", job / "job.yaml", code=None)
+    checked = printed("check", job / "job.yaml", code=None)
+    assert "[function-unfit] reward.function: 'mine:score' takes (args, sample)" in checked

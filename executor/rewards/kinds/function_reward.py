@@ -91,7 +91,9 @@ def _way(target: Any) -> Way:
         raise UnfitFunction("is a generator (it has a yield); return a number")
     if inspect.isfunction(target) and not hasattr(target, "__wrapped__"):
         with contextlib.suppress(OSError, SyntaxError):  # no text to read, or a lambda's, cut out of its line
-            must_return(ast.parse(textwrap.dedent(inspect.getsource(target))).body[0])
+            node = ast.parse(textwrap.dedent(inspect.getsource(target))).body[0]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                must_return(node)
     return way
 
 

@@ -13,10 +13,12 @@ from typing import NamedTuple
 from ....plans.answers.gold_math import Gold, typed
 from ....plans.answers.math_text import boxes, one_spelling
 from .math_compare import SETS_IN_WORDS
+from .math_numeric import symbols
 
 _THOUGHT_ENDS = re.compile(
     r"</(?:think|thinking|thought|reasoning|seed:think)>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>"
 )
+_THOUGHT = re.compile(r"</?(?:think|thinking|thought|reasoning|seed:think)>")
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|</?s>|<eos>|<end_of_turn>|<pad>|<｜[^｜<>]*｜>")
 _TAG = re.compile(r"<(answer|final_answer|solution)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _MARKUP = re.compile(
@@ -52,7 +54,9 @@ _PHRASES = re.compile(
 _HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
 _SENTENCE_END = re.compile(
     r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"
-    r"|,?\s+(?:because|since|which|whereas|while|so that|as (?=\w+ )|weil|porque|car|ведь)\b|(?:,\s*|\s+)so\s"
+    r"|,\s+(?:where|when|if|with|for|namely)\b"
+    r"|,?\s+(?:because|since|which|whereas|while|so that|as (?=\w+ )|weil|porque|car|ведь)\b"
+    r"|(?:,\s*|\s+)so\s"
 )
 _ENDINGS = re.compile(
     r"(?:です|である|となります|になります|だ|입니다|이다|이에요|예요|है|ครับ|ค่ะ|olur|dir|dır|'dir|'dır)?\s*[.。।!]?\s*$"
@@ -68,12 +72,20 @@ _CHOICE = re.compile(
     r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?=[\s,.;:，。：)]|$)(?![\s]*[=+*^])",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|\(([A-J])\)")
+_OPERATOR_BEFORE = re.compile(r"(?:[+*/^×·÷_{<>≤≥√(]|\\[a-zA-Z]+|(?<![A-Za-z][A-Za-z] )[-−])\s*$")
+_OPERATOR_BEHIND = re.compile(
+    r"\s*(?:[+*^×·÷<>≤≥√_!}]|/|\\(?!text|,|\)|\]|%|\$)|[-−]\s*(?:\d|[a-z]\b|\\))|[A-Za-z](?![A-Za-z])|\("
+)
+"""What makes a number a part of an expression that is not read as a whole."""
+_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\)")
+_OTHER_CHOICE = re.compile(r"\s*[)）]?\s*(?:,|;|、|/|&|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?[A-J](?![A-Za-z])")
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
-_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\S+)", re.IGNORECASE)
+_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
+_REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
 _RIVAL = re.compile(r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?[\s,;/$\\()]*", re.IGNORECASE)
 """What stands between two numbers that are both given as the answer."""
+_SAID = re.compile(r".*(?:\b(?:is|are|equals|becomes|get|gives)\b|[:：])\s+(.{1,200}?)[.。!]?\s*$")
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
 
 
@@ -89,7 +101,7 @@ def without_thinking(response: str) -> str:
     ends = list(_THOUGHT_ENDS.finditer(response))
     if ends and _CONTROL.sub("", response[ends[-1].end() :]).strip():
         response = response[ends[-1].end() :]
-    return _CONTROL.sub("", response)
+    return _CONTROL.sub("", _THOUGHT.sub("", response))
 
 
 def answer_of_response(response: str, gold: Gold) -> Extracted:
@@ -166,27 +178,59 @@ def _part(text: str, gold: Gold, only: bool = False) -> str:
     if gold.kind == "choice":
         letter = _CHOICE.match(plain)
         # In "A banana" the letter is a word.
+        if letter and _OTHER_CHOICE.match(plain, letter.end()):
+            return ""
         if letter and letter[1].isupper() and not (letter[1] in "AI" and re.match(r"\s+[a-z]", plain[letter.end() :])):
             return letter[1]
         named = _NAMED.findall(plain)
         return "".join(named[0]) if len(named) == 1 else text if gold.words else ""
     if gold.kind == "text" or _reads(plain, gold):
-        return plain
-    readable = _segments(text, gold)
-    if readable and (len(readable) == 1 or not only):
-        return readable[0]
-    if "=" in plain and _reads(right := plain.rpartition("=")[2], gold):
+        return text if gold.kind == "text" else plain
+    return _one_of(plain, gold, 0, only)
+
+
+def _one_of(plain: str, gold: Gold, which: int, only: bool = False) -> str:
+    """The first (`which` 0) or last (-1) piece of mathematics in a passage; "" if its neighbour rivals it."""
+    plain = _REMARK.sub("", plain)
+    before, _, right = plain.rpartition("=")
+    pieces = _pieces(plain, gold)
+    sums_up = which == -1 or not pieces or re.search(r"\b(?:times|plus|minus|divided by|multiplied by)\b", before)
+    if before and sums_up and _reads(right := _ENDINGS.sub("", right), gold):
         return right
-    numbers = list(_NUMBER.finditer(plain))
-    if not numbers or (len(numbers) > 1 and (only or _RIVAL.fullmatch(plain, numbers[0].end(), numbers[1].start()))):
-        return ""
-    return numbers[0][0]
+    if len(pieces) > 1:
+        one, two = pieces[:2] if which == 0 else pieces[-2:]
+        if only or _RIVAL.fullmatch(plain, one[1], two[0]):
+            return ""
+    return pieces[which][2] if pieces else ""
 
 
-def _segments(text: str, gold: Gold) -> list[str]:
-    """What stands between dollar signs or the brackets of LaTeX and can be of the type of the row's answer."""
-    segments = ("".join(filter(None, found.groups())) for found in _MATH.finditer(text))
-    return [each for each in segments if _reads(each, gold)]
+def _pieces(plain: str, gold: Gold) -> list[tuple[int, int, str]]:
+    """(start, end, text) of what stands between dollar signs or brackets of LaTeX, and of numbers among the words."""
+    found, covered = [], []
+    for match in _MATH.finditer(plain):
+        covered.append(match.span())
+        inner = "".join(filter(None, match.groups()))
+        if _reads(inner, gold) and not _names_only(inner, gold):
+            found.append((*match.span(), inner))
+    for match in _NUMBER.finditer(plain):
+        start, end = match.span()
+        inside = any(low <= start < high for low, high in covered)
+        if not inside and not _OPERATOR_BEFORE.search(plain[:start]) and not _OPERATOR_BEHIND.match(plain, end):
+            found.append((start, end, match[0]))
+    return sorted(found)
+
+
+def _names_only(text: str, gold: Gold) -> bool:
+    """Whether a text is about variables where the row's answer has none, as in: the value of $x$ is 42."""
+    read = typed(text)
+    if (
+        read is None
+        or read.node is None
+        or gold.node is None
+        or read.node.op in ("rel", "chain", "list", "set", "tuple")
+    ):
+        return False
+    return bool(symbols(read.node)) and not symbols(gold.node)
 
 
 def _from_last_line(text: str, gold: Gold) -> str:
@@ -220,14 +264,10 @@ def _end_of_line(line: str, gold: Gold) -> str:
             return said[1]
         named = _NAMED.findall(plain) if gold.kind == "choice" else []
         return "".join(named[-1]) if named else ""
-    if readable := _segments(plain, gold):
-        return readable[-1]
-    if "=" in plain and _reads(right := _ENDINGS.sub("", plain.rpartition("=")[2]), gold):
-        return right
-    numbers = list(_NUMBER.finditer(plain))
-    if not numbers or (len(numbers) > 1 and _RIVAL.fullmatch(plain, numbers[-2].end(), numbers[-1].start())):
-        return ""
-    return numbers[-1][0]
+    said = _SAID.search(plain)
+    if said and _reads(said[1], gold) and not _names_only(said[1], gold):
+        return said[1]
+    return _one_of(plain, gold, -1)
 
 
 def shown(text: str) -> str:

@@ -79,12 +79,27 @@ class _Judge:
         return [float(c == a) for c, a in zip(completions, answer, strict=True)]
 
 
+class _AsyncJudge:
+    async def __call__(self, prompt, response, answer):
+        return float(response == answer)
+
+
+short = lambda prompt, response, answer: float(response == answer)  # noqa: E731
+async_instance = _AsyncJudge()
 instance = _Judge()
 method = instance.by_name
 partly = functools.partial(lambda strict, prompt, response, answer: float(response == answer) * strict, 1.0)
 
 
 # ---- what cannot be called ----
+
+
+def verls_math(model_output, ground_truth, timeout_score=0):
+    return 1.0
+
+
+def an_option(question, answer, strict=True):
+    return 1.0
 
 
 def too_few(args, sample):

@@ -21,7 +21,7 @@ def function(name):
 
 CALLED = (
     "own", "only_two", "keyword_only", "awaited", "trl", "trl_of_messages", "trl_of_messages_by_a_helper",
-    "trl_awaited", "verl", "verl_batch", "instance", "method", "partly",
+    "trl_awaited", "verl", "verl_batch", "short", "async_instance", "instance", "method", "partly",
 )  # fmt: skip
 
 
@@ -51,6 +51,8 @@ def test_an_answer_that_is_an_object_has_columns_of_its_own():
     ("name", "says", "in_text"),
     [
         ("too_few", r"takes \(args, sample\), and is called with prompt, response and answer; slime's", True),
+        ("verls_math", "would get the prompt as model_output", True),
+        ("an_option", "would get the answer as strict", True),
         ("openrlhf", "as OpenRLHF calls it", True),
         ("wants_tokens", "nothing to give it as completion_ids", True),
         ("wants_a_router", "nothing to give it as reward_router_address", True),
