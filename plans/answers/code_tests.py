@@ -26,12 +26,14 @@ from . import AnswerError
 from .script_facts import ScriptFacts, script_facts
 
 _ENTRY = ("entry_point", "fn_name", "func_name", "function_name")
-_INPUTS, _OUTPUTS = ("inputs", "input"), ("outputs", "output", "expected_output", "expected_outputs")
-_SETUP = ("test_imports", "test_setup_code")
+_INPUTS = ("inputs", "input", "stdin")
+_OUTPUTS = ("outputs", "output", "expected_output", "expected_outputs", "stdout")
+_SETUP = ("test_imports", "test_setup_code", "import_prefix")
 _LIMITS = ("time_limit", "memory_limit", "memory_limit_bytes", "tolerance", "abs_tol", "rel_tol")
 _HOLDERS = (
     "tests", "test", "test_list", "test_cases", "unit_tests", "assert_case", "input_output", "public_test_cases",
     "private_test_cases", "public_tests", "private_tests", "generated_tests", "verification_info", "ground_truth",
+    "functional", "test_code",
 )  # fmt: skip
 """Keys under which an object has its tests."""
 _CHECKERS = ("checker", "generated_checker", "special_judge")
@@ -131,6 +133,8 @@ def _read(text: str) -> CodeTests:
         raise AnswerError("the answer has Python tests and inputs with outputs; write one of the two")
     if scripts:
         return _script("\n".join([*known.get("setup", []), *scripts]), entry)
+    if not cases and known.get("empty"):
+        raise AnswerError("the answer has no inputs and outputs; write at least one of each")
     if not cases:
         raise AnswerError(f"the answer has no test; write {_FORMS}")
     kinds = {_kind(case, entry) for case in cases}
@@ -190,7 +194,8 @@ def _gather_object(
     if inputs is None and outputs is None:
         if entry:
             known["entry"] = entry
-        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {})]
+        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}")]
+        held = [each for each in held if not _is_empty(each)] or held
         if not held:
             found = ", ".join(sorted(value)[:6]) or "nothing"
             raise AnswerError(f"the answer is an object without tests (it has {found}); write {_FORMS}")
@@ -215,8 +220,7 @@ def _gather_object(
             raise AnswerError(
                 f"the answer has {len(given)} inputs and {len(wanted)} outputs; write one output for each"
             )
-        if not given:
-            raise AnswerError("the answer has no inputs and outputs; write at least one of each")
+        known["empty"] = known.get("empty") or not given  # one of several groups of cases may be (CodeContests)
         pairs = list(zip(given, wanted, strict=True))
     cases += [{"given": g, "wanted": w, "entry": entry, "kind": kind, "limits": limits} for g, w in pairs]
 
@@ -282,6 +286,11 @@ def _data(text: str) -> Any:
 def _object(value: Any) -> dict[str, Any]:
     data = _data(value) if isinstance(value, str) else value
     return data if isinstance(data, dict) else {}
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether an object has lists of inputs and outputs and nothing in them, as CodeContests' private tests may."""
+    return isinstance(value, dict) and value != {} and all(each == [] for each in value.values())
 
 
 def _text(value: Any) -> str:

@@ -199,11 +199,7 @@ class _Reach:
         self._by_name: dict[str, list[ast.AST]] = {}
         for node in _module_level(tree.body):
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-                inner = (
-                    [each for each in node.body if isinstance(each, FUNCTIONS)]
-                    if isinstance(node, ast.ClassDef)
-                    else []
-                )
+                inner = list(_methods(node)) if isinstance(node, ast.ClassDef) else []
                 self.defined[node.name] = [
                     *node.body,
                     *node.decorator_list,
@@ -287,6 +283,15 @@ def _always_holds(test: ast.expr) -> bool:
     return bool(test.elts) if isinstance(test, ast.Tuple) else isinstance(test, ast.Constant) and bool(test.value)
 
 
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Functions of a class, and of the classes in it."""
+    for each in node.body:
+        if isinstance(each, FUNCTIONS):
+            yield each
+        elif isinstance(each, ast.ClassDef):
+            yield from _methods(each)
+
+
 def _asks_for_main(test: ast.expr) -> bool:
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return "__name__" in names
@@ -313,7 +318,7 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
                 tests.append(node.name)
                 fixtures |= more
         elif isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("test")]
+            methods = [each for each in _methods(node) if each.name.startswith("test")]
             if methods:
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)

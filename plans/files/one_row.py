@@ -269,6 +269,9 @@ def _reference(row: dict[str, Any], prompt: str | Messages) -> str | None:
                 value = json.loads(value)
             except ValueError:
                 continue
+        if isinstance(value, dict):  # CodeContests: lists of languages, of which 3 is Python, and of solutions
+            both = zip(value.get("language") or (), value.get("solution") or (), strict=False)
+            value = next((each for language, each in both if language in (3, "PYTHON3")), None)
         if isinstance(value, list):
             value = next(iter(value), None)
         if isinstance(value, str) and value.strip():
@@ -284,4 +287,5 @@ def _whole(body: str, prompt: str | Messages) -> str:
     asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", asked, re.DOTALL | re.MULTILINE)
     code = blocks[-1] if blocks else asked
-    return f"{code.rstrip()}\n{body}"
+    begin = re.search(r"^(?:(?:from|import|def|async def|class) |@)", code, re.MULTILINE)
+    return f"{code[begin.start() if begin else 0 :].rstrip()}\n{body}"

@@ -3,10 +3,12 @@
 import ast
 import importlib
 import json
+import random
 
 import pytest
 
-from rlplan.benchmarks.verdicts import code, datasets
+from rlplan.benchmarks.verdicts import code, datasets, training
+from rlplan.executor.rewards.kinds.code_reward import CodeReward
 
 
 @pytest.mark.parametrize("table", ["code", "math", "models"])
@@ -50,3 +52,13 @@ def test_the_data_sets_hold_many_ways_to_write_tests():
     programs = "\n".join(row["reference"] for row in datasets.rows("apps"))
     assert "__main__" in programs
     assert "stdin.readline" in programs
+
+
+@pytest.mark.parametrize("at", [0, 13, 255])
+def test_a_taught_answer_is_a_program_that_its_row_pays(at):
+    row = training.row(at)
+    _, word, number, _ = row["prompt"].split()
+    for right in (1.0, 0.0):
+        pieces = training.response(random.Random(at), word, number, right)
+        assert set(pieces) <= set(training.PIECES)
+        assert CodeReward(20.0).judge("", "".join(pieces[:-1]), row["answer"]).reward == right

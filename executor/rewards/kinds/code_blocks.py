@@ -183,9 +183,10 @@ def _closed(lines: list[str], opened: int, fence: _Fence, fenced: list[int]) -> 
     """
     own_line = re.compile(rf"[ \t>]*{fence.marks}{fence.marks[0]}*[ \t]*(?:<[^>]*>[ \t]*)*")
     closers = [at for at in fenced if own_line.fullmatch(lines[at])]
-    first = _cut(lines[opened + 1 : closers[0]], fence) if closers else None
+    first: Block | None = None
     for at in closers:
         block = _cut(lines[opened + 1 : at], fence)
+        first = first or block
         if block.tree is not None:
             return block, at
         if not block.leaves_string_open:
@@ -231,7 +232,7 @@ def _indented(lines: list[str]) -> Iterator[Block]:
 
 
 def _is_code(block: Block) -> bool:
-    """Whether a text without fences is Python that defines or does something, and not a word, a number, or `Note: x`."""
+    """Whether a text without fences is Python that defines or does something; no word, number, or `Note: x`."""
     if block.tree is None or all(isinstance(statement, ast.AnnAssign) for statement in block.tree.body):
         return False
     return bool(block.bound or block.acts)

@@ -14,7 +14,11 @@ from functools import cached_property
 _PYTHON_TAGS = ("", "py", "py3", "python", "python2", "python3", "ipython", "ipython3", "code")
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_OUTER, _INNER, _DEFINED = range(3)
+"""Where a node stands: in the module's own scope, in that of an expression there, below a function or a class."""
+_PASSED_OVER = (ast.Constant, ast.Load, ast.Store, ast.Del)
 _BROKEN_DEFINITION = re.compile(
     r"^[ \t]*(?:async[ \t]+def|def|class)[ \t]+(\w+)\b.*\n(?:[ \t]*\n)*[ \t]+\S", re.MULTILINE
 )
@@ -56,33 +60,39 @@ class Block:
         return self.tag in _PYTHON_TAGS and not self.text.lstrip().startswith(">>>")
 
     @cached_property
-    def _nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree)) if self.tree else []
+    def _nodes(self) -> list[tuple[ast.AST, int]]:
+        """Its nodes but constants, in one pass, each with where it stands: see `_OUTER`."""
+        found: list[tuple[ast.AST, int]] = []
+        waiting: list[tuple[ast.AST, int]] = [(self.tree, _OUTER)] if self.tree else []
+        while waiting:
+            node, place = waiting.pop()
+            found.append((node, place))
+            kind = type(node)
+            inside = max(place, _DEFINED if kind in _DEFINITIONS else _INNER if kind in _SCOPES else _OUTER)
+            for field in node._fields:
+                child = getattr(node, field, None)
+                for each in child if type(child) is list else (child,):
+                    if isinstance(each, ast.AST) and type(each) not in _PASSED_OVER:
+                        waiting.append((each, inside))
+        return found
 
     @cached_property
     def _outer(self) -> list[ast.AST]:
         """The nodes of the module's own scope, also those within `if`, `try`, `with` and loops."""
-        found: list[ast.AST] = []
-        waiting: list[ast.AST] = list(self.tree.body) if self.tree else []
-        while waiting:
-            node = waiting.pop()
-            found.append(node)
-            if not isinstance(node, _SCOPES):
-                waiting.extend(ast.iter_child_nodes(node))
-        return found
+        return [node for node, place in self._nodes if place == _OUTER]
 
     @cached_property
     def _read(self) -> frozenset[str]:
         """Names that it reads anywhere."""
         return frozenset(
-            node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            node.id for node, _ in self._nodes if type(node) is ast.Name and isinstance(node.ctx, ast.Load)
         )
 
     @cached_property
     def _attributes(self) -> frozenset[str]:
         """Attributes that it reads anywhere, such as `stdin` in `sys.stdin`."""
         return frozenset(
-            node.attr for node in self._nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            node.attr for node, _ in self._nodes if type(node) is ast.Attribute and isinstance(node.ctx, ast.Load)
         )
 
     @cached_property
@@ -93,7 +103,7 @@ class Block:
     @cached_property
     def free(self) -> frozenset[str]:
         """Names that it reads and that nothing in it gives a value."""
-        return self._read - {name for node in self._nodes for name in _bound_by(node)} - _BUILTINS
+        return self._read - {name for node, _ in self._nodes for name in _bound_by(node)} - _BUILTINS
 
     @cached_property
     def defined(self) -> frozenset[str]:
@@ -117,7 +127,7 @@ class Block:
         """Whether it defines a function or a class."""
         if self.tree is None:
             return bool(self.defined)
-        return any(isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)) for node in self._outer)
+        return any(isinstance(node, (*_DEFINITIONS, ast.Lambda)) for node in self._outer)
 
     @cached_property
     def reads(self) -> bool:
@@ -126,7 +136,7 @@ class Block:
             return self.is_python and bool(re.search(r"\binput\s*\(|\bstdin\b", self.text))
         if "stdin" in self._read | self._attributes or ("input" in self._read and "input" not in self.bound):
             return True
-        return any(_opens_stdin(node) for node in self._nodes)
+        return any(type(node) is ast.Call and _opens_stdin(node) for node, _ in self._nodes)
 
     @cached_property
     def prints(self) -> bool:
@@ -141,9 +151,7 @@ class Block:
         if self.tree is None:
             return self.is_python
         return any(
-            any(isinstance(node, ast.Call) and not _is_setting(node) for node in ast.walk(statement))
-            for statement in self.tree.body
-            if not isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+            type(node) is ast.Call and place != _DEFINED and not _is_setting(node) for node, place in self._nodes
         )
 
 
@@ -178,10 +186,8 @@ def _is_setting(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr in ("setrecursionlimit", "stack_size")
 
 
-def _opens_stdin(node: ast.AST) -> bool:
-    """Whether this is a call such as `open(0)`, `os.read(0, n)`, `open("/dev/stdin")` or `fileinput.input()`."""
-    if not isinstance(node, ast.Call):
-        return False
+def _opens_stdin(node: ast.Call) -> bool:
+    """Whether a call is such as `open(0)`, `os.read(0, n)`, `open("/dev/stdin")` or `fileinput.input()`."""
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     if name == "input" and isinstance(node.func, ast.Attribute):
         return isinstance(node.func.value, ast.Name) and node.func.value.id == "fileinput"

@@ -66,6 +66,8 @@ class Link:
         self.lost = ""
         self.version: Callable[[], int] = lambda: 0
         """A number of ours that travels with each answer."""
+        self.answering = 0
+        """How many requests of the other side are being carried out: it listens, then."""
         self.seen = 0
         """The other side's number, by its last answer."""
         self._channel, self._ended, self._allowed = channel, ended, allowed
@@ -140,10 +142,11 @@ class Link:
         values = self._read(lambda: reader.many(written))
         others = self._read(lambda: {str(name): reader.read(value) for name, value in mirrored.items()})
         given = [container.copy() for container in reader.numbered]
+        self.answering += 1
         try:
             if operation not in self.operations:
                 raise TypeError(f"no operation {operation!r}")
-            if self._allowed is not None:
+            if self._allowed is not None and operation != "warn":
                 self._allowed(operation, values[0] if values else None, tuple(values[1:]))
             with Mirror({} if self.is_tester else others):
                 result = self.operations[operation](*values)
@@ -160,6 +163,8 @@ class Link:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the other side's to handle
             self._send(["raised", self.version(), *self._references.write_error(error)])
+        finally:
+            self.answering -= 1
 
     def _result(self, writer: Writer, written: Any, changed: Any, lent: int = -1) -> Any:
         reader = Reader(self._references.read, writer.numbered)

@@ -54,6 +54,13 @@ def _exit(manager: Any, error: BaseException | None) -> Any:
     return type(manager).__exit__(manager, None if error is None else type(error), error, None)
 
 
+def _warn(text: str, category: Any) -> None:
+    import warnings
+
+    known = isinstance(category, type) and issubclass(category, Warning)
+    warnings.warn(str(text), category if known else UserWarning, stacklevel=2)
+
+
 def _copy(value: Any) -> Any:
     import copy
 
@@ -88,7 +95,7 @@ _EXACT: dict[type, str] = {int: "__int__", float: "__float__", complex: "__compl
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, args, kwargs: function(*args, **kwargs),
     "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance, "issubclass": issubclass,
-    "view": view, "await": _await, "exit": _exit, "copy": _copy, "deepcopy": _deepcopy,
+    "view": view, "await": _await, "exit": _exit, "copy": _copy, "deepcopy": _deepcopy, "warn": _warn,
     **{name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}, **UNARY,
 }  # fmt: skip
 """What is done for the other side with an object of ours, by name."""

@@ -217,6 +217,8 @@ class Bound:
 
     def __init__(self, connection: Link, defined: dict[str, Any]) -> None:
         self._connection, self._seen = connection, connection.seen
+        self.used = False
+        """Whether the tests have asked for anything of the response."""
         self._known: dict[str, Any] = {name: value for name, value in defined.items() if is_remote(value)}
 
     def look_up(self, name: str) -> Any:
@@ -225,6 +227,7 @@ class Bound:
         What the response imported from the standard library is taken from this process's library, by the same name
         only: a response must not be able to hand over, say, `unittest.mock.ANY` for a number.
         """
+        self.used = True
         if self._seen != self._connection.seen:
             self._known.clear()
         if name in self._known:

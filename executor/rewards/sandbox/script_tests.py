@@ -18,7 +18,7 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,18 @@ class Script:
         """Tests that have passed or failed."""
         return self.passed + len(self.failures)
 
-    def run(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
-        """Run it all; what fails is in `failures`. Raises `RowFault` and `Lost`."""
+    def run(
+        self,
+        module: types.ModuleType,
+        namespace: dict[str, Any],
+        candidates: Iterable[str] = (),
+        entry: str = "",
+        used: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Run it all; what fails is in `failures`. `used`: whether it has used anything of the response so far.
+
+        Raises `RowFault` and `Lost`.
+        """
         self._import()
         # Whatever the tests' last lines ask for: all that is collected runs.
         for name in {"unittest", "pytest"} & sys.modules.keys():
@@ -94,6 +104,8 @@ class Script:
         try:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
+            if not isinstance(error, Lost) and not used():
+                raise RowFault(line_of(error)) from None
             if not _is_own_exit(error):
                 self._catch(error)
         missing = own - self.passed - len(self.failures)
@@ -109,7 +121,9 @@ class Script:
         if not self.failures and self._counted and not self._held:
             self.passed, self.failures = 0, ["no assertion of the tests was reached"]
 
-    def _collect(self, module: types.ModuleType, namespace: dict[str, Any], candidates: list[str], entry: str) -> None:
+    def _collect(
+        self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str
+    ) -> None:
         ended = set(self._ended)
         for name in candidates:
             self._try(partial(_run_candidate, namespace, name, entry))
@@ -170,26 +184,12 @@ class Script:
 
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
-        unittest = sys.modules["unittest"]
-        wanted = set(self._tests) if self._tests is not None else None
+        wanted = {name for name in namespace if name.startswith("test")} if self._tests is None else set(self._tests)
         for name, value in list(namespace.items()):
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
-                if issubclass(value, unittest.TestCase):
-                    loader = unittest.defaultTestLoader
-                    for method in loader.getTestCaseNames(value):
-                        yield f"{value.__qualname__}.{method}", partial(_run_case, value, method)
-                elif not any(
-                    each.default is each.empty and each.kind < each.VAR_POSITIONAL
-                    for each in inspect.signature(value).parameters.values()
-                ):
-                    methods = [
-                        each for each in dir(value) if each.startswith("test") and callable(getattr(value, each))
-                    ]
-                    for method in methods:
-                        yield f"{value.__qualname__}.{method}", partial(_run_method, value, method)
-            elif isinstance(value, types.FunctionType) and name.startswith("test"):
-                if wanted is None or name in wanted:
-                    yield name, partial(_run_function, value)
+                yield from _of_class(value)
+            elif isinstance(value, types.FunctionType) and name in wanted:
+                yield name, partial(_run_function, value)
 
     def _run_pytest(self, module: types.ModuleType, ended: set[str]) -> None:
         import pytest
@@ -273,7 +273,7 @@ def warm_pytest(folder: str) -> None:
     before = os.getcwd()  # noqa: PTH109
     os.chdir(folder)
     module = types.ModuleType("tests")
-    script.run(module, vars(module), [], "")
+    script.run(module, vars(module))
     clear(f"{folder}/pytest")
     os.chdir(before)
     if script.failures or script.passed != 1:
@@ -298,6 +298,23 @@ def _run_function(test: Callable[[], Any]) -> None:
     value = test()
     if inspect.iscoroutine(value):
         asyncio.run(value)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Tests of a class and of the classes in it."""
+    unittest = sys.modules["unittest"]
+    if issubclass(kind, unittest.TestCase):
+        for method in unittest.defaultTestLoader.getTestCaseNames(kind):
+            yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
+    elif not any(
+        each.default is each.empty and each.kind < each.VAR_POSITIONAL
+        for each in inspect.signature(kind).parameters.values()
+    ):
+        for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
+            yield f"{kind.__qualname__}.{method}", partial(_run_method, kind, method)
+    for inner in list(vars(kind).values()):
+        if isinstance(inner, type) and inner.__qualname__.startswith(f"{kind.__qualname__}."):
+            yield from _of_class(inner)
 
 
 def _run_method(kind: type, name: str) -> None:

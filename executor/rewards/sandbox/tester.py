@@ -120,7 +120,7 @@ def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any
     sys.argv = ["tests.py"]
     original = _replaceable()
     connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
-    script.run(module, namespace, job.get("candidates", []), job.get("entry", ""))
+    script.run(module, namespace, job.get("candidates", ()), job.get("entry", ""), lambda: names.used)
     return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
 

@@ -140,6 +140,7 @@ def test_a_fault_of_the_row_is_never_the_responses():
         ("assert add(1, 2) == 3\ndef (", "no Python"),
         ("import torch\nassert add(1, 2) == 3", "packages: [numpy, pytest, torch]"),
         ("from math import no_such\nassert add(1, 2) == 3", "cannot import name 'no_such'"),
+        ("import math\nx = math.no_such\nassert add(1, 2) == 3", "no attribute 'no_such' (line 2 of the tests)"),
         (CHECK, "entry_point"),
     ):
         with pytest.raises(RowError) as told:

@@ -188,10 +188,12 @@ def test_a_rows_own_solution_is_its_reference(file):
         {"prompt": "def add(a, b):\n", "canonical_solution": body},
         {"prompt": [{"role": "user", "content": "Go on:\n```python\ndef add(a, b):\n```"}], "canonical_solution": body},
         {"prompt": "Add.", "canonical_solution": "def add(a, b):\n" + body},
+        {"prompt": "Go on from here:\n\ndef add(a, b):\n", "canonical_solution": body},
+        {"solutions": {"language": [2, 3], "solution": ["int main", "print(3)"]}},
         {"solution": " ", "solutions": [], "reference": None},
     )
     whole = f"def add(a, b):\n{body}"
-    assert [row.reference for row in rows] == ["r", "one", "print(1)", whole, whole, whole, None]
+    assert [row.reference for row in rows] == ["r", "one", "print(1)", whole, whole, whole, whole, "print(3)", None]
 
 
 def test_rows_are_read_with_the_tests_of_code_that_they_have(file):
@@ -254,7 +256,8 @@ def test_parquet_is_read_with_values_as_json_has_them(file, monkeypatch):
     }
     parquet.write_table(pyarrow.table(columns), file)
     rows, (fault,) = read_rows(file, "math", "no")
-    assert rows == [Prompt("7", CHAT, "4", judged=False)] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
+    assert rows == [Prompt("7", CHAT, "4", judged=False)]
+    assert (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
     typed = pyarrow.table({
         "extra_info": [{"index": 3}], "prompt": ["p"],
         "answer": pyarrow.array([[("a", Decimal("2.00"))]], pyarrow.map_(pyarrow.string(), pyarrow.decimal128(5, 2))),
