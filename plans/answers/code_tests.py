@@ -98,8 +98,11 @@ class CodeTests:
 
 def answer_of_row(row: dict[str, Any]) -> Any:
     """The answer of a row of kind code with what the row's further keys say of its tests: the function's name, lists of
-    tests, imports, limits. An answer without such keys beside it is returned as it is."""
+    tests, imports, limits. An answer without such keys beside it is returned as it is; one that is Python without a
+    test, a solution, gives way to tests under another key."""
     answer = row.get("answer")
+    if any(row.get(key) for key in _HOLDERS) and isinstance(answer, str) and not _has_tests(answer):
+        answer = None
     keys = (*_ENTRY, *_SETUP, *_LIMITS, *_CHECKERS, "test_list", "metadata", *(() if answer else _HOLDERS))
     more = {key: row[key] for key in keys if row.get(key) not in (None, "", [], {})}
     if set(more) == {"metadata"} and not any(key in _object(more["metadata"]) for key in _ENTRY):
@@ -110,6 +113,14 @@ def answer_of_row(row: dict[str, Any]) -> Any:
     if given:
         return {**more, **given}
     return {**more, "tests": answer} if answer else more
+
+
+def _has_tests(text: str) -> bool:
+    try:
+        facts = script_facts(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _data(text) is not None
+    return not facts.problem or facts.candidates != ()
 
 
 def code_tests(answer: Any) -> CodeTests:
@@ -251,10 +262,15 @@ def _script(source: str, entry: str) -> CodeTests:
         )
     if facts.problem:
         raise AnswerError(facts.problem)
-    needs = facts.needs | (_names_of(entry) if entry else frozenset())
+    entries = _names_of(entry) if entry else frozenset()
+    needs = facts.needs | entries
     if not needs:
         raise AnswerError(
             "the tests use nothing of the response; have them call its function, or import it from solution"
+        )
+    if entries & facts.defines:
+        raise AnswerError(
+            f"the tests define {sorted(entries)[0]} themselves, so the response's is never called; remove it"
         )
     form: Literal["check", "script"] = "check" if facts.candidates else "script"
     return CodeTests(form, needs, facts.packages, source, facts, entry)

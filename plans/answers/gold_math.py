@@ -163,7 +163,9 @@ def _choice(spelled: str) -> Gold | None:
         letter_of = labelled[1] or labelled[2] or labelled[3]
         rest = labelled[4].strip()
         # f(B) or P(A) are mathematics; a label stands before words or a value.
-        if rest and not re.match(r"[=+*/^_-]|\\(?:cdot|times|cup|cap)", rest):
+        if rest and not re.match(
+            r"(?:\\text\s*\{)?\s*(?:,|;|&|and\b|or\b|\(?[A-J]\))|[=+*/^_-]|\\(?:cdot|times|cup|cap)", rest
+        ):
             return Gold("choice", one_spelling(rest), letter=letter_of, words=words_of(rest))
     return None
 
@@ -251,11 +253,15 @@ def parsed(text: str) -> tuple[Any, ...]:
     """
     import logging
 
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
+    # Its own rule for units takes the letters of 2ab for one.
+    spelling = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+    whole = LatexExtractionConfig(normalization_config=spelling)
     try:
-        found = parse(f"${text}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+        found = parse(f"${text}$", [whole], fallback_mode="no_fallback", parsing_timeout=None)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - its grammar raises what it likes on text that it does not know

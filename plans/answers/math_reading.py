@@ -275,7 +275,10 @@ class _Parser:
         if token.startswith("\\"):
             return self.command(token[1:])
         if token.isalpha() and token.isascii():
-            return Node("sym", (token + self.subscript(),))
+            primes = 0
+            while self.take("'"):
+                primes += 1
+            return Node("sym", (token + "'" * primes + self.subscript(),))
         raise Unread(f"{token!r} has no place")
 
     def subscript(self) -> str:
@@ -322,7 +325,7 @@ class _Parser:
             if self.take("["):
                 degree = self.sum()
                 self.want("]")
-            inner = self.tex_digit() if self.peek() not in ("(",) else self.atom()
+            inner = self.argument()  # who writes \\sqrt10 means the root of ten
             return Node("root", (inner, degree or number("2")))
         if name == "cbrt":
             return Node("root", (self.argument(), number("3")))

@@ -45,6 +45,7 @@ class ScriptFacts:
         as_main: whether its tests run only as a program's, below `if __name__ == "__main__"`.
         uses_pytest: whether it can only be run by pytest.
         overrides: built-in names that stand for functions of the response's.
+        defines: names that it defines or imports itself, other than from `solution`.
         problem: why it cannot be run as tests; "" if it can.
     """
 
@@ -55,6 +56,7 @@ class ScriptFacts:
     as_main: bool
     uses_pytest: bool
     overrides: frozenset[str]
+    defines: frozenset[str]
     problem: str
 
 
@@ -68,12 +70,14 @@ def script_facts(source: str) -> ScriptFacts:
     for module in starred:
         # Only what is loaded already: to import a module is to run it.
         free -= set(vars(sys.modules[module])) if module in sys.modules else set()
-    needs = set(imported.values()) | {
-        name for name in free if name not in sys.stdlib_module_names and name not in _COMMON
-    }
+    # A module cannot be called: where its name is, a function of the response's is meant.
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    usual = (sys.stdlib_module_names - called) | _COMMON
+    needs = set(imported.values()) | (free - usual)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             needs.add(node.attr)
+    needs = needs or (free & called)
     if aliases and not needs:
         needs.add(SOLUTION)
     reached = _Reach(tree)
@@ -99,7 +103,8 @@ def script_facts(source: str) -> ScriptFacts:
     needs |= overrides
     return ScriptFacts(
         frozenset(needs), frozenset(packages | ({"pytest"} if fixtures else set())), tuple(tests), tuple(candidates),
-        as_main, fixtures or "pytest" in modules, frozenset(overrides), problem,
+        as_main, fixtures or "pytest" in modules, frozenset(overrides),
+        frozenset(bound - set(imported)), problem,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ degree 1 degree degrees deg ^\\circ °|rad 1 rad radian radians|°C 1 °C celsiu
 N 1 N newton newtons|J 1 J joule joules|kJ 1000 J|W 1 W watt watts|kW 1000 W|V 1 V volt volts|
 A 1 A amp amps ampere amperes|Ω 1 Ω ohm ohms \\Omega|Hz 1 Hz hertz|Pa 1 Pa pascal pascals|kPa 1000 Pa|eV 1 eV|
 mol 1 mol moles mole|C 1 C coulomb coulombs|mph 1397/3125 m/s|kmh 5/18 m/s kph kmph|ha 10000 m2 hectare hectares|
-acre 1 acre acres
+acre 1 acre acres|th 1 th st nd rd
 """
 KNOWN: dict[str, tuple[Fraction, str]] = {}
 for _entry in _TABLE.split("|"):
@@ -66,12 +66,12 @@ def split_unit(text: str, attached: bool = False) -> tuple[str, str]:
         "circ" in tail or not (wrapped or all(word in KNOWN and len(word) > 1 for word in words))
     ):
         return text, unit
-    unknown = words[0].isascii() and words[0] not in KNOWN
-    if not wrapped and (
-        (len(words[0]) == 1 and unknown)
-        or (not gap and not attached and (unknown or (len(words[0]) == 1 and words[0].isascii())))
-    ):
-        return text, unit
+    if not wrapped and words[0].isascii():
+        # `5 m` and `5 apples` are units, `5m` and `5ab` products of letters; `5cm` can be both and is a unit.
+        if words[0] not in KNOWN and (len(words[0]) == 1 or not gap):
+            return text, unit
+        if len(words[0]) == 1 and not gap and not attached:
+            return text, unit
     return head, unit or tail
 
 

@@ -13,46 +13,57 @@ from typing import NamedTuple
 from ....plans.answers.gold_math import Gold, typed
 from ....plans.answers.math_text import boxes, one_spelling
 from .math_compare import SETS_IN_WORDS
+from .math_numeric import symbols
 
 _THOUGHT_ENDS = re.compile(
     r"</(?:think|thinking|thought|reasoning|seed:think)>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>"
 )
+_THOUGHT = re.compile(r"</?(?:think|thinking|thought|reasoning|seed:think)>")
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|</?s>|<eos>|<end_of_turn>|<pad>|<｜[^｜<>]*｜>")
 _TAG = re.compile(r"<(answer|final_answer|solution)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _MARKUP = re.compile(
     r"\*\*|__|</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
 _IS = r"[^\S\n]*(?:\([^()\n]*\)[^\S\n]*)?(?:%s|[:：=])"
-_PHRASES = re.compile(
-    "|".join(
-        (
-            r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|[^\S\n]*[:=：])",
-            r"\bfinal (?:answer|result)\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*(?:final )?answer[^\S\n]*(?=\n)",
-            r"(?:答案|正解|解答|答え|結果)[^。\n：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)|(?:^|[^\w\s])\s*答[：:]",
-            r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])",
-            r"\brespuestas?\b(?:\s+(?:final|correcta))?" + _IS % r"es|son|sería",
-            r"\brespostas?\b(?:\s+(?:final|correta))?" + _IS % r"é|são|seria",
-            r"\brisposta\b(?:\s+(?:finale|corretta))?" + _IS % r"è|sono",
-            r"\bréponses?\b(?:\s+(?:finale|correcte))?" + _IS % r"est|sont|serait",
-            r"\b(?:Antwort|Lösung|Ergebnis|Endergebnis)\b(?:\s+(?:ist|lautet|beträgt)(?:\s+(?:also|daher|somit))?|\s*[:=])",
-            r"\bантворт\b|\b(?:окончательный |правильный )?ответ(?:ом)?\b" + _IS % r"является|равен|—|–|-|это",
-            r"(?:최종\s*)?(?:정답|답안|답)(?:은|는|이|:|：)",
-            r"(?:đáp án|đáp số|câu trả lời|kết quả)(?:\s+(?:cuối cùng|đúng))?" + _IS % r"là",
-            r"\bjawaban(?:nya)?\b(?:\s+(?:akhir|akhirnya|yang benar))?" + _IS % r"adalah|ialah",
-            r"\b(?:odpowiedź|odpowiedzią)\b(?:\s+końcowa)?" + _IS % r"to|brzmi|jest",
-            r"\bantwoord\b" + _IS % r"is",
-            r"\bcevap\b(?:\s*[:=]|\s)",
-            r"(?:الإجابة|الجواب)(?:\s+(?:النهائية|الصحيحة|النهائي))?" + _IS % r"هي|هو",
-            r"(?:अंतिम\s+)?उत्तर(?:\s+है)?" + _IS % r"है|,",
-            r"คำตอบ(?:สุดท้าย)?\s*(?:คือ|[:：])",
-        )
+_ANNOUNCED = (
+    (
+        "answer",
+        r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|\s*[:=])",
     ),
-    re.IGNORECASE | re.MULTILINE,
+    ("answer", r"\bfinal answer\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*answer[^\S\n]*(?=\n)"),
+    (
+        "答案 正解 解答 答え 結果",
+        r"(?:答案|正解|解答|答え|結果)[^。：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)",
+    ),
+    ("答", r"(?:^|[^\w\s])\s*答[：:]"),
+    ("选", r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])"),
+    ("respuesta", r"\brespuestas?\b(?:\s+(?:final|correcta))?" + _IS % r"es|son|sería"),
+    ("resposta", r"\brespostas?\b(?:\s+(?:final|correta))?" + _IS % r"é|são|seria"),
+    ("risposta", r"\brisposta\b(?:\s+(?:finale|corretta))?" + _IS % r"è|sono"),
+    ("réponse", r"\bréponses?\b(?:\s+(?:finale|correcte))?" + _IS % r"est|sont|serait"),
+    (
+        "antwort lösung ergebnis",
+        r"(?:antwort|lösung|ergebnis)\b(?:\s+(?:ist|lautet|beträgt)(?:\s+also|\s+daher)?|\s*[:=])",
+    ),
+    ("ответ", r"\b(?:окончательный |правильный )?ответ(?:ом)?\b" + _IS % r"является|равен|—|–|-|это"),
+    ("답", r"(?:최종\s*)?(?:정답|답안|답)(?:은|는|이|:|：)"),
+    ("đáp câu kết", r"(?:đáp án|đáp số|câu trả lời|kết quả)(?:\s+(?:cuối cùng|đúng))?" + _IS % r"là"),
+    ("jawaban", r"\bjawaban(?:nya)?\b(?:\s+(?:akhir|akhirnya|yang benar))?" + _IS % r"adalah|ialah"),
+    ("odpowied", r"\b(?:odpowiedź|odpowiedzią)\b(?:\s+końcowa)?" + _IS % r"to|brzmi|jest"),
+    ("antwoord", r"\bantwoord\b" + _IS % r"is"),
+    ("cevap", r"\bcevap\b(?:\s*[:=]|\s)"),
+    ("الإجابة الجواب", r"(?:الإجابة|الجواب)(?:\s+(?:النهائية|الصحيحة|النهائي))?" + _IS % r"هي|هو"),
+    ("उत्तर", r"(?:अंतिम\s+)?उत्तर(?:\s+है)?" + _IS % r"है|,"),
+    ("คำตอบ", r"คำตอบ(?:สุดท้าย)?\s*(?:คือ|[:：])"),
 )
-_HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
+_PHRASES = tuple((keys.split(), re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for keys, pattern in _ANNOUNCED)
+"""By words in lower case of which a line must hold one: what announces an answer."""
+_HASHES = re.compile(r"\s*####\s*(.+?)\s*$")
 _SENTENCE_END = re.compile(
     r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"
-    r"|,?\s+(?:because|since|which|whereas|while|so that|as (?=\w+ )|weil|porque|car|ведь)\b|(?:,\s*|\s+)so\s"
+    r"|,\s+(?:where|when|if|with|for|namely)\b"
+    r"|,?\s+(?:because|since|which|whereas|while|so that|as (?=\w+ )|weil|porque|car|ведь)\b"
+    r"|(?:,\s*|\s+)so\s"
 )
 _ENDINGS = re.compile(
     r"(?:です|である|となります|になります|だ|입니다|이다|이에요|예요|है|ครับ|ค่ะ|olur|dir|dır|'dir|'dır)?\s*[.。।!]?\s*$"
@@ -65,15 +76,32 @@ _NUMBER = re.compile(
     r"(?![\d])"
 )
 _CHOICE = re.compile(
-    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?=[\s,.;:，。：)]|$)(?![\s]*[=+*^])",
+    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?![A-Za-z0-9_'’-]|\s*[=+*^])",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|\(([A-J])\)")
+_OPERATOR_BEFORE = re.compile(r"(?:[+*/^×·÷_{<>≤≥√(]|\\[a-zA-Z]+|(?<![A-Za-z][A-Za-z] )[-−])\s*$")
+_OPERATOR_BEHIND = re.compile(
+    r"\s*(?:[+*^×·÷<>≤≥√_!}]|/|\\(?!text|,|\)|\]|%|\$)|[-−]\s*(?:\d|[a-z]\b|\\))|[A-Za-z](?![A-Za-z])|\("
+)
+"""What makes a number a part of an expression that is not read as a whole."""
+_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\)")
+_CHOSEN = re.compile(
+    r"(?:^|\s)\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
+    r"|^(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)[,:]?\s+\(?([A-J])\)?[.!]?$"
+)
+_OTHER_CHOICE = re.compile(
+    r"\s*[)）]?\s*(?:(?:[,;、/&|]|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?|[(（])[A-J](?![A-Za-z])"
+)
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
-_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\S+)", re.IGNORECASE)
-_RIVAL = re.compile(r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?[\s,;/$\\()]*", re.IGNORECASE)
+_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
+_REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
+_RIVAL = re.compile(
+    r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?(?:\s+(?:maybe|perhaps|possibly|else))?[\s,;/$\\()]*",
+    re.IGNORECASE,
+)
 """What stands between two numbers that are both given as the answer."""
+_SAID = re.compile(r".*(?:\b(?:is|are|equals|becomes|get|gives)\b|[:：])\s+(.{1,200}?)[.。!]?\s*$")
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
 
 
@@ -89,7 +117,7 @@ def without_thinking(response: str) -> str:
     ends = list(_THOUGHT_ENDS.finditer(response))
     if ends and _CONTROL.sub("", response[ends[-1].end() :]).strip():
         response = response[ends[-1].end() :]
-    return _CONTROL.sub("", response)
+    return _CONTROL.sub("", _THOUGHT.sub("", response))
 
 
 def answer_of_response(response: str, gold: Gold) -> Extracted:
@@ -115,15 +143,26 @@ def answer_of_response(response: str, gold: Gold) -> Extracted:
 def _said(text: str) -> str | None:
     """What stands behind the last phrase that announces an answer, to the end of the sentence."""
     text = _MARKUP.sub("", text)
-    places = [(found.end(), text[found.end() :]) for found in _PHRASES.finditer(text)]
-    for found in _HASHES.finditer(text):
-        read = typed(found[1])
-        if read is not None and read.kind != "text" and not re.match(r"\d+\.\s", found[1]):
-            places.append((found.start(1), found[1]))
-    for _, rest in sorted(places, key=lambda place: -place[0]):
-        if sentence := _sentence(rest):
-            return sentence
+    end = len(text)
+    while end > 0:
+        start = text.rfind("\n", 0, end - 1) + 1
+        line = text[start:end]
+        lowered = line.lower()
+        patterns = [pattern for keys, pattern in _PHRASES if any(key in lowered for key in keys)]
+        places = [found.end() for pattern in patterns for found in pattern.finditer(line + "\n")]
+        if (hashes := _HASHES.match(line)) and _is_answer(hashes[1]):
+            places.append(hashes.start(1))
+        for place in sorted(places, reverse=True):
+            if sentence := _sentence(text[start + place :]):
+                return sentence
+        end = start - 1 if start and end == start else start
     return None
+
+
+def _is_answer(text: str) -> bool:
+    """Whether what stands behind #### is an answer, and not the heading of a step."""
+    read = typed(text)
+    return read is not None and read.kind != "text" and not re.match(r"\d+\.\s", text)
 
 
 def _sentence(rest: str) -> str:
@@ -166,27 +205,61 @@ def _part(text: str, gold: Gold, only: bool = False) -> str:
     if gold.kind == "choice":
         letter = _CHOICE.match(plain)
         # In "A banana" the letter is a word.
+        if letter and _OTHER_CHOICE.match(plain, letter.end()):
+            return ""
         if letter and letter[1].isupper() and not (letter[1] in "AI" and re.match(r"\s+[a-z]", plain[letter.end() :])):
             return letter[1]
         named = _NAMED.findall(plain)
         return "".join(named[0]) if len(named) == 1 else text if gold.words else ""
     if gold.kind == "text" or _reads(plain, gold):
-        return plain
-    readable = _segments(text, gold)
-    if readable and (len(readable) == 1 or not only):
-        return readable[0]
-    if "=" in plain and _reads(right := plain.rpartition("=")[2], gold):
+        return text if gold.kind == "text" else plain
+    return _one_of(plain, gold, 0, only)
+
+
+def _one_of(plain: str, gold: Gold, which: int, only: bool = False) -> str:
+    """The first (`which` 0) or last (-1) piece of mathematics in a passage; "" if its neighbour rivals it."""
+    plain = _REMARK.sub("", plain)
+    before, _, right = plain.rpartition("=")
+    pieces = _pieces(plain, gold)
+    sums_up = which == -1 or not pieces or re.search(r"\b(?:times|plus|minus|divided by|multiplied by)\b", before)
+    if before and sums_up and _reads(right := _ENDINGS.sub("", right), gold):
         return right
-    numbers = list(_NUMBER.finditer(plain))
-    if not numbers or (len(numbers) > 1 and (only or _RIVAL.fullmatch(plain, numbers[0].end(), numbers[1].start()))):
+    if only and len(list(_NUMBER.finditer(plain))) > 1:
         return ""
-    return numbers[0][0]
+    if len(pieces) > 1:
+        one, two = pieces[:2] if which == 0 else pieces[-2:]
+        if only or _RIVAL.fullmatch(plain, one[1], two[0]):
+            return ""
+    return pieces[which][2] if pieces else ""
 
 
-def _segments(text: str, gold: Gold) -> list[str]:
-    """What stands between dollar signs or the brackets of LaTeX and can be of the type of the row's answer."""
-    segments = ("".join(filter(None, found.groups())) for found in _MATH.finditer(text))
-    return [each for each in segments if _reads(each, gold)]
+def _pieces(plain: str, gold: Gold) -> list[tuple[int, int, str]]:
+    """(start, end, text) of what stands between dollar signs or brackets of LaTeX, and of numbers among the words."""
+    found, covered = [], []
+    for match in _MATH.finditer(plain):
+        covered.append(match.span())
+        inner = "".join(filter(None, match.groups()))
+        if _reads(inner, gold) and not _names_only(inner, gold):
+            found.append((*match.span(), inner))
+    for match in _NUMBER.finditer(plain):
+        start, end = match.span()
+        inside = any(low <= start < high for low, high in covered)
+        if not inside and not _OPERATOR_BEFORE.search(plain[:start]) and not _OPERATOR_BEHIND.match(plain, end):
+            found.append((start, end, match[0]))
+    return sorted(found)
+
+
+def _names_only(text: str, gold: Gold) -> bool:
+    """Whether a text is about variables where the row's answer has none, as in: the value of $x$ is 42."""
+    read = typed(text)
+    if (
+        read is None
+        or read.node is None
+        or gold.node is None
+        or read.node.op in ("rel", "chain", "list", "set", "tuple")
+    ):
+        return False
+    return bool(symbols(read.node)) and not symbols(gold.node)
 
 
 def _from_last_line(text: str, gold: Gold) -> str:
@@ -195,7 +268,8 @@ def _from_last_line(text: str, gold: Gold) -> str:
     if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
         lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
-        line = _DENIED.sub(" ", re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line)).strip()
+        bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
+        line = _DENIED.sub(" ", re.sub(bullet, "", line)).strip()
         whole = _reads(_MARKUP.sub("", line), gold)
         if whole and gold.kind != "text":
             return line
@@ -218,16 +292,12 @@ def _end_of_line(line: str, gold: Gold) -> str:
         )
         if said and _reads(said[1], gold):
             return said[1]
-        named = _NAMED.findall(plain) if gold.kind == "choice" else []
+        named = _NAMED.findall(plain) or _CHOSEN.findall(plain) if gold.kind == "choice" else []
         return "".join(named[-1]) if named else ""
-    if readable := _segments(plain, gold):
-        return readable[-1]
-    if "=" in plain and _reads(right := _ENDINGS.sub("", plain.rpartition("=")[2]), gold):
-        return right
-    numbers = list(_NUMBER.finditer(plain))
-    if not numbers or (len(numbers) > 1 and _RIVAL.fullmatch(plain, numbers[-2].end(), numbers[-1].start())):
-        return ""
-    return numbers[-1][0]
+    said = _SAID.search(plain)
+    if said and _reads(said[1], gold) and not _names_only(said[1], gold):
+        return said[1]
+    return _one_of(plain, gold, -1)
 
 
 def shown(text: str) -> str:

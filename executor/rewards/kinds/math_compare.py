@@ -246,13 +246,12 @@ def _same_items(gold: Node, given: Node) -> bool | None:
     if ops == {"set", "tuple"}:
         return False
     one, two = ([_value_of(each) for each in node.args] for node in (gold, given))
-    if "tuple" in ops and gold.op == "tuple":
-        if given.op == "list":
-            two = _by_name(given) or two
+    if gold.op == "tuple" or (_by_name(gold) and not _names_of(given)):
+        one, two = _by_name(gold) or one, _by_name(given) or two
         return len(one) == len(two) and _all(_same(*pair) for pair in zip(one, two, strict=True))
     names = [_names_of(node) for node in (gold, given)]
     if names[0] and names[1] and len(names[0]) == len(one) > 1 and len(set(names[0])) > 1:
-        if sorted(names[0]) != sorted(names[1]):
+        if sorted(names[0]) != sorted(names[1]) or len(one) != len(two):
             return False
         ordered = dict(zip(names[1], two, strict=True))
         return _all(_same(left, ordered[name]) for name, left in zip(names[0], one, strict=True))
@@ -284,9 +283,9 @@ def _names_of(node: Node) -> list[str]:
 
 
 def _by_name(node: Node) -> list[Node] | None:
-    """Of `y = 2, x = 1` the values in the order of the names, as a tuple gives them."""
+    """Of `y = 2, x = 1` the values in the order of the names, as a tuple gives them; None of other items."""
     names = _names_of(node)
-    if len(names) != len(node.args) or len(set(names)) != len(names):
+    if len(names) != len(node.args) or len(set(names)) != len(names) or not names:
         return None
     return [each.args[2] for each in sorted(node.args, key=lambda each: str(each.args[1].args[0]))]
 
@@ -333,12 +332,18 @@ def _matched(one: list[Node], two: list[Node]) -> bool | None:
 
 
 def _right_side(given: Node, gold: Node) -> Node | None:
-    """Of `x = 2 + 3 = 5` the 5; of `2x = 10`, which says that x is 5, nothing; of `x ~ 3.14` and `pi ~ 3.14` the
-    side that is exact, or the one that is the answer if both are near each other."""
+    """The side of a response's equation that answers a row whose answer is none.
+
+    Of `x = 2 + 3 = 5` the 5; of `2x = 10` and `x - 3y = 0`, which are yet to be solved, nothing; of `pi ~ 3.14` the
+    exact side, or the other if that is the row's answer and both are near each other.
+    """
     relations = given.args if given.op == "chain" else (given,)
     signs = {each.args[0] for each in relations}
     if not signs <= {"=", "~", "in"}:
         return None
+    for _, one, two in (each.args for each in relations):
+        if not symbols(one) and not symbols(two) and not _near(one, two):
+            return None  # 41 = 42 says nothing
     last = relations[-1]
     if last.args[0] == "~" and not _is_name(last.args[1]):
         exact, rounded = last.args[1:]
@@ -346,12 +351,24 @@ def _right_side(given: Node, gold: Node) -> Node | None:
             exact, rounded = (rounded, exact) if _same(gold, rounded) else (exact, rounded)
             return Node(*exact)
         return None
-    if len(relations) == 1 and relations[0].args[1].op == "mul":
-        parts = relations[0].args[1].args
-        if parts[0].op == "num" and symbols(relations[0].args[1]):
+    left = relations[0].args[1]
+    if len(relations) == 1 and symbols(left) and _has_number(left):
+        unsolved = left.op == "mul" or value(last.args[2]) in (0, 1)
+        if unsolved:
             return None
     right = last.args[2]
     return right if isinstance(right, Node) else None
+
+
+def _has_number(node: Node) -> bool:
+    """Whether terms have coefficients or constants, as those of an equation that is yet to be solved; f(2) has none."""
+    if node.op == "mul":
+        return node.args[0].op == "num" or any(
+            _has_number(part) for part in node.args if part.op not in ("num", "tuple")
+        )
+    if node.op in ("add", "neg", "div"):
+        return any(part.op == "num" or _has_number(part) for part in node.args)
+    return False
 
 
 def _near(one: Node, two: Node) -> bool:

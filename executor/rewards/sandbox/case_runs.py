@@ -2,7 +2,7 @@
 
 All this happens in a process that the tester forked before it read the row's tests, so what a case should give is in
 no memory that a response's code can reach. That process runs no code of the response itself: it forks one that does,
-feeds it, takes what it writes from pipes that are new for each case, and kills what it left behind.
+takes what that writes from pipes that are new for each case, and kills what it left behind.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MOST_BYTES = 8 << 20
 ERROR_BYTES = 4096
 """Of standard error, whose last line tells what went wrong."""
 PART = 1 << 16
+MOST_FILES = 64
+"""Descriptors that the process may have had open before it runs a case."""
 
 
 class CaseRunner:
@@ -61,16 +63,15 @@ class CaseRunner:
                 self._compiled = {source: compile(source, "solution.py", "exec", dont_inherit=True)}
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 return traceback.format_exception_only(error)[-1].strip()[:500], b""
-        pipes = [os.pipe() for _ in range(3)]
+        feed = os.open(os.devnull, os.O_RDONLY) if entry else _file_of(given)
+        (output, writes), (errors, tells) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_case(pipes, entry, given, limits)  # never returns
-        for end in (pipes[0][0], pipes[1][1], pipes[2][1]):
+            self._become_case((feed, writes, tells), entry, given, limits)  # never returns
+        for end in (feed, writes, tells):
             os.close(end)
-        ends = pipes[0][1], pipes[1][0], pipes[2][0]
-        data = b"" if entry else given.encode("utf-8", "surrogateescape")
         try:
-            why, printed, told = _watched(pid, ends, data, time.monotonic() + time_s)
+            why, printed, told = _watched(pid, output, errors, time.monotonic() + time_s)
         finally:
             self._clear(pid)
         if why:
@@ -99,18 +100,22 @@ class CaseRunner:
 
     # ---- in the case's process ----
 
-    def _become_case(self, pipes: list[tuple[int, int]], entry: str, given: Any, limits: tuple[int, int, int]) -> None:
+    def _become_case(self, ends: tuple[int, int, int], entry: str, given: Any, limits: tuple[int, int, int]) -> None:
         """Never returns."""
         code = 70
         try:
             os.setpgid(0, 0)
             self._close_channel()
-            null = os.open(os.devnull, os.O_RDWR)
-            result = os.dup(pipes[1][1]) if entry else -1
-            for target, end in enumerate((pipes[0][0], null if entry else pipes[1][1], pipes[2][1])):
+            feed, writes, tells = ends
+            null = os.open(os.devnull, os.O_WRONLY)
+            result = os.dup(writes) if entry else -1
+            for target, end in enumerate((feed, null if entry else writes, tells)):
                 os.dup2(end, target)
-            for each in (null, *(end for pair in pipes for end in pair)):
-                os.close(each)
+            kept = (result, *self._isolation.keep())
+            for each in range(3, MOST_FILES):
+                if each not in kept:
+                    with contextlib.suppress(OSError):
+                        os.close(each)
             self._isolation.close_in_response()
             limit(*limits, self._isolation.has("user"))
             code = self._run_case(entry, given, result)
@@ -221,43 +226,46 @@ def _last_line(error: BaseException) -> str:
 # ---- around it ----
 
 
-def _watched(pid: int, ends: tuple[int, int, int], data: bytes, until: float) -> tuple[str, bytes, bytes]:
-    """Feed a process and take what it writes until it ends: why it did not come to its end, its output and errors."""
-    feed, output, errors = ends
+def _file_of(text: str) -> int:
+    """A descriptor of a file without a name that holds an input, as judges give it: its size can be asked for."""
+    name = f".{os.urandom(8).hex()}"
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        data = memoryview(text.encode("utf-8", "surrogateescape"))
+        while data:
+            data = data[os.write(file, data) :]
+        return os.open(name, os.O_RDONLY)
+    finally:
+        os.close(file)
+        os.unlink(name)  # noqa: PTH108 - see the package: few imports
+
+
+def _watched(pid: int, output: int, errors: int, until: float) -> tuple[str, bytes, bytes]:
+    """Take what a process writes until it ends: why it did not come to its end, its output and errors."""
     taken: dict[int, bytearray] = {output: bytearray(), errors: bytearray()}
     end = os.pidfd_open(pid)
-    reads, writes = [end, output, errors], [feed]
-    for each in ends:
+    reads = [end, output, errors]
+    for each in (output, errors):
         os.set_blocking(each, False)
-    why, at = "", 0
+    why = ""
     try:
         while True:
-            if not data[at : at + 1] and writes:
-                writes = []
-                os.close(feed)
             left = until - time.monotonic()
             if left <= 0:
                 why = "late"
                 break
-            ready, free, _ = select.select(reads, writes, [], left)
+            ready = select.select(reads, [], [], left)[0]
             for each in ready:
                 if each != end and not _take(each, taken[each]):
                     reads.remove(each)
+            del taken[errors][:-ERROR_BYTES]
             if len(taken[output]) > MOST_BYTES:
                 why = f"wrote more than {MOST_BYTES} bytes"
                 break
-            del taken[errors][:-ERROR_BYTES]
-            if free:
-                try:
-                    at += os.write(feed, data[at : at + PART])
-                except BlockingIOError:
-                    pass
-                except OSError:  # it does not read on
-                    at = len(data)
             if end in ready and not any(_take(each, taken[each]) for each in reads if each != end):
                 break
     finally:
-        for each in (end, output, errors, *writes):
+        for each in (end, output, errors):
             os.close(each)
     return why, bytes(taken[output]), bytes(taken[errors])
 

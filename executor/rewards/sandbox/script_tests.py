@@ -62,7 +62,8 @@ class Script:
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
         self.passed, self.failures = 0, list[str]()
         self._held, self._ended, self._hidden = 0, set[str](), list[int]()
-        self._left_out = 0
+        self._left_out, self._taken = 0, set[str]()
+        self._lost: BaseException | None = None
         self._counted = False
         """Whether the script has assertions of the kinds that are counted."""
 
@@ -112,6 +113,10 @@ class Script:
         self.failures += ["the tests ended before it"] * max(0, missing)
         if self._go_on or not self.failures:
             self._collect(module, namespace, candidates, entry)
+        for name in self._tests or () if self._go_on or not self.failures else ():
+            reached = any(each == name or each.startswith(f"{name}.") for each in self._taken | self._ended)
+            if name in namespace and not reached:
+                self.failures.append(f"{name} was not run")
         if not self.total and self._left_out:
             raise RowFault("all of its tests are skipped, or expected to fail")
         if not self.total:
@@ -125,26 +130,28 @@ class Script:
         self, module: types.ModuleType, namespace: dict[str, Any], candidates: Iterable[str], entry: str
     ) -> None:
         ended = set(self._ended)
+        # Not the response's objects: pytest looks closely at all that it finds.
+        vars(module).update({name: value for name, value in namespace.items() if not is_remote(value)})
         for name in candidates:
             self._try(partial(_run_candidate, namespace, name, entry))
         if self._uses_pytest:
-            # Not the response's objects: pytest looks closely at all that it finds.
-            vars(module).update({name: value for name, value in namespace.items() if not is_remote(value)})
             self._run_pytest(module, ended)
             return
-        for name, test in self._found(namespace):
-            if name not in ended:
-                self._try(test)
+        tests = [(name, test) for name, test in self._found(namespace) if name not in ended]
+        self._taken |= {name for name, _ in tests}
+        for step, few in (("setup_module", tests[:1]), ("", tests), ("teardown_module", tests[:1])):
+            for _, test in few:
+                self._try(test if not step else partial(_run_step, module, step, module), counts=not step)
                 if self.failures and not self._go_on:
                     return
 
-    def _try(self, test: Callable[[], Any]) -> None:
+    def _try(self, test: Callable[[], Any], counts: bool = True) -> None:
         before = len(self._hidden)
         try:
             test()
             if len(self._hidden) > before:
                 raise AssertionError("an assertion failed, and the tests go on")
-            self.passed += 1
+            self.passed += counts
         except _Skipped:
             self._left_out += 1
         except BaseException as error:  # noqa: BLE001
@@ -189,7 +196,7 @@ class Script:
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
                 yield from _of_class(value)
             elif isinstance(value, types.FunctionType) and name in wanted:
-                yield name, partial(_run_function, value)
+                yield name, partial(_run_function, value, namespace)
 
     def _run_pytest(self, module: types.ModuleType, ended: set[str]) -> None:
         import pytest
@@ -208,13 +215,13 @@ class Script:
         class Plugin:
             def __init__(self) -> None:
                 self.outcomes: dict[str, str] = {}
-                self.broken = False
 
             @pytest.hookimpl
             def pytest_collection(self, session: Any) -> bool:
                 given = Given.from_parent(session, path=Path(FILE).absolute())
                 found = [item for item in session.genitems(given) if _qualified(item) not in ended]
                 session.items, session.testscollected = found, len(found)
+                script._taken |= {_qualified(item) for item in found}
                 self.outcomes = {item.nodeid: "" for item in found}
                 return True
 
@@ -236,11 +243,12 @@ class Script:
                 report = yield
                 error = call.excinfo.value if call.excinfo else None
                 if isinstance(error, Lost):
-                    script.lost = error
+                    script._lost = error
                     item.session.shouldstop = "lost"
-                if report.outcome == "skipped" and (hasattr(report, "wasxfail") or (
-                    report.when == "setup" and any(any(item.iter_markers(each)) for each in ("skip", "skipif"))
-                )):  # fmt: skip
+                # By marks in the tests' text, not by what they call while they run: the response has a say in that.
+                marks = {mark.name for mark in item.iter_markers()}
+                by_mark = marks & {"skip", "skipif"} if report.when == "setup" else set()
+                if report.outcome == "skipped" and (by_mark or (hasattr(report, "wasxfail") and "xfail" in marks)):
                     self.outcomes[item.nodeid] = "left out"
                 elif report.outcome != "passed":
                     self.outcomes[item.nodeid] = "failed"
@@ -252,13 +260,12 @@ class Script:
                 return report
 
         plugin = Plugin()
-        self.lost: BaseException | None = None
         try:
             main(list(PYTEST_OPTIONS), plugins=[plugin])
         except BaseException as error:  # noqa: BLE001
             self._catch(error)
-        if self.lost is not None:
-            raise self.lost
+        if self._lost is not None:
+            raise self._lost
         outcomes = list(plugin.outcomes.values())
         self.passed += outcomes.count("passed")
         self._left_out += outcomes.count("left out")
@@ -294,10 +301,27 @@ def _run_candidate(namespace: dict[str, Any], name: str, entry: str) -> None:
     namespace[name](eval(entry, namespace))
 
 
-def _run_function(test: Callable[[], Any]) -> None:
-    value = test()
+def _run_function(test: Any, namespace: dict[str, Any]) -> None:
+    for name in ("setup_function", "", "teardown_function"):
+        if not name:
+            _waited(test())
+        elif name in namespace:
+            _waited(_given(namespace[name], test))
+
+
+def _waited(value: Any) -> None:
     if inspect.iscoroutine(value):
         asyncio.run(value)
+
+
+def _given(step: Any, argument: Any) -> Any:
+    """Call a set-up with what it is for, if it wants that."""
+    return step(argument) if inspect.signature(step).parameters else step()
+
+
+def _run_step(owner: Any, name: str, argument: Any) -> None:
+    if name in vars(owner):
+        _waited(_given(vars(owner)[name], argument))
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -306,10 +330,7 @@ def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     if issubclass(kind, unittest.TestCase):
         for method in unittest.defaultTestLoader.getTestCaseNames(kind):
             yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
-    elif not any(
-        each.default is each.empty and each.kind < each.VAR_POSITIONAL
-        for each in inspect.signature(kind).parameters.values()
-    ):
+    elif _can_be_made(kind):
         for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
             yield f"{kind.__qualname__}.{method}", partial(_run_method, kind, method)
     for inner in list(vars(kind).values()):
@@ -317,13 +338,21 @@ def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield from _of_class(inner)
 
 
+def _can_be_made(kind: type) -> bool:
+    """Whether an object of a class is made without arguments."""
+    try:
+        inspect.signature(kind).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _run_method(kind: type, name: str) -> None:
     tested = kind()
     for step in ("setup_class", "setUp", "setup_method", name, "teardown_method", "tearDown", "teardown_class"):
         if hasattr(tested, step):
             method = getattr(tested, step)
-            wants_method = step.endswith("_method") and inspect.signature(method).parameters
-            _run_function(partial(method, getattr(tested, name)) if wants_method else method)
+            _waited(_given(method, getattr(tested, name)) if step.endswith("_method") else method())
 
 
 def _run_case(kind: Any, name: str) -> None:

@@ -31,6 +31,10 @@ SCRIPTS = {
     "an exit code": "import sys\nsys.exit(0 if add(1, 2) == 3 else 1)",
     "an assertion that is swallowed": "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    print('failed')",
     "a test that is swallowed": "def test_a(): assert add(1, 2) == 3\ntry:\n    test_a()\nexcept Exception:\n    pass",
+    "what is set up before": "def setup_module(): global X; X = 1\ndef setup_function(f): global Y; Y = 2\n"
+        "def test_a(): assert add(X, Y) == 3\nclass C:\n    def setup_method(self): self.x = 3\n"
+        "    def test_c(self): assert add(X, 2) == self.x\nimport unittest\ndef setUpModule(): global Z; Z = 3\n"
+        "class T(unittest.TestCase):\n    def test_t(self): self.assertEqual(add(1, 2), Z)",
     "a coroutine": "async def test_a(): assert add(1, 2) == 3",
     "a library that is not imported": "assert math.isclose(add(0.1, 0.2), 0.3)\nassert Counter([add(1, 1)]) == {2: 1}",
     "pytest": "import pytest\n@pytest.fixture\ndef pair(): return 1, 2\ndef test_a(pair): assert add(*pair) == 3\n"
@@ -53,6 +57,8 @@ PROGRAMS = {
     "lines of a buffer": "import sys\nfor line in sys.stdin.buffer: sys.stdout.write(f'{2 * int(line)}   \\n\\n')",
     "the file of descriptor 0, in a thread": "import threading\n"
         "threading.Thread(target=lambda: print(2 * int(open(0).read()))).start()",
+    "the size of the input": "import io, os\n"
+        "print(2 * int(io.BytesIO(os.read(0, os.fstat(0).st_size)).readline()))",
     "a main block that exits": "import sys\nif __name__ == '__main__':\n    print(2 * int(input()))\n    sys.exit(0)",
     "what ends with the program": "import atexit\nx = int(input())\natexit.register(lambda: print(2 * x))",
 }  # fmt: skip

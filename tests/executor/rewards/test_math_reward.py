@@ -43,10 +43,10 @@ def test_one_place_of_a_response_counts(response, place, text):
     [
         ("<think>a</think>b", "b"),
         ("a</think>b", "b"),
-        ("<think>a</think>\n", "<think>a</think>\n"),
-        ("<think>a", "<think>a"),
+        ("<think>a</think>\n", "a\n"),
+        ("<think>a", "a"),
         ("<think>a</think>b<|im_end|>", "b"),
-        ("<think>a</think><|im_end|>", "<think>a</think>"),
+        ("<think>a</think><|im_end|>", "a"),
     ],
 )
 def test_thinking_counts_only_where_nothing_follows(response, left):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlplan.executor.rewards.sandbox import plain_data
 from rlplan.executor.rewards.sandbox.plain_data import Reader, Unreadable, Writer
 
 
@@ -95,3 +96,42 @@ def test_dates_with_a_zone_keep_it():
     zone = datetime.timezone(datetime.timedelta(hours=-3))
     value = datetime.datetime(2024, 2, 29, 1, 2, 3, 4, zone, fold=1)
     assert (through(value), through(value).fold, through(value).tzinfo) == (value, 1, zone)
+
+
+@pytest.fixture
+def numpy(monkeypatch):
+    """numpy, whose arrays are data within the test."""
+    module = pytest.importorskip("numpy")
+    for name in ("_WRITERS", "_CHANGEABLE", "_FIXED"):
+        monkeypatch.setattr(plain_data, name, dict(getattr(plain_data, name)))
+    monkeypatch.setattr(plain_data, "_arrays", ())
+    plain_data.use_numpy(module)
+    return module
+
+
+def test_arrays_and_numbers_of_numpy_are_data_by_their_bytes(numpy):
+    values = [
+        numpy.arange(6.0).reshape(2, 3), numpy.zeros((0, 2), "i2"), numpy.array(3), numpy.array(["a", "bc"]),
+        numpy.array(["2020-01-01"], "datetime64[D]"), numpy.float64(0.5), numpy.int64(-1), numpy.bool_(True),
+    ]  # fmt: skip
+    for value in values:
+        writer = Writer(lambda value: ["?"])
+        written = json.loads(json.dumps(writer.write([value, value])))
+        first, second = Reader(lambda written: None).read(written)
+        assert type(first) is type(value) and first.dtype == value.dtype and first.shape == value.shape
+        assert first.tobytes() == value.tobytes() and (first is second or not value.shape)
+    held = plain_data.refill(numpy.zeros(3), numpy.ones(3))
+    assert held.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(Unreadable):
+        plain_data.refill(numpy.zeros(3), numpy.ones(2))
+
+
+def test_arrays_that_hold_objects_are_no_data(numpy):
+    refused = Writer(lambda value: ["?"])
+    for value in (numpy.array([print]), numpy.zeros(1, [("a", float)]), numpy.ma.masked_array([1])):
+        assert refused.write(value) == ["?"]
+    for text in ("|O8", "<f8'", "[('a','<f8')]"):
+        with pytest.raises(Unreadable):
+            Reader(lambda written: None).read(["array", text, [1], "\0" * 8])
+    with pytest.raises(Unreadable):
+        Reader(lambda written: None).read(["array", "<f8", [1 << 40], "\0" * 8])

@@ -28,6 +28,8 @@ def cases(answer):
         ("from typing import *\ndef test_a(x: List = None): assert f(Counter(), math.pi)", "script", {"f"}),
         ("def test_a():\n    n = 1\n    assert [f(i) for i in range(n)]", "script", {"f"}),
         ("assert sum(1, 2) == 3", "script", {"sum"}),
+        ("assert calendar(math.pi) == 3", "script", {"calendar"}),
+        ("c = Counter()\nassert c.n == 0", "script", {"Counter"}),
         ({"test": CHECK, "entry_point": "add"}, "check", {"add"}),
         ({"test": CHECK, "entry_point": "Solution().add"}, "check", {"Solution"}),
         (CHECK + "check(add)", "script", {"add"}),
@@ -93,6 +95,7 @@ def test_limits_of_a_case_are_read_in_their_units():
         ("assert (add(1, 2) == 3, 'wrong')", "check nothing"),
         ("if False:\n    assert add(1, 2) == 3", "check nothing"),
         ("def add(a, b): return a + b\nassert add(1, 2) == 3", "use nothing of the response"),
+        ({"test": "def add(a, b): return 3\nassert add(1, 2) == sub(4, 1)", "entry_point": "add"}, "define add themselves"),
         ("assert add(1, 2) == 3\ndef (", r"no Python \(invalid syntax in line 2\)"),
         ("print 'a'\nassert add(1, 2) == 3", "no Python"),
         ("QUJD" * 50, "packed"),
@@ -135,6 +138,10 @@ def test_further_keys_of_a_row_complete_its_answer():
     calls = answer_of_row({"answer": [{"input": "1", "output": "2", "testtype": "functional"}],
                            "metadata": '{"func_name": "f"}'})  # fmt: skip
     assert (code_tests(calls).form, code_tests(calls).entry) == ("calls", "f")
+    solution = {"answer": "    return a + b\n", "test": CHECK, "entry_point": "add"}
+    assert code_tests(answer_of_row(solution)).form == "check"
+    solution = {"answer": "def f(x):\n    return x", "test_list": ["assert f(1) == 1"]}
+    assert code_tests(answer_of_row(solution)).source == "assert f(1) == 1"
     assert answer_of_row({"answer": "assert f(1)", "metadata": {"level": 3}}) == "assert f(1)"
 
 

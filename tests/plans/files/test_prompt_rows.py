@@ -131,6 +131,7 @@ def rows_of(file, *rows, reward="function"):
         ([*CHAT, {"role": "assistant", "content": "4"}], "the last message is the assistant's"),
         ([{"role": "human", "content": "2"}], "message 1 has the role 'human'; write one of system,"),
         ([{"role": "user", "content": " "}], "message 1, of role user, is blank"),
+        (json.dumps(CHAT), "prompt is text that holds messages as JSON, and would be sent as it is"),
         ([{"role": "system", "content": "be brief"}], "no message is the user's"),
         ([{"role": "user", "content": "2", "name": "me"}], "text in both, and message 1 has 'name' as well"),
         ([*CHAT, {"role": "tool", "content": "2", "tool_call_id": "7"}], "and message 2 has 'tool_call_id' as well"),

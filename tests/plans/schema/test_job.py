@@ -125,3 +125,18 @@ def test_a_local_file_that_is_missing_is_told_at_its_line(folder, path):
     with pytest.raises(InputError, match=r"no such file: 'dta\.jsonl'" if is_data else "no such folder") as caught:
         job_paths(load_job(folder.path("job.yaml")), folder.path("job.yaml"))
     assert caught.value.line == line
+
+
+def test_packages_and_shares_are_of_code_rewards_alone():
+    code = RewardSpec(kind="code", deadline_s=5.0, packages=["numpy", "pytest"], partial=True)
+    assert (code.packages, code.partial, code.model_dump()["packages"]) == (
+        ("numpy", "pytest"),
+        True,
+        ("numpy", "pytest"),
+    )
+    assert not {"packages", "partial"} & RewardSpec(kind="code", deadline_s=5.0).model_dump().keys()
+    for key, value in (("packages", ["numpy"]), ("partial", True)):
+        with pytest.raises(ValueError, match=f"{key} has no effect with kind math; remove it or write kind: code"):
+            RewardSpec(kind="math", deadline_s=5.0, **{key: value})
+    with pytest.raises(ValueError, match="packages"):
+        RewardSpec(kind="code", deadline_s=5.0, packages=["numpy>=2"])
