@@ -19,10 +19,11 @@ processes is left, and whether the same worker still tells a right solution from
   as in a worker that has a queue. In `ms_overhead_spaced` the worker has had 20 ms to make the sandbox, as where
   responses end one by one. `ms_new_interpreter` is what a new Python process for each test, without any isolation,
   adds; all are measured in turns. On a busy machine all of them grow;
+- `ms_case`: milliseconds of one more case of input and output, each of which has a process of its own;
 - `notes`: what this host lacks of the sandbox.
 
     {"programs": 60, "harmful": 0, "verdict_forged": 0, "ms_overhead": …, "ms_overhead_spaced": …,
-     "ms_new_interpreter": …, "controls": {…}, "stopped": {program: what stopped it}, "notes": []}
+     "ms_new_interpreter": …, "ms_case": …, "controls": {…}, "stopped": {program: what stopped it}, "notes": []}
 
 What it cannot show: tests that leave the decision to an object of the response's own class (`remote_objects.py`), and
 faults of the kernel itself.

@@ -26,6 +26,7 @@ LATE_S = 10.0
 """A program that holds the worker so much longer than its deadline harms it."""
 SPACED_S = 0.02
 PACKAGES = ("numpy", "pytest")
+CASE, MORE_CASES = "print(int(input()) ** 2)\n", 20
 RIGHT = "def f(x): return x * x\n"
 SHORT = (
     RIGHT,
@@ -50,7 +51,7 @@ def main(repeats: int, as_json: bool) -> None:
             with closing(WarmSandbox(packages=PACKAGES)) as with_packages:
                 rows += [_tried(with_packages if each.packages else sandbox, host, each) for each in FORMS]
             controls = _controls(host)
-        overhead = _overhead(sandbox, repeats)
+        overhead = _overhead(sandbox, repeats) | {"ms_case": _ms_case(sandbox, repeats)}
     except SandboxError as error:
         raise RunFailed(str(error)) from error
     finally:
@@ -140,6 +141,16 @@ def _overhead(sandbox: WarmSandbox, repeats: int) -> dict[str, float]:
     return {name: round(statistics.median(values), 3) for name, values in extra.items()}
 
 
+def _ms_case(sandbox: WarmSandbox, repeats: int) -> float:
+    """Milliseconds of one more case of input and output, median of the repeats."""
+    one, many = (code_tests([{"input": "3", "output": "9"}] * count) for count in (1, 1 + MORE_CASES))
+    extra = [
+        _seconds(lambda: sandbox.run(CASE, many, 60.0)) - _seconds(lambda: sandbox.run(CASE, one, 60.0))
+        for _ in range(max(4, repeats // 10))
+    ]
+    return round(1000 * statistics.median(extra) / MORE_CASES, 3)
+
+
 def _seconds(act: Any) -> float:
     began = time.perf_counter()
     act()
@@ -172,8 +183,9 @@ def _table(result: dict[str, Any]) -> str:
     lines.append(f"without a sandbox these categories reach their aim: {', '.join(reached)}")
     lines.append(
         f"{result['programs']} programs, {result['harmful']} harmful, {result['verdict_forged']} verdicts forged; "
-        f"a short test costs {result['ms_overhead']:.1f} ms at once after another and "
-        f"{result['ms_overhead_spaced']:.1f} ms after a pause, a new interpreter {result['ms_new_interpreter']:.1f} ms"
+        f"a short test takes {result['ms_overhead']:.1f} ms more at once after another, "
+        f"{result['ms_overhead_spaced']:.1f} after a pause, a new interpreter {result['ms_new_interpreter']:.1f} ms; "
+        f"one more case of input and output {result['ms_case']:.1f} ms"
     )
     return "\n".join(lines)
 
