@@ -57,7 +57,7 @@ def policy_shape(model: str, folder: Path | None) -> Architecture | None:
     """The shape of a job's model, which is at `folder` if it is on this machine; None where it is not known."""
     try:
         known = architecture_of_model(str(folder or model))
-    except InputError:  # no readable config.json, which others report
+    except (InputError, TypeError):  # no readable config.json, which others report
         return None
     shipped = shipped_model(model) if known is None and folder is None else None
     return known if shipped is None else architecture_of(shipped)
@@ -77,6 +77,8 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
         return f"{sizes}: {kinds[0]}, and {kinds[1]}"
     if abs(new.parameters / old.parameters - 1) > SAME_SIZE:
         return sizes
+    if not new.kv_values_per_token:
+        return f"{sizes}, whose layers all attend to a window only"
     if not engine_tps(new, GPUS[law.accelerator]):
         return f"{sizes}, of which no engine fits on {law.accelerator}s"
     return None
