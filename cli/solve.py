@@ -152,7 +152,7 @@ def solve_command(
                 for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )
-    _warn_of_unknown_model(job, profile)
+    _must_know_model(job, job_path, profile, force)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -211,13 +211,16 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     return job, cluster, profile
 
 
-def _warn_of_unknown_model(job: Job, profile: Profile) -> None:
-    """Warn if nothing shows whether a derived profile is of the job's model."""
-    from ..profiles.architecture import architecture_of
+def _must_know_model(job: Job, job_path: Path, profile: Profile, force: bool) -> None:
+    """Say what is guessed of the job's model, where the profile did not measure it. Raises InputError where nothing
+    shows whether a derived profile is of it, unless `force`."""
+    from ..plans.facts.model_shape import model_of_job
+    from ..plans.yaml.yaml_io import error_at
 
-    train_law = profile.train_law
-    if profile.provenance != "measured" and train_law is not None and architecture_of(job.model.path) is None:
-        warnings.warn(
-            f"cannot tell from its name whether {job.model.path} is {train_law.model}, which the profile is of",
-            stacklevel=2,
-        )
+    model = model_of_job(job, job_path)
+    if profile.provenance == "measured" or not model.unsure:
+        return
+    if model.architecture is None and profile.train_law is not None and not force:
+        text = f"model.path: {model.unsure}, or use --force to plan it as {profile.train_law.model}"
+        raise error_at(job_path, ("model", "path"), text)
+    warnings.warn(model.unsure, stacklevel=2)

@@ -27,3 +27,29 @@ def model_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError("must hold one JSON object", str(file))
     return config
+
+
+def cached_config(model: str) -> dict[str, Any] | None:
+    """The config.json of a hub id in the local Hugging Face cache, without huggingface_hub; None where it has none.
+
+    The revision is the one of `main`, else the last that was fetched. Raises InputError when it cannot be read.
+    """
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        return None
+    repository = _hub_cache() / f"models--{model.replace('/', '--')}"
+    try:
+        main = repository / "refs" / "main"
+        revisions = [repository / "snapshots" / main.read_text(encoding="utf-8").strip()] if main.is_file() else []
+        revisions += sorted((repository / "snapshots").glob("*"), key=os.path.getmtime, reverse=True)
+    except (OSError, ValueError):
+        return None
+    return next((model_config(folder) for folder in revisions if (folder / "config.json").is_file()), None)
+
+
+def _hub_cache() -> Path:
+    """Where huggingface_hub keeps what it fetched, by its environment variables."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if path := os.environ.get(name):
+            return Path(path).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(home).expanduser() / "hub"
