@@ -128,16 +128,17 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import unfit
-    from ..profiles.hardware import gpu_of, near_gpu
+    from ..profiles.hardware import gpu_of, hint_of
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
     from .shared.paths import tell
 
     gpu = gpu_of(pool.accelerators.name)
     if gpu is None or pool.accelerators.kind != "cuda":
-        near = near_gpu(pool.accelerators.name) if pool.accelerators.kind == "cuda" else None
-        hint = f"did you mean {near}? There" if near else "there"
+        hint = hint_of(pool.accelerators.name) if pool.accelerators.kind == "cuda" else ""
+        hint += "; " if hint else ""
         raise InputError(
-            f"no profile of accelerator {pool.accelerators.name!r} ships; {hint} are profiles of {', '.join(GPU_NAMES)}"
+            f"no profile of accelerator {pool.accelerators.name!r} ships; {hint}there are profiles of "
+            f"{', '.join(GPU_NAMES)}"
         )
     profile = library_profile(gpu.name, model)
     shipped_for, job_model = shipped_model(model), shipped_model(model_of_job(job, job_path).architecture)

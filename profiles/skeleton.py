@@ -23,7 +23,7 @@ from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
 from .architecture import ARCHITECTURES, Architecture
-from .hardware import GPUS, Gpu, gpu_of, near_gpu
+from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model
 from .library.prices import gpu_price
@@ -133,8 +133,8 @@ def machines_of(text: str) -> Machines:
         raise InputError(f"--gpus {text}: write NODESxGPUSxNAME, as in 8x8xH100, or GPUSxNAME, as in 8xH100")
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
-        near = near_gpu(name)
-        hint = f"did you mean {near}? " if near else ""
+        hint = hint_of(name)
+        hint += " " if hint.endswith("?") else "; " if hint else ""
         raise InputError(f"--gpus {text}: no GPU {name!r} is known; {hint}known are {', '.join(sorted(GPUS))}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:

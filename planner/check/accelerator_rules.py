@@ -10,11 +10,7 @@ from ...plans.check.finding import Fault
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Accelerators, Cluster
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.hardware import gpu_of, largest_memory_bytes
-
-TOLERANCE = 0.08
-"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes."""
-
+from ...profiles.hardware import gpu_of, has_memory, states_memory, variants
 
 def unlike_names(cluster: Cluster) -> list[Fault]:
     """Faults of accelerators whose name is a GPU's, and whose kind or memory no GPU of that name has."""
@@ -43,8 +39,18 @@ def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None
         return None
     if accelerators.kind == "cpu":
         return "kind", f"is cpu, and '{accelerators.name}' is the name of a GPU", "write kind: cuda, or another name"
-    most = largest_memory_bytes(sheet)
-    if accelerators.memory_bytes <= (1 + TOLERANCE) * most:
+    stated = accelerators.memory_bytes
+    if has_memory(sheet, stated):
         return None
-    message = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
-    return "memory_bytes", message, "write the memory of one accelerator, not of a node"
+    said = f"is {bytes_text(stated)}, and '{accelerators.name}' has {bytes_text(sheet.memory_bytes)}"
+    others = [gpu for gpu in variants(sheet) if has_memory(gpu, stated)]
+    if others:
+        other = min(others, key=lambda gpu: abs(gpu.memory_bytes - stated))
+        return "memory_bytes", said, f"write name: {other.name}, or memory_bytes: {sheet.memory_bytes}"
+    most = max(gpu.memory_bytes for gpu in variants(sheet))
+    if stated > most:
+        message = f"is {bytes_text(stated)}, and no {sheet.name} has more than {bytes_text(most)}"
+        return "memory_bytes", message, "write the memory of one accelerator, not of a node"
+    if states_memory(accelerators.name):
+        return "memory_bytes", said, f"write memory_bytes: {sheet.memory_bytes}, or another name"
+    return None

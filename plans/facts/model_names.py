@@ -78,9 +78,14 @@ def _by_rules(words: tuple[str, ...]) -> Architecture | None:
     elif more & _OTHER_SHAPE:
         return None
     else:
-        unsure = not all(word in _SAME_SHAPE or re.fullmatch(r"\d{4,}|4|8|16", word) for word in more)
-    unsure |= _is_other_version(words, own) or any(replace(other, name=row.name) != row for _, other in rows)
+        unsure = not all(word in _SAME_SHAPE or re.fullmatch(r"\d{4,}|\d+k|4|8|16", word) for word in more)
+    alike = [own for _, own, other in found if _same(other, row)]
+    unsure |= all(_is_other_version(words, own) for own in alike) or not all(_same(other, row) for _, other in rows)
     return replace(row, guessed=True) if unsure else row
+
+
+def _same(one: Architecture, other: Architecture) -> bool:
+    return replace(one, name=other.name) == other
 
 
 def _by_family(words: tuple[str, ...]) -> Architecture | None:
