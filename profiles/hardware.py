@@ -152,9 +152,7 @@ _SPELT = {
     "RTX4090": "(?:rtx)?4090",
     "RTX3090": "(?:rtx)?3090",
 }
-_PATTERNS = {
-    name: re.compile(_BEFORE + _SPELT.get(name, name.lower()) + _AFTER) for name in GPUS if "-" not in name
-}
+_PATTERNS = {name: re.compile(_BEFORE + _SPELT.get(name, name.lower()) + _AFTER) for name in GPUS if "-" not in name}
 _SIZE = re.compile(r"(?<![a-z0-9])(\d+) ?g(?:i?b)?(?![a-z0-9])")
 _FORM = re.compile(r"pcie|nvl(?!\d)")
 
@@ -193,7 +191,9 @@ def hint_of(text: str) -> str:
     if re.search(r"\bmig\b", plain):
         return "a slice of a GPU (MIG) is not planned for; name whole GPUs"
     if name := next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None):
-        sold = ", ".join(_text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s) for gpu in variants(GPUS[name]))
+        sold = ", ".join(
+            _text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s) for gpu in variants(GPUS[name])
+        )
         return f"no {name} has that memory; there are {sold}"
     if other := next((name for name in NOT_PLANNED if re.search(_spaced(name.lower()), plain)), None):
         gb, tb_s, why = NOT_PLANNED[other]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..plans.facts.model_shape import named_model, tp_divides
+from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.schema.base import NAME_PATTERN
 from ..plans.schema.cluster import Cluster
-from ..plans.schema.job import Job
+from ..plans.schema.job import Job, is_hub_id
 from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
@@ -65,7 +65,6 @@ _REPOSITORIES = {
     "Llama-2-13b": "Llama-2-13b-hf", "Llama-2-70b": "Llama-2-70b-hf",
 }  # fmt: skip
 """What the repositories are called whose usual names are shorter."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 DATA_NAME, EXAMPLE_NAME = "data.jsonl", "data.example.jsonl"
 _EXAMPLES: dict[RewardKind, tuple[dict[str, object], ...]] = {
@@ -134,8 +133,8 @@ def machines_of(text: str) -> Machines:
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
         hint = hint_of(name)
-        hint += " " if hint.endswith("?") else "; " if hint else ""
-        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {hint}known are {', '.join(sorted(GPUS))}")
+        known = "" if hint and not hint.endswith("?") else f"known are {', '.join(sorted(GPUS))}"
+        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:
         if per_node % 8:
@@ -160,7 +159,7 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
     shape = named.architecture
     if os.path.isdir(text):  # noqa: PTH112 (pathlib raises for what can be no path)
         path = os.path.relpath(Path(text).resolve(), folder.resolve())
-    elif _HUB_ID.fullmatch(text):
+    elif is_hub_id(text):
         path = text
     else:
         public_names = {shape.name.lower(): shape.name for shape in ARCHITECTURES}
@@ -229,13 +228,13 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     function = ", function: 'reward:score'" if reward == "function" else ""
-    guessed = f"  # its shape is guessed: {shape.layers} layers, {shape.heads} heads" if shape.guessed else ""
+    told = f"{'its shape is guessed: ' if shape.guessed else ''}{sizes_text(shape)}"
     return f"""\
 # What is trained, on what data, for which reward. Every value is yours to correct; rlplan check job.yaml tells what is
 # wrong, and rlplan schema job what else may stand here.
 rlplan_job: 1
 name: {_job_name(model, reward)}
-model: {{path: {json.dumps(model)}, dtype: bfloat16}}{guessed}
+model: {{path: {json.dumps(model)}, dtype: bfloat16}}  # {told}
 # How many prompts there are is enough to plan. rlplan profile (without --shipped) and rlplan execute need the file,
 # with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
 data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}

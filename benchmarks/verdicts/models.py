@@ -32,7 +32,9 @@ def wrong_cases() -> tuple[int, list[str]]:
 def _wrong(row: dict[str, Any]) -> Iterator[str]:
     named = architecture_of(row["model"])
     if "config" in row:
-        yield from (f"by its config.json: {text}" for text in _differences(architecture_from_config(row["config"]), row))
+        yield from (
+            f"by its config.json: {text}" for text in _differences(architecture_from_config(row["config"]), row)
+        )
     if "known" in row:
         found = "unknown" if named is None else "guessed" if named.guessed else f"known as {named.name}"
         if found != row["known"]:

@@ -12,6 +12,7 @@ from ...plans.schema.cluster import Accelerators, Cluster
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, has_memory, states_memory, variants
 
+
 def unlike_names(cluster: Cluster) -> list[Fault]:
     """Faults of accelerators whose name is a GPU's, and whose kind or memory no GPU of that name has."""
     faults = []
@@ -39,18 +40,16 @@ def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None
         return None
     if accelerators.kind == "cpu":
         return "kind", f"is cpu, and '{accelerators.name}' is the name of a GPU", "write kind: cuda, or another name"
-    stated = accelerators.memory_bytes
-    if has_memory(sheet, stated):
-        return None
-    said = f"is {bytes_text(stated)}, and '{accelerators.name}' has {bytes_text(sheet.memory_bytes)}"
-    others = [gpu for gpu in variants(sheet) if has_memory(gpu, stated)]
-    if others:
-        other = min(others, key=lambda gpu: abs(gpu.memory_bytes - stated))
-        return "memory_bytes", said, f"write name: {other.name}, or memory_bytes: {sheet.memory_bytes}"
-    most = max(gpu.memory_bytes for gpu in variants(sheet))
-    if stated > most:
-        message = f"is {bytes_text(stated)}, and no {sheet.name} has more than {bytes_text(most)}"
-        return "memory_bytes", message, "write the memory of one accelerator, not of a node"
-    if states_memory(accelerators.name):
-        return "memory_bytes", said, f"write memory_bytes: {sheet.memory_bytes}, or another name"
+    stated, sold = accelerators.memory_bytes, variants(sheet)
+    like = [gpu for gpu in sold if has_memory(gpu, stated)]
+    if not (sheet in like if states_memory(accelerators.name) else like):
+        most = max(gpu.memory_bytes for gpu in sold)
+        if not like and stated > most:
+            message = f"is {bytes_text(stated)}, and no {sheet.name} has more than {bytes_text(most)}"
+            return "memory_bytes", message, "write the memory of one accelerator, not of a node"
+        if states_memory(accelerators.name):
+            message = f"is {bytes_text(stated)}, and '{accelerators.name}' has {bytes_text(sheet.memory_bytes)}"
+            other = min(like, key=lambda gpu: abs(gpu.memory_bytes - stated), default=None)
+            name = "another name" if other is None else f"name: {other.name}"
+            return "memory_bytes", message, f"write memory_bytes: {sheet.memory_bytes}, or {name}"
     return None

@@ -131,9 +131,7 @@ _SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "ho
 _DOING = {"rollout": "while engines decode", "train": "while trainers train", "sync": "while weights travel"}
 
 
-def _shape(
-    profile: Profile, model: Architecture | None, pool: Pool | None
-) -> tuple[Architecture | None, int]:
+def _shape(profile: Profile, model: Architecture | None, pool: Pool | None) -> tuple[Architecture | None, int]:
     """(the model's shape where it is known and not guessed, accelerators of a node, among which tensor ranks stay)."""
     per_node = pool.accelerators.per_node if pool is not None else 4096
     if profile.train_law is not None:

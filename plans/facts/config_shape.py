@@ -204,9 +204,7 @@ def _dense_layers(language: Mapping[str, Any], layers: int) -> int:
     if isinstance(often := language.get("moe_layer_freq"), list):
         dense |= {layer for layer, sparse in enumerate(often) if not sparse}
     last = _count(language, "moe_layer_end_index") or layers - 1
-    return sum(
-        layer in dense or layer < first or layer > last or (layer + 1) % step != 0 for layer in range(layers)
-    )
+    return sum(layer in dense or layer < first or layer > last or (layer + 1) % step != 0 for layer in range(layers))
 
 
 def _windows(language: Mapping[str, Any], kind: str, layers: int) -> tuple[int, int]:

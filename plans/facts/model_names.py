@@ -34,7 +34,7 @@ _SAME_SHAPE = frozenset(
 """Words of variants that have the shape of the rest of their name, where that states no size."""
 
 _HYBRID = re.compile(
-    r"qwen3[-_]next|qwen3\.[5-9]|nemotron-(?:h|3|nano-\d+b-v2|nano-v2)|jamba|mamba|falcon-h1|granite-4|kimi-linear|"
+    r"qwen3[-_]next|qwen3\.[5-9]|nemotron-(?:h\b|3(?!\d)|nano-\d+b-v2|nano-v2)|jamba|mamba|falcon-h1|granite-4|kimi-linear|"
     r"minimax-(?:m1|text)|ring-.*linear|ling-.*linear|rwkv|zamba|bamba|lfm2|recurrentgemma|gemma-3n|gemma-4|deepseek-v4|"
     r"kimi-k3|minimax-m3|nemotron-(?:super|ultra|51b)|openelm|mimo-v2|^step-?3"
 )

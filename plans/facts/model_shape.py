@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files.model_config import cached_config, model_config
-from ..schema.job import Job, model_folder
+from ..schema.job import Job, is_hub_id, model_folder
 from .config_shape import architecture_from_config, stated
 from .model_names import architecture_of, is_hybrid, plain_name
 from .public_models import Architecture
@@ -60,16 +60,21 @@ def named_model(model: str | Path) -> NamedModel:
 
     Raises InputError when the folder has no readable config.json.
     """
-    folder = os.path.isdir(model)  # noqa: PTH112 (pathlib raises for what can be no path)
-    config = model_config(Path(model)) if folder else cached_config(str(model))
+    if os.path.isdir(model):  # noqa: PTH112 (pathlib raises for what can be no path)
+        return _by_config(str(model), model_config(Path(model)))
+    return _by_name(str(model))
+
+
+def _by_name(model: str) -> NamedModel:
+    config = cached_config(model)
     if config is not None:
-        return _by_config(str(model), config)
-    known, remedy = architecture_of(str(model)), _REMEDY.format(model=model)
+        return _by_config(model, config)
+    known, remedy = architecture_of(model), _remedy(model)
     if known is None:
-        why = "its layers differ in their attention" if is_hybrid(str(model)) else "its name does not tell its size"
+        why = "its layers differ in their attention" if is_hybrid(model) else "its name does not tell its size"
         return NamedModel(None, None, f"the shape of {model} is not known: {why}; {remedy}")
     if known.guessed:
-        return NamedModel(None, known, f"the shape of {model} is guessed from its name ({_sizes(known)}); {remedy}")
+        return NamedModel(None, known, f"the shape of {model} is guessed from its name ({sizes_text(known)}); {remedy}")
     return NamedModel(shape_from_architecture(known), known)
 
 
@@ -86,7 +91,8 @@ def shape_of_public(name: str) -> ModelShape | None:
 
 def model_of_job(job: Job, job_path: str | Path) -> NamedModel:
     """`named_model` of the model of the job at `job_path`, whose `model.path` is relative to the job's folder."""
-    return named_model(model_folder(job, job_path) or job.model.path)
+    folder = model_folder(job, job_path)
+    return _by_name(job.model.path) if folder is None else named_model(folder)
 
 
 def shape_of_job(job: Job, job_path: str | Path) -> ModelShape | None:
@@ -114,7 +120,10 @@ def tp_divides(tp: int, shape: ModelShape | Architecture) -> bool:
     return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
 
 
-_REMEDY = "name its folder in its place, or fetch its config.json (hf download {model} config.json)"
+def _remedy(model: str) -> str:
+    if is_hub_id(model):
+        return f"name its folder in its place, or fetch its config.json (hf download {model} config.json)"
+    return "name its folder, or its hub id (owner/name)"
 
 
 def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
@@ -125,9 +134,10 @@ def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
         return NamedModel(shape, None, f"the shape of {model} is not known: its config.json of {error}")
     if not known.guessed:
         return NamedModel(shape, known)
-    family = f"the family {known.family} is not known, and is counted as Llama's is ({_sizes(known)})"
+    family = f"the family {known.family} is not known, and is counted as Llama's is ({sizes_text(known)})"
     return NamedModel(shape, known, f"the shape of {model} is guessed: {family}")
 
 
-def _sizes(a: Architecture) -> str:
+def sizes_text(a: Architecture) -> str:
+    """What layouts depend on, in words."""
     return f"{a.parameters / 1e9:.3g}B parameters, {a.layers} layers, {a.heads} heads, {a.kv_heads} of keys and values"

@@ -84,7 +84,9 @@ class Architecture:
     @property
     def expert_parameters(self) -> int:
         """Parameters of the routed experts of all layers."""
-        return (self.layers - self.dense_layers) * self.experts * self._matrices * self.hidden * self.expert_intermediate
+        return (
+            (self.layers - self.dense_layers) * self.experts * self._matrices * self.hidden * self.expert_intermediate
+        )
 
     @property
     def common_parameters(self) -> int:
