@@ -135,10 +135,9 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     gpu = gpu_of(pool.accelerators.name)
     if gpu is None or pool.accelerators.kind != "cuda":
         hint = hint_of(pool.accelerators.name) if pool.accelerators.kind == "cuda" else ""
-        hint += "; " if hint else ""
+        hint = f"{hint} There" if hint.endswith("?") else f"{hint}; there" if hint else "there"
         raise InputError(
-            f"no profile of accelerator {pool.accelerators.name!r} ships; {hint}there are profiles of "
-            f"{', '.join(GPU_NAMES)}"
+            f"no profile of accelerator {pool.accelerators.name!r} ships; {hint} are profiles of {', '.join(GPU_NAMES)}"
         )
     profile = library_profile(gpu.name, model)
     shipped_for, job_model = shipped_model(model), shipped_model(model_of_job(job, job_path).architecture)

@@ -1,7 +1,7 @@
 """Data sheets of accelerators: memory, bandwidths and operations per second.
 
 Rates are the vendors' dense ones (no sparsity), per accelerator; `link_bytes_per_s` is the sum of both directions, as
-vendors quote NVLink, else PCIe. Sources: NVIDIA's data sheets of these cards and of the Blackwell HGX and NVL72 systems;
+vendors quote NVLink, else PCIe. Sources: NVIDIA's data sheets of these cards and of Blackwell's HGX and NVL72 systems;
 H800 is an H100 with 400 GB/s of NVLink (RollPacker, arXiv 2509.21009), and A800 such an A100. Accelerators that are not
 planned for: the data sheets of their makers.
 """
@@ -119,7 +119,7 @@ NOT_PLANNED: dict[str, tuple[float, float, str]] = {
 """Well-known accelerators that are not planned for: GB of memory, its TB/s, and why."""
 
 SAME_MEMORY = 0.08
-"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes, and reports a little less."""
+"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes, and reports less."""
 
 # Memory by which a card is sold where programs see less: B200 and GB200 of 192 GB, B300 and GB300 of 288 GB.
 _SOLD_GB = {"B200": 192, "B300": 288, "GB200": 192, "GB300": 288}
@@ -164,7 +164,7 @@ def gpu_of(text: str) -> Gpu | None:
     Names count as whole words only: an `H1000` is no H100, and a `GB200` no B200.
     """
     plain = _words(text)
-    name = next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None)
+    name = _known_in(plain)
     if name is None or re.search(r"\bmig\b", plain):
         return None
     found = variants(GPUS[name])
@@ -197,15 +197,16 @@ def hint_of(text: str) -> str:
         return f"no {name} has that memory; there are {sold}"
     if other := next((name for name in NOT_PLANNED if re.search(_spaced(name.lower()), plain)), None):
         gb, tb_s, why = NOT_PLANNED[other]
-        near = " or ".join(_text(g.name, g.memory_bytes / GIGA, g.memory_bytes_per_s) for g in _nearest(gb, tb_s))
+        near = " or ".join(map(_told, _nearest(gb, tb_s)))
         return f"{_text(other, gb, tb_s * TERA)} is not planned for: {why}; nearest by specification: {near}"
     alike = _as_read(plain.replace(" ", ""))
-    near_names = (name for name in GPUS if _one_off(alike, _as_read(name.lower())))
-    return f"did you mean {near}?" if (near := next(near_names, None)) else ""
+    spelt = next((name for name in GPUS if _one_off(alike, _as_read(name.lower()))), None)
+    return "" if spelt is None else f"did you mean {spelt}?"
 
 
 def _nearest(gb: float, tb_s: float) -> list[Gpu]:
-    """The two accelerators whose memory and bandwidth are nearest, by their ratios, of those with no CPU of their own."""
+    """The two accelerators with the nearest memory and bandwidth, by their ratios, of those without a CPU of their
+    own."""
 
     def apart(gpu: Gpu) -> float:
         return abs(math.log(gpu.memory_bytes / GIGA / gb)) + abs(math.log(gpu.memory_bytes_per_s / TERA / tb_s))
@@ -217,6 +218,14 @@ def _nearest(gb: float, tb_s: float) -> list[Gpu]:
 def _spaced(name: str) -> str:
     """A pattern for a name as a whole word, with or without spaces in it."""
     return rf"(?<![a-z0-9]){' ?'.join(name)}(?![a-z0-9])"
+
+
+def _known_in(plain: str) -> str | None:
+    return next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None)
+
+
+def _told(gpu: Gpu) -> str:
+    return _text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s)
 
 
 def _text(name: str, gb: float, bytes_per_s: float) -> str:

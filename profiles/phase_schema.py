@@ -3,6 +3,7 @@ their error and where they come from."""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from typing import Annotated
 
@@ -235,9 +236,8 @@ class TrainLaw(ProfileModel):
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
         for field, names_in_table in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
             if getattr(self, field) not in names_in_table:
-                raise cross_error(
-                    f"'{getattr(self, field)}' is not known; it is one of {', '.join(names_in_table)}", field
-                )
+                near = difflib.get_close_matches(getattr(self, field), names_in_table, 5, 0.0)
+                raise cross_error(f"'{getattr(self, field)}' is not known; names that are: {', '.join(near)}, …", field)
         return self
 
 

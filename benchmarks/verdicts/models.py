@@ -1,8 +1,9 @@
 """Shapes of public models against what is published of them: `tests/verdicts/models.jsonl`.
 
-A row has a `config` (keys of the model's config.json) and what is published, or a name alone: `alike` another model's, or
-`known`: `guessed` or `unknown`. Parameters must be within 1 % of the published number, or half a unit of its last digit
-where it is rounded; active ones within a unit, with or without the embeddings, as publishers differ in what they count.
+A row has a `config` (keys of the model's config.json) and what is published, or a name alone: `alike` another model's,
+or `known`: `guessed` or `unknown`. Parameters must be within 1 % of the published number, or half a unit of its last
+digit where it is rounded; active ones within a unit, with or without the embeddings, as publishers differ in what they
+count.
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | Non
 
 
 def _files(plan: Plan, path: str, job: Job | None, faults: list[Fault]) -> tuple[JobPaths | None, NamedModel]:
-    """(the job's files, None where they are not on this machine, what is known of its model): a plan is reviewed without
-    its data."""
+    """(the job's files, None where they are not on this machine, what is known of its model): a plan is
+    reviewed without its data."""
     if job is None:
         return None, UNKNOWN
     job_path = input_path(plan.inputs.job, path)

@@ -1,8 +1,8 @@
 """A model's shape as its config.json states it, for the families of transformers, without transformers.
 
-What a config does not state is as the family has it: transformers leaves out of config.json what is a family's default.
-Models whose layers differ in their attention beyond a sliding window (linear attention, state spaces, pruned blocks) are
-refused: their KV does not grow as a shape's does.
+What a config does not state is as the family has it: transformers leaves a family's defaults out of config.json.
+Models whose layers differ in their attention beyond a sliding window (linear attention, state spaces, pruned blocks)
+are refused: their KV does not grow as a shape's does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .public_models import Architecture
+from .public_models import Architecture, word_set
 
-_TIED = frozenset(
-    "bloom cohere cohere2 ernie4_5 ernie4_5_moe falcon gemma gemma2 gemma3 gemma3_text gpt2 gpt_bigcode gpt_neo minicpm3 mpt opt "
-    "smollm3 starcoder2 youtu".split()
+_TIED = word_set(
+    "bloom cohere cohere2 ernie4_5 ernie4_5_moe falcon gemma gemma2 gemma3 gemma3_text gpt2 gpt_bigcode "
+    "gpt_neo minicpm3 mpt opt smollm3 starcoder2 youtu"
 )
 """`model_type`s whose input and output embeddings are one matrix where config.json does not say (transformers 5.19)."""
-_UNGATED = frozenset(
-    "apertus arcee bloom falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt nemotron opt persimmon phi starcoder2".split()
+_UNGATED = word_set(
+    "apertus arcee bloom falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt nemotron opt persimmon phi starcoder2"
 )
 """`model_type`s whose feed-forward layers have two matrices."""
 _HEAD_DIM = {
@@ -31,12 +31,12 @@ _KNOWN = (
     _TIED
     | _UNGATED
     | frozenset(_HEAD_DIM)
-    | frozenset(
-        "axk1 cwm deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone exaone4 flex_olmo glm4_moe glm4_moe_lite glm4v_moe "
-        "glm_moe_dsa granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe internlm2 internlm3 "
-        "kimi_k2 kimi_k25 llama llama4 llama4_text mimo ministral ministral3 mistral mixtral olmo olmo2 olmo3 olmoe phi3 "
-        "phimoe qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3_moe qwen3_vl qwen3_vl_text "
-        "qwen3_vl_moe qwen3_vl_moe_text solar stablelm".split()
+    | word_set(
+        "axk1 cwm deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone exaone4 flex_olmo glm4_moe glm4_moe_lite "
+        "glm4v_moe glm_moe_dsa granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe "
+        "internlm2 internlm3 kimi_k2 kimi_k25 llama llama4 llama4_text mimo ministral ministral3 mistral mixtral "
+        "olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text "
+        "qwen3_moe qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text solar stablelm"
     )
 )
 _ALTERNATE = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
@@ -70,8 +70,8 @@ class Stated:
 
 
 def stated(config: Mapping[str, Any]) -> Stated:
-    """The sizes that a Hugging Face config states; of a multimodal model those of its language model, with the family of
-    the whole."""
+    """The sizes that a Hugging Face config states; of a multimodal model those of its language model, with the family
+    of the whole."""
     family, language = config.get("model_type"), _language(config)
     heads = _count(language, "num_attention_heads", "n_head", "n_heads", "num_heads")
     experts = _count(language, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") or 0
@@ -149,7 +149,6 @@ def architecture_from_config(config: Mapping[str, Any], name: str = "config.json
         qk_norm=kind.startswith(("qwen3", "gemma3")),
         gated=kind not in _UNGATED,
         tower=_tower(config, hidden),
-        family=found.family,
     )
 
 
@@ -222,8 +221,8 @@ def _windows(language: Mapping[str, Any], kind: str, layers: int) -> tuple[int, 
         if language.get("use_sliding_window") is not True:
             return 0, 0
         count = layers - min(layers, _count(language, "max_window_layers") or 0)
-    elif every := _count(language, "sliding_window_pattern", "_sliding_window_pattern") or _ALTERNATE.get(kind):
-        count = layers - layers // every
+    elif pattern := _count(language, "sliding_window_pattern", "_sliding_window_pattern") or _ALTERNATE.get(kind):
+        count = layers - layers // pattern
     else:
         return 0, 0
     return (0, 0) if count in (0, layers) else (count, tokens)

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from .public_models import ARCHITECTURES, Architecture, moe
+from .public_models import ARCHITECTURES, Architecture, moe, word_set
 
 _VERSION = re.compile(r"(?<=\d)[_p](?=\d)")  # `Llama-3_1`, `qwen2p5`
 _WORD = re.compile(
@@ -22,14 +22,14 @@ _SIZE = re.compile(r"(?:\d+x)?[ae]?\d+(?:\.\d+)?[bm]")
 _SAME_SIZE = 0.1
 """Share by which a size in a name may be off the parameters of a row whose own name has no size."""
 
-_OTHER_SHAPE = frozenset(
-    "air audio depth distill distilled draft eagle flash lite mamba mini minitron mm moe multimodal nano omni pruned reap "
-    "small speculator tiny upscaled vision vl width".split()
+_OTHER_SHAPE = word_set(
+    "air audio depth distill distilled draft eagle flash lite mamba mini minitron mm moe multimodal nano omni "
+    "pruned reap small speculator tiny upscaled vision vl width"
 )
 """Words of models that are not of the shape of the rest of their name."""
-_SAME_SHAPE = frozenset(
-    "awq base bf chat code exp fp ft gguf gptq hf instruct int it meta mxfp nvfp plus preview pt reasoning sft speciale "
-    "terminus thinking v zero".split()
+_SAME_SHAPE = word_set(
+    "awq base bf chat code exp fp ft gguf gptq hf instruct int it meta mxfp nvfp plus preview pt reasoning "
+    "sft speciale terminus thinking v zero"
 )
 """Words of variants that have the shape of the rest of their name, where that states no size."""
 

@@ -13,7 +13,7 @@ from ..files.model_config import cached_config, model_config
 from ..schema.job import Job, is_hub_id, model_folder
 from .config_shape import architecture_from_config, stated
 from .model_names import architecture_of, is_hybrid, plain_name
-from .public_models import Architecture
+from .public_models import FAMILIES, Architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 def shape_from_architecture(architecture: Architecture) -> ModelShape:
-    """The same of an architecture."""
+    """The same of an architecture; its family is known if it is in the table."""
     a = architecture
     width = a.expert_intermediate if a.experts else a.intermediate
-    return ModelShape(a.family, a.heads, a.kv_heads, a.vocab, width or None, a.experts)
+    return ModelShape(FAMILIES.get(a.name), a.heads, a.kv_heads, a.vocab, width or None, a.experts)
 
 
 def tp_divides(tp: int, shape: ModelShape | Architecture) -> bool:
@@ -134,7 +134,7 @@ def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
         return NamedModel(shape, None, f"the shape of {model} is not known: its config.json of {error}")
     if not known.guessed:
         return NamedModel(shape, known)
-    family = f"the family {known.family} is not known, and is counted as Llama's is ({sizes_text(known)})"
+    family = f"the family {stated(config).family} is not known, and is counted as Llama's is ({sizes_text(known)})"
     return NamedModel(shape, known, f"the shape of {model} is guessed: {family}")
 
 

@@ -5,8 +5,12 @@ Each row of the table is a model's `config.json` on the Hugging Face hub. Counts
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+
+def word_set(words: str) -> frozenset[str]:
+    """Words with spaces between them."""
+    return frozenset(words.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,6 @@ class Architecture:
         index_values: values that an indexer of sparse attention keeps of a token and layer, beside its KV.
         gated: a feed-forward layer has three matrices (gate, up, down); else two.
         tower: parameters of an encoder of images, which no token of text passes.
-        family: `model_type` of its config.json; None: unknown.
     """
 
     name: str
@@ -59,7 +62,6 @@ class Architecture:
     index_values: int = 0
     gated: bool = True
     tower: int = 0
-    family: str | None = None
 
     @property
     def attention_parameters(self) -> int:
@@ -378,11 +380,17 @@ _ALSO = {
 """By the name of a row: other public models of that very shape, by the names of their repositories."""
 
 
-def _named() -> Iterator[Architecture]:
-    for family, rows in _BY_FAMILY.items():
-        for row in rows:
-            yield (known := replace(row, family=family))
-            yield from (replace(known, name=name) for name in _ALSO.get(row.name, "").split())
+FAMILIES = {
+    name: family
+    for family, rows in _BY_FAMILY.items()
+    for row in rows
+    for name in (row.name, *_ALSO.get(row.name, "").split())
+}
+"""By name of a model in the table: `model_type` of its config.json."""
 
-
-ARCHITECTURES: tuple[Architecture, ...] = tuple(_named())
+ARCHITECTURES: tuple[Architecture, ...] = tuple(
+    replace(row, name=name)
+    for rows in _BY_FAMILY.values()
+    for row in rows
+    for name in (row.name, *_ALSO.get(row.name, "").split())
+)

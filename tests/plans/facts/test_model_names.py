@@ -36,7 +36,7 @@ def test_the_whole_name_counts_and_not_how_it_begins(name, row):
     assert found is not None and (found.name, found.guessed) == (row, False)
 
 
-def test_each_row_is_found_by_its_own_name_and_by_that_of_a_variant():
+def test_each_row_is_found_by_its_name_and_variants():
     for row in ARCHITECTURES:
         for name in (row.name, row.name.upper(), f"owner/{row.name}-Instruct", f"/models/{row.name.lower()}/"):
             assert architecture_of(name) == row, name
