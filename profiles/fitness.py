@@ -87,7 +87,7 @@ def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | Non
     same_kv = shape.latent_kv or own in kv
     if same_kv and abs(shape.parameters / profile.model_parameters - 1) <= SAME_SIZE:
         return None
-    named = shipped_model(job.model.path)
+    named = shipped_model(shape)
     shipped = f", or plan with one that ships: rlplan profile --shipped {named}" if named else ""
     return Unfit(
         "profile-of-other-model",
