@@ -76,7 +76,9 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
         f"rlplan show {folder / 'plan.yaml'}",
     ]
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "files": sorted(documents.files), "next": steps}))
+        sizes = {key: getattr(shape, key) for key in ("parameters", "layers", "heads", "kv_heads", "guessed")}
+        facts = {"folder": str(folder), "files": sorted(documents.files), "model": {"path": path, **sizes}}
+        click.echo(json.dumps({**facts, "next": steps}))
         return 0
     click.echo(
         f"{folder}: {', '.join(documents.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "

@@ -61,7 +61,7 @@ def profile_command(
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
     from ..executor.placement.cluster_address import cluster_address
-    from ..plans.facts.model_shape import shape_of
+    from ..plans.facts.model_shape import model_of_job
     from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
@@ -90,7 +90,7 @@ def profile_command(
     job, cluster = load_job(job_path), load_cluster(cluster_path)
     accelerators_must_be_known(cluster, cluster_path)
     paths = job_paths(job, job_path)
-    model = shape_of(paths.model)
+    model = model_of_job(job, job_path).shape
     name = pool or sorted(cluster.pools)[0]
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
@@ -129,24 +129,25 @@ def profile_command(
 def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: str, out: Path, as_json: bool) -> int:
     """Write the shipped profile of a model on the pool's accelerator, and say whether its costs will be scaled to the
     job's. Raises InputError if it does not fit the job."""
+    from ..plans.facts.model_shape import model_of_job
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import unfit
-    from ..profiles.hardware import gpu_of, near_gpu
+    from ..profiles.hardware import gpu_of, hint_of
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
     from ..profiles.scaled_profile import priced_as
     from .shared.paths import tell
 
     gpu = gpu_of(pool.accelerators.name)
     if gpu is None or pool.accelerators.kind != "cuda":
-        near = near_gpu(pool.accelerators.name) if pool.accelerators.kind == "cuda" else None
-        hint = f"did you mean {near}? There" if near else "there"
+        hint = hint_of(pool.accelerators.name) if pool.accelerators.kind == "cuda" else ""
+        hint = f"{hint} There" if hint.endswith("?") else f"{hint}; there" if hint else "there"
         raise InputError(
             f"no profile of accelerator {pool.accelerators.name!r} ships; {hint} are profiles of {', '.join(GPU_NAMES)}"
         )
     profile = library_profile(gpu.name, model)
-    shipped_for, job_model = shipped_model(model), shipped_model(job.model.path)
+    shipped_for, job_model = shipped_model(model), shipped_model(model_of_job(job, job_path).architecture)
     if job_model is not None and job_model != shipped_for:
         raise error_at(
             job_path,

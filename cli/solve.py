@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,7 @@ def solve_command(
                 for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )
+    _must_know_model(job, job_path, profile, force)
     profile = priced_as(profile, job, model_folder(job, job_path))
 
     def named(path: Path) -> dict[str, str]:
@@ -209,3 +211,18 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     faults.raise_any()
     assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
     return job, cluster, profile
+
+
+def _must_know_model(job: Job, job_path: Path, profile: Profile, force: bool) -> None:
+    """Say what is guessed of the job's model, where the profile did not measure it. Raises InputError where nothing
+    shows whether a derived profile is of it, unless `force`."""
+    from ..plans.facts.model_shape import model_of_job
+    from ..plans.yaml.yaml_io import error_at
+
+    model = model_of_job(job, job_path)
+    if profile.provenance == "measured" or not model.unsure:
+        return
+    if model.architecture is None and profile.train_law is not None and not force:
+        text = f"model.path: {model.unsure}, or use --force to plan it as {profile.train_law.model}"
+        raise error_at(job_path, ("model", "path"), text)
+    warnings.warn(model.unsure, stacklevel=2)

@@ -15,9 +15,9 @@ from ..plans.schema.job import Job, JobPaths
 from ..plans.yaml.yaml_io import sha256_file
 from .architecture import architecture_of
 from .hardware import gpu_of
-from .library import shipped_model
+from .library import SAME_SIZE, shipped_model
 from .profile_schema import Machine, Profile
-from .scaled_profile import QUIET, policy_shape, scaling_fault
+from .scaled_profile import policy_shape, scaling_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | Non
     width = 4 if job.model.dtype == "float32" else 2
     own = 2 * width * shape.layers * shape.kv_heads * shape.head_dim
     same_kv = shape.latent_kv or own in kv
-    if same_kv and abs(shape.parameters / profile.model_parameters - 1) <= QUIET:
+    if same_kv and abs(shape.parameters / profile.model_parameters - 1) <= SAME_SIZE:
         return None
-    named = shipped_model(job.model.path)
+    named = shipped_model(shape)
     shipped = f", or plan with one that ships: rlplan profile --shipped {named}" if named else ""
     return Unfit(
         "profile-of-other-model",

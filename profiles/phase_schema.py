@@ -4,6 +4,7 @@ their error and where they come from."""
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
 from collections.abc import Mapping
 from typing import Annotated
@@ -255,9 +256,8 @@ class TrainLaw(ProfileModel):
         models = [self.model] if self.architecture else [shape.name for shape in ARCHITECTURES]
         for field, names_in_table in (("model", models), ("accelerator", list(GPUS))):
             if getattr(self, field) not in names_in_table:
-                raise cross_error(
-                    f"'{getattr(self, field)}' is not known; it is one of {', '.join(names_in_table)}", field
-                )
+                near = difflib.get_close_matches(getattr(self, field), names_in_table, 5, 0.0)
+                raise cross_error(f"'{getattr(self, field)}' is not known; names that are: {', '.join(near)}, …", field)
         return self
 
 

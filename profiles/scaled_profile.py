@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plans.facts.model_shape import named_model
 from ..plans.facts.public_models import ARCHITECTURES
 from ..plans.schema.job import Job
 from ..plans.yaml.errors import InputError
-from .architecture import Architecture, architecture_of
+from .architecture import Architecture
 from .hardware import GPUS, Gpu
 from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from .laws.factor_fit import fit_factors
@@ -30,7 +31,6 @@ from .laws.sync_law import FACTORS as SYNC_FACTORS
 from .laws.sync_law import cold_start_s, sync_s
 from .library import SAME_SIZE, shipped_model
 from .limits.hardware_peaks import shape_of_policy
-from .measure.model_sizes import architecture_of_model
 from .phase_schema import DecodePoint, Evidence, Rollout, Spread, TrainLaw
 from .profile_schema import Profile
 
@@ -54,13 +54,15 @@ _WIDEN = 10.0
 
 
 def policy_shape(model: str, folder: Path | None) -> Architecture | None:
-    """The shape of a job's model, which is at `folder` if it is on this machine; None where it is not known."""
+    """The shape of a job's model, which is at `folder` if it is on this machine; None where it is not known, or guessed
+    from a name. What a config of an unknown family states is its own."""
     try:
-        known = architecture_of_model(str(folder or model))
+        named = named_model(model if folder is None else folder)
     except InputError:  # no readable config.json, which others report
         return None
-    shipped = shipped_model(model) if known is None and folder is None else None
-    return known if shipped is None else architecture_of(shipped)
+    if named.architecture is None or (named.architecture.guessed and named.shape is None):
+        return None
+    return replace(named.architecture, guessed=False)
 
 
 def alike(a: Architecture, b: Architecture) -> bool:
@@ -77,6 +79,8 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
         return f"{sizes}: {kinds[0]}, and {kinds[1]}"
     if abs(new.parameters / old.parameters - 1) > SAME_SIZE:
         return sizes
+    if not new.kv_values_per_token:
+        return f"{sizes}, whose layers all attend to a window only"
     if not engine_tps(new, GPUS[law.accelerator]):
         return f"{sizes}, of which no engine fits on {law.accelerator}s"
     return None
@@ -125,7 +129,7 @@ def _said(profile: Profile, scaled: Profile, old: Architecture, new: Architectur
     kv = [f"{entry.kv_bytes_per_token / 1e3:.0f}" for entry in (scaled.rollout[0], profile.rollout[0])]
     weights = [f"{2 * a.parameters / 1e9:.1f}" for a in (new, old)]
     errors = [f"{100 * _decode_error(entry):.0f}" for entry in (scaled.rollout[0], profile.rollout[0])]
-    own = shipped_model(model)
+    own = shipped_model(new)
     remedy = "measure it: rlplan profile" + (f", or take its own: rlplan profile --shipped {own}" if own else "")
     return (
         f"costs of {profile.train_law.model} scaled to {model} (KV {kv[0]} kB a token in place of {kv[1]}, weights "

@@ -10,18 +10,20 @@ import difflib
 import json
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.schema.base import NAME_PATTERN
 from ..plans.schema.cluster import Cluster
-from ..plans.schema.job import Job
+from ..plans.schema.job import Job, is_hub_id
 from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
-from .architecture import ARCHITECTURES, Architecture, architecture_of
-from .hardware import GPUS, Gpu, gpu_of, near_gpu
+from .architecture import ARCHITECTURES, Architecture
+from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model
 from .library.prices import gpu_price
@@ -38,10 +40,31 @@ DEADLINES_S: dict[RewardKind, float] = {"math": 5.0, "code": 30.0, "function": 5
 MOST_REWARD_WORKERS = 64
 
 _OWNERS = (
-    ("Qwen", "Qwen"), ("Llama", "meta-llama"), ("gpt-oss", "openai"), ("GLM", "zai-org"), ("MiniMax", "MiniMaxAI"),
-    ("DeepSeek", "deepseek-ai"), ("Kimi", "moonshotai"), ("INTELLECT", "PrimeIntellect"), ("Mixtral", "mistralai"),
+    ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama", "meta-llama"), ("meta-llama", "meta-llama"), ("gpt-oss", "openai"),
+    ("glm", "zai-org"), ("minimax", "MiniMaxAI"), ("deepseek", "deepseek-ai"), ("kimi", "moonshotai"),
+    ("moonlight", "moonshotai"), ("intellect", "PrimeIntellect"), ("mistral", "mistralai"), ("mixtral", "mistralai"),
+    ("ministral", "mistralai"), ("magistral", "mistralai"), ("devstral", "mistralai"), ("codestral", "mistralai"),
+    ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"), ("llama-3.1-tulu", "allenai"),
+    ("smollm", "HuggingFaceTB"), ("mimo", "XiaomiMiMo"), ("seed-oss", "ByteDance-Seed"), ("ernie", "baidu"),
+    ("yi-", "01-ai"), ("tinyllama", "TinyLlama"), ("skywork", "Skywork"), ("openthinker", "open-thoughts"),
+    ("deepscaler", "agentica-org"), ("deepcoder", "agentica-org"), ("dapo", "BytedTsinghua-SIA"),
+    ("open-reasoner-zero", "Open-Reasoner-Zero"), ("acereason", "nvidia"), ("openreasoning", "nvidia"),
 )  # fmt: skip
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""How names begin, in small letters, and who publishes the models."""
+_REPOSITORIES = {
+    "Mistral-7B": "Mistral-7B-v0.3", "Mixtral-8x7B": "Mixtral-8x7B-v0.1", "Mixtral-8x22B": "Mixtral-8x22B-v0.1",
+    "Mistral-Nemo": "Mistral-Nemo-Base-2407", "Mistral-Small-24B": "Mistral-Small-24B-Base-2501",
+    "Ministral-8B": "Ministral-8B-Instruct-2410", "Codestral-22B": "Codestral-22B-v0.1",
+    "Mistral-Large": "Mistral-Large-Instruct-2407", "Llama-4-Scout-17B": "Llama-4-Scout-17B-16E",
+    "Llama-4-Maverick-17B": "Llama-4-Maverick-17B-128E", "gemma-3-4b": "gemma-3-4b-pt",
+    "gemma-3-1b": "gemma-3-1b-pt", "gemma-3-12b": "gemma-3-12b-pt", "gemma-3-27b": "gemma-3-27b-pt",
+    "OLMo-2-1B": "OLMo-2-0425-1B", "OLMo-2-7B": "OLMo-2-1124-7B", "OLMo-2-13B": "OLMo-2-1124-13B",
+    "OLMo-2-32B": "OLMo-2-0325-32B", "Olmo-3-7B": "Olmo-3-1025-7B", "Olmo-3-32B": "Olmo-3-1125-32B",
+    "Phi-4-mini": "Phi-4-mini-instruct", "Phi-3-mini": "Phi-3-mini-4k-instruct",
+    "TinyLlama-1.1B": "TinyLlama_v1.1", "Kimi-K2": "Kimi-K2-Instruct", "Llama-2-7b": "Llama-2-7b-hf",
+    "Llama-2-13b": "Llama-2-13b-hf", "Llama-2-70b": "Llama-2-70b-hf",
+}  # fmt: skip
+"""What the repositories are called whose usual names are shorter."""
 
 DATA_NAME, EXAMPLE_NAME = "data.jsonl", "data.example.jsonl"
 _EXAMPLES: dict[RewardKind, tuple[dict[str, object], ...]] = {
@@ -109,9 +132,9 @@ def machines_of(text: str) -> Machines:
         raise InputError(f"--gpus {text}: write NODESxGPUSxNAME, as in 8x8xH100, or GPUSxNAME, as in 8xH100")
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
-        near = near_gpu(name)
-        hint = f"did you mean {near}? " if near else ""
-        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {hint}known are {', '.join(sorted(GPUS))}")
+        hint = hint_of(name)
+        known = "" if hint and not hint.endswith("?") else f"known are {', '.join(sorted(GPUS))}"
+        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:
         if per_node % 8:
@@ -132,14 +155,15 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
 
     `text`: a hub id, a folder, or the usual name of a public model (`Qwen2.5-32B-Instruct`). Raises InputError.
     """
-    shape = architecture_of(text)
+    named = named_model(text)
+    shape = named.architecture
     if os.path.isdir(text):  # noqa: PTH112 (pathlib raises for what can be no path)
         path = os.path.relpath(Path(text).resolve(), folder.resolve())
-    elif _HUB_ID.fullmatch(text):
+    elif is_hub_id(text):
         path = text
     else:
         public_names = {shape.name.lower(): shape.name for shape in ARCHITECTURES}
-        owner = next((o for prefix, o in _OWNERS if shape and shape.name.startswith(prefix)), None)
+        owner = next((o for prefix, o in _OWNERS if text.lower().startswith(prefix)), None)
         if shape is None or shape.guessed or owner is None:
             near = difflib.get_close_matches(text.lower(), public_names, 3, 0.6)
             hint = f"did you mean {' or '.join(public_names[name] for name in near)}? " if near else ""
@@ -147,13 +171,13 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
                 f"--model {text}: no public model of that name is known; {hint}a model of your own goes by its hub id "
                 "(owner/name) or its folder"
             )
-        rest = text[len(shape.name) :]
-        path = f"{owner}/{shape.name}{'-Instruct' if rest.lower() == '-instruct' else rest}"
+        rest = text[len(shape.name) :] if text.lower().startswith(shape.name.lower()) else None
+        repository = text if rest is None else shape.name + ("-Instruct" if rest.lower() == "-instruct" else rest)
+        path = f"{owner}/{_REPOSITORIES.get(repository, repository)}"
     if shape is None:
-        raise InputError(
-            f"--model {text}: its size cannot be told from its name, which decides how many GPUs an engine takes; add "
-            "it to the name (as in my-7B), or write job.yaml by hand"
-        )
+        raise InputError(f"--model {text}: {named.unsure}")
+    if named.unsure:
+        warnings.warn(named.unsure, stacklevel=2)
     return path, shape
 
 
@@ -167,7 +191,7 @@ def skeleton(machines: Machines, model: str, shape: Architecture, reward: Reward
     }
     if reward == "function":
         files[REWARD_NAME] = _REWARD
-    shipped = shipped_model(model)
+    shipped = shipped_model(shape)
     if shipped is not None and not library_path(machines.gpu.name, shipped).is_file():
         shipped = None
     return Skeleton(files, shipped)
@@ -204,13 +228,13 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     function = ", function: 'reward:score'" if reward == "function" else ""
-    guessed = "  # its shape is guessed from its name" if shape.guessed else ""
+    told = f"{'its shape is guessed: ' if shape.guessed else ''}{sizes_text(shape)}"
     return f"""\
 # What is trained, on what data, for which reward. Every value is yours to correct; rlplan check job.yaml tells what is
 # wrong, and rlplan schema job what else may stand here.
 rlplan_job: 1
 name: {_job_name(model, reward)}
-model: {{path: {json.dumps(model)}, dtype: bfloat16}}{guessed}
+model: {{path: {json.dumps(model)}, dtype: bfloat16}}  # {told}
 # How many prompts there are is enough to plan. rlplan profile (without --shipped) and rlplan execute need the file,
 # with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
 data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}
@@ -233,7 +257,7 @@ search: {{tp: {list(tps)}, micro_batch_tokens: [{longest}, {2 * longest}]}}
 def _tp_sizes(machines: Machines, shape: Architecture, longest: int) -> tuple[int, ...]:
     """Powers of two within a node that divide the model's heads and leave KV for the longest sequence."""
     sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= machines.per_node]
-    split = [tp for tp in sizes if shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)]
+    split = [tp for tp in sizes if tp_divides(tp, shape)]
     holding = tuple(tp for tp in split if kv_capacity_tokens(shape, machines.gpu, tp) >= longest)
     if not holding:
         raise InputError(

@@ -74,7 +74,7 @@ def memory_findings(plan: Path) -> list[Finding]:
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
-    faults = [fault for fault in physics(value, cluster, job, profile, None) if fault.rule in MEMORY_RULES]
+    faults = [fault for fault in physics(value, cluster, job, profile) if fault.rule in MEMORY_RULES]
     return Checker(datetime.now(UTC)).findings_of(str(plan), faults)
 
 
@@ -148,7 +148,7 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
 
     checker = Checker(datetime.now(UTC), data=DataReader(judged="fast"))
     if changed:
-        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile, None)
+        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile)
         # Divisors of the loss change no seconds, and nothing is trained by these documents.
         return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
     findings: list[Finding] = []

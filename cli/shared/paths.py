@@ -46,9 +46,10 @@ def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
 
     `job` is None if it cannot be read.
     """
+    from ...plans.facts.model_shape import model_of_job
     from ...profiles.library import shipped_model
 
-    model = (job and shipped_model(job.model.path)) or "MODEL"
+    model = (job and shipped_model(model_of_job(job, job_path).architecture)) or "MODEL"
     need(
         path,
         f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "

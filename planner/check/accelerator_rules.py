@@ -10,10 +10,7 @@ from ...plans.check.finding import Fault
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Accelerators, Cluster
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.hardware import gpu_of, largest_memory_bytes
-
-TOLERANCE = 0.08
-"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes."""
+from ...profiles.hardware import gpu_of, has_memory, states_memory, variants
 
 
 def unlike_names(cluster: Cluster) -> list[Fault]:
@@ -43,8 +40,16 @@ def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None
         return None
     if accelerators.kind == "cpu":
         return "kind", f"is cpu, and '{accelerators.name}' is the name of a GPU", "write kind: cuda, or another name"
-    most = largest_memory_bytes(sheet)
-    if accelerators.memory_bytes <= (1 + TOLERANCE) * most:
-        return None
-    message = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
-    return "memory_bytes", message, "write the memory of one accelerator, not of a node"
+    stated, sold = accelerators.memory_bytes, variants(sheet)
+    like = [gpu for gpu in sold if has_memory(gpu, stated)]
+    if not (sheet in like if states_memory(accelerators.name) else like):
+        most = max(gpu.memory_bytes for gpu in sold)
+        if not like and stated > most:
+            message = f"is {bytes_text(stated)}, and no {sheet.name} has more than {bytes_text(most)}"
+            return "memory_bytes", message, "write the memory of one accelerator, not of a node"
+        if states_memory(accelerators.name):
+            message = f"is {bytes_text(stated)}, and '{accelerators.name}' has {bytes_text(sheet.memory_bytes)}"
+            other = min(like, key=lambda gpu: abs(gpu.memory_bytes - stated), default=None)
+            name = "another name" if other is None else f"name: {other.name}"
+            return "memory_bytes", message, f"write memory_bytes: {sheet.memory_bytes}, or {name}"
+    return None

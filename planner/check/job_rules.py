@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import DataRow, Fault
-from ...plans.facts.model_shape import shape_of_job, tp_divides
+from ...plans.facts.model_shape import model_of_job, tp_divides
 from ...plans.files.prompt_rows import MOST_FAULTS, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
@@ -35,9 +35,13 @@ def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
     paths = job_paths(job, path)
     faults += [*few_prompts(job, paths.data, ("data", "path"), options.data), *judge_faults(job, path)]
     try:
-        model = shape_of_job(job, path)
+        named = model_of_job(job, path)
     except InputError as error:
         return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
+    beside = _neighbour(path, "profile.yaml", Profile)
+    if named.unsure and (beside is None or beside.provenance != "measured"):
+        faults.append(Fault("model-guessed", ("model", "path"), *named.unsure.partition("; ")[::2]))
+    model = named.shape
     if model is None or any(tp_divides(tp, model) for tp in job.search.tp):
         return faults
     heads = f"{model.heads} attention and {model.kv_heads} key-value heads"

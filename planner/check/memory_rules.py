@@ -18,7 +18,7 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.architecture import Architecture, architecture_of
+from ...profiles.architecture import Architecture
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
@@ -32,15 +32,18 @@ from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 from ..costs.update_costs import law_dtype_fault, measured_update
 
 
-def priced(plan: Plan, job: Job, profile: Profile, pools: JobPools | None) -> Iterator[Fault]:
-    """Faults of layouts without costs, and of memory that is too small. `pools`: of the plan, None if unknown."""
+def priced(
+    plan: Plan, job: Job, profile: Profile, pools: JobPools | None, model: Architecture | None
+) -> Iterator[Fault]:
+    """Faults of layouts without costs, and of memory that is too small. `pools`: of the plan, `model`: the
+    shape of the job's; None if unknown."""
     planned, rounds = plan.job, plan.job.rounds
     kinds: list[tuple[Loc, RoundRollout, UpdateLayout]] = [
         (("job", "rounds", "short"), rounds.short.rollout, rounds.short.train)
     ]
     if rounds.long is not None:
         kinds.append((("job", "rounds", "long"), rounds.long.rollout, rounds.long.train))
-    shape, per_node = _shape(profile, job, None if pools is None else pools.of_trainers)
+    shape, per_node = _shape(profile, model, None if pools is None else pools.of_trainers)
     all_priced = True
     for location, rollout, train in kinds:
         cost: DecodeCost | None = None
@@ -128,7 +131,7 @@ _SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "ho
 _DOING = {"rollout": "while engines decode", "train": "while trainers train", "sync": "while weights travel"}
 
 
-def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture | None, int]:
+def _shape(profile: Profile, model: Architecture | None, pool: Pool | None) -> tuple[Architecture | None, int]:
     """(the model's shape where it is known and not guessed, accelerators of a node, among which tensor ranks stay)."""
     per_node = pool.accelerators.per_node if pool is not None else 4096
     if profile.train_law is not None:
@@ -136,8 +139,7 @@ def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture 
             return physics_of(profile.train_law).architecture, profile.train_law.accelerators_per_node
         except ValueError:
             return None, per_node  # pricing the update says so
-    shape = architecture_of(job.model.path)
-    return (None if shape is None or shape.guessed else shape), per_node
+    return (None if model is None or model.guessed else model), per_node
 
 
 def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, most_kv: int) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from ...plans.check.prediction_rules import bias_over_budget, gap_faults, length
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
-from ...plans.facts.model_shape import ModelShape, shape_of_job
+from ...plans.facts.model_shape import UNKNOWN, NamedModel, model_of_job
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_folder
 from ...plans.schema.plan import Plan
@@ -61,6 +61,8 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     if job is not None:
         faults += length_faults(plan, job)
     faults += physics(plan, cluster, job, profile, model)
+    if model.unsure and profile is not None and profile.provenance != "measured":
+        faults.append(Fault("model-guessed", ("inputs", "job"), *model.unsure.partition("; ")[::2]))
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)
     faults += bars_as_they_are(plan, profile, pools_of_plan(plan.job, cluster))
@@ -112,24 +114,24 @@ def suspicions_of(plan: Plan, profile: Profile) -> list[Fault]:
 
 
 def physics(
-    plan: Plan, cluster: Cluster | None, job: Job | None, profile: Profile | None, model: ModelShape | None
+    plan: Plan, cluster: Cluster | None, job: Job | None, profile: Profile | None, model: NamedModel = UNKNOWN
 ) -> list[Fault]:
     """Faults of a plan's decisions: they must fit the job and the cluster, have costs, and fit into memory. Reads no
     file.
 
-    `model`: the shape of the job's model; None: unknown.
+    `model`: what is known of the job's model.
     """
     faults: list[Fault] = []
     if job is None:
         return faults
     if cluster is not None:
-        faults += misfits(plan, cluster, job, model)
-        faults += resource_faults(plan, cluster, job, model)
+        faults += misfits(plan, cluster, job, model.shape)
+        faults += resource_faults(plan, cluster, job, model.shape)
     faults += not_in_search(plan, job)
     faults += over_issue_beyond(plan, job)
     faults += plan_deadlines(plan, job, profile)
     if profile is not None:
-        faults += priced(plan, job, profile, pools_of_plan(plan.job, cluster))
+        faults += priced(plan, job, profile, pools_of_plan(plan.job, cluster), model.architecture)
     return faults
 
 
@@ -144,19 +146,19 @@ def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | Non
         return None  # a layout without costs is a finding of its own
 
 
-def _files(plan: Plan, path: str, job: Job | None, faults: list[Fault]) -> tuple[JobPaths | None, ModelShape | None]:
-    """(the job's files, its model's shape), None for what is not on this machine: a plan is reviewed without its
-    data."""
+def _files(plan: Plan, path: str, job: Job | None, faults: list[Fault]) -> tuple[JobPaths | None, NamedModel]:
+    """(the job's files, None where they are not on this machine, what is known of its model): a plan is
+    reviewed without its data."""
     if job is None:
-        return None, None
+        return None, UNKNOWN
     job_path = input_path(plan.inputs.job, path)
     paths = None if any(missing_files(job, job_path)) else job_paths(job, job_path)
     try:
-        return paths, shape_of_job(job, job_path)
+        return paths, model_of_job(job, job_path)
     except InputError as error:
         message = f"the job's model folder: {error.message}"
         faults.append(Fault("input-unreadable", ("inputs", "job"), message))
-        return paths, None
+        return paths, UNKNOWN
 
 
 def _missing(plan: Plan, path: str, job: Job, options: CheckOptions) -> list[Fault]:

@@ -1,4 +1,5 @@
-"""A model's shape, as far as it decides over what its work can be shared out: from its folder, else from a table."""
+"""The shape of the model that was named, by the first of these that tells it: the config.json of its folder, or of the
+Hugging Face cache, then its name (model_names.py). What is guessed, or cannot be told, is said in one line."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files.model_config import model_config
-from ..schema.job import Job, model_folder
-from .public_models import Architecture, family_of, public_model
+from ..files.model_config import cached_config, model_config
+from ..schema.job import Job, is_hub_id, model_folder
+from .config_shape import architecture_from_config, stated
+from .model_names import architecture_of, is_hybrid, plain_name
+from .public_models import FAMILIES, Architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,69 +36,108 @@ class ModelShape:
     experts: int
 
 
-def shape_of(model_path: str | Path) -> ModelShape | None:
-    """The shape of the model at `model_path`: a folder, whose config.json is read, or a hub id or path whose last part
-    names a model of the table (plans/facts/public_models.py); None for another one.
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """What is known of the model that a path or a hub id names.
+
+    Attributes:
+        shape: what layouts must divide; None: unknown, or guessed.
+        architecture: its whole shape, marked where it is guessed; None: unknown.
+        unsure: one line on what is guessed or unknown, and what to do; "" where nothing is.
+    """
+
+    shape: ModelShape | None
+    architecture: Architecture | None
+    unsure: str = ""
+
+
+UNKNOWN = NamedModel(None, None)
+"""Of a model that is not looked up."""
+
+
+def named_model(model: str | Path) -> NamedModel:
+    """What is known of the model at `model`: a folder, a hub id, or a path whose last part is a model's usual name.
 
     Raises InputError when the folder has no readable config.json.
     """
-    if os.path.isdir(model_path):  # noqa: PTH112 (pathlib raises for what can be no path)
-        return shape_from_config(model_config(Path(model_path)))
-    return shape_of_public(str(model_path))
+    if os.path.isdir(model):  # noqa: PTH112 (pathlib raises for what can be no path)
+        return _by_config(str(model), model_config(Path(model)))
+    return _by_name(str(model))
+
+
+def _by_name(model: str) -> NamedModel:
+    config = cached_config(model)
+    if config is not None:
+        return _by_config(model, config)
+    known, remedy = architecture_of(model), _remedy(model)
+    if known is None:
+        why = "its layers differ in their attention" if is_hybrid(model) else "its name does not tell its size"
+        return NamedModel(None, None, f"the shape of {model} is not known: {why}; {remedy}")
+    if known.guessed:
+        return NamedModel(None, known, f"the shape of {model} is guessed from its name ({sizes_text(known)}); {remedy}")
+    return NamedModel(shape_from_architecture(known), known)
+
+
+def shape_of(model: str | Path) -> ModelShape | None:
+    """The shape of `named_model`; None where it is not known, or guessed."""
+    return named_model(model).shape
 
 
 def shape_of_public(name: str) -> ModelShape | None:
-    """The shape of a model of the table by its hub id or path; None for another one. Reads no file."""
-    known = public_model(name)
-    return None if known is None else shape_from_architecture(known)
+    """The shape of a public model by its hub id or usual name; None where the name leaves a doubt. Reads no file."""
+    known = architecture_of(name)
+    return None if known is None or known.guessed else shape_from_architecture(known)
+
+
+def model_of_job(job: Job, job_path: str | Path) -> NamedModel:
+    """`named_model` of the model of the job at `job_path`, whose `model.path` is relative to the job's folder."""
+    folder = model_folder(job, job_path)
+    return _by_name(job.model.path) if folder is None else named_model(folder)
 
 
 def shape_of_job(job: Job, job_path: str | Path) -> ModelShape | None:
-    """`shape_of` the model of the job at `job_path`, whose `model.path` is relative to the job's folder."""
-    return shape_of(model_folder(job, job_path) or job.model.path)
+    """The shape of the model of the job at `job_path`; None where it is not known, or guessed."""
+    return model_of_job(job, job_path).shape
 
 
 def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
-    """The shape that a Hugging Face config states; of a multimodal model that of its language model (`text_config`),
-    with the family of the whole. None: it states no heads."""
-    text = config.get("text_config")
-    language: Mapping[str, Any] = text if isinstance(text, Mapping) else config
-    heads = _count(language, "num_attention_heads", "n_head")
-    if heads is None:
+    """The shape that a Hugging Face config states; None: it states no heads."""
+    found = stated(config)
+    if found.heads is None or found.kv_heads is None:
         return None
-    family = config.get("model_type")
-    experts = _count(language, "num_experts", "num_local_experts", "n_routed_experts") or 0
-    # A sparse model of Qwen has an `intermediate_size` beside its experts', one of Mixtral has that of its experts.
-    widths = ("moe_intermediate_size",) if experts and language.get("moe_intermediate_size") else ("intermediate_size",)
-    return ModelShape(
-        family=family if isinstance(family, str) else None,
-        heads=heads,
-        kv_heads=_count(language, "num_key_value_heads") or heads,
-        vocab=_count(language, "vocab_size"),
-        intermediate=_count(language, *widths),
-        experts=experts,
-    )
+    return ModelShape(found.family, found.heads, found.kv_heads, found.vocab, found.width, found.experts)
 
 
 def shape_from_architecture(architecture: Architecture) -> ModelShape:
     """The same of an architecture; its family is known if it is in the table."""
-    width = architecture.expert_intermediate if architecture.experts else architecture.intermediate
-    return ModelShape(
-        family_of(architecture),
-        architecture.heads,
-        architecture.kv_heads,
-        architecture.vocab,
-        width or None,
-        architecture.experts,
-    )
+    a = architecture
+    width = a.expert_intermediate if a.experts else a.intermediate
+    return ModelShape(FAMILIES.get(a.name), a.heads, a.kv_heads, a.vocab, width or None, a.experts)
 
 
-def tp_divides(tp: int, shape: ModelShape) -> bool:
+def tp_divides(tp: int, shape: ModelShape | Architecture) -> bool:
     """Whether engines of `tp` ranks share the model's heads evenly; more ranks than key-value heads hold copies."""
     return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
 
 
-def _count(config: Mapping[str, Any], *keys: str) -> int | None:
-    """The first of these that is a positive whole number; None without one."""
-    values = (config.get(key) for key in keys)
-    return next((value for value in values if type(value) is int and value > 0), None)
+def _remedy(model: str) -> str:
+    if is_hub_id(model):
+        return f"name its folder in its place, or fetch its config.json (hf download {model} config.json)"
+    return "name its folder, or its hub id (owner/name)"
+
+
+def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
+    shape = shape_from_config(config)
+    try:
+        known = architecture_from_config(config, plain_name(model))
+    except ValueError as error:
+        return NamedModel(shape, None, f"the shape of {model} is not known: its config.json of {error}")
+    if not known.guessed:
+        return NamedModel(shape, known)
+    family = f"the family {stated(config).family} is not known, and is counted as Llama's is ({sizes_text(known)})"
+    return NamedModel(shape, known, f"the shape of {model} is guessed: {family}")
+
+
+def sizes_text(a: Architecture) -> str:
+    """What layouts depend on, in words."""
+    return f"{a.parameters / 1e9:.3g}B parameters, {a.layers} layers, {a.heads} heads, {a.kv_heads} of keys and values"

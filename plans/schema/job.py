@@ -232,7 +232,9 @@ def scoring_paths(job: Job, job_path: str | Path) -> JobPaths:
     return JobPaths("", _beside(job.data.path, job_path), None, Path(job_path).resolve().parent)
 
 
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+def is_hub_id(model: str) -> bool:
+    """Whether a model's name has the form of a hub id, `owner/name`."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model) is not None
 
 
 def job_paths(job: Job, job_path: str | Path) -> JobPaths:
@@ -288,13 +290,13 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
     `to_train`: the file of prompts is needed; otherwise their number (`data.prompts`) is enough.
     """
     data = _beside(job.data.path, job_path)
-    if _folder(job.model.path, job_path) is None and not _HUB_ID.match(job.model.path):
+    if _folder(job.model.path, job_path) is None and not is_hub_id(job.model.path):
         yield (
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
         )
     for part in job.reward.parts:
-        if part.model is not None and _folder(part.model, job_path) is None and not _HUB_ID.match(part.model):
+        if part.model is not None and _folder(part.model, job_path) is None and not is_hub_id(part.model):
             yield (
                 (*job.reward.key_of(part), "model"),
                 f"no such folder: '{part.model}'; paths are relative to this file, a hub id is 'owner/name'",

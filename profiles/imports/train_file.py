@@ -80,7 +80,7 @@ def _run(row: dict[str, str]) -> TrainRun | None:
     if not is_known or not alike:
         return None
     assert architecture is not None and gpu is not None
-    if row["attn"] == "flash_attention_2" and gpu.name in HOPPER:
+    if row["attn"] == "flash_attention_2" and gpu.name.partition("-")[0] in HOPPER:
         return None
     return TrainRun(
         model=architecture.name,

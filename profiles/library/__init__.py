@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import load
-from ..architecture import architecture_of
+from ..architecture import Architecture, architecture_of
 from ..profile_schema import Profile
 
 FOLDER = Path(__file__).parent
@@ -20,13 +20,6 @@ GPU_NAMES = ("A100", "B200", "H100", "H20", "H200", "H800")
 MODEL_NAMES = (
     "Llama-3.1-70B", "Llama-3.1-8B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B", "Qwen2.5-7B", "Qwen3-30B-A3B",
 )  # fmt: skip
-# Models that keep the shape of another one: how their names begin, and how its name does.
-_SAME_SHAPE = (
-    ("qwen2.5-math-", "qwen2.5-"),
-    ("qwen2.5-coder-", "qwen2.5-"),
-    ("deepseek-r1-distill-qwen-", "qwen2.5-"),
-    ("deepseek-r1-distill-llama-", "llama-3.1-"),
-)
 SAME_SIZE = 0.15
 """Share by which the parameters of two models may differ for one to be proposed in place of the other."""
 
@@ -41,17 +34,13 @@ def library_names() -> list[tuple[str, str]]:
     return [(gpu, model) for gpu in GPU_NAMES for model in MODEL_NAMES if library_path(gpu, model).is_file()]
 
 
-def shipped_model(model: str) -> str | None:
-    """The library's name of a model that is called `Qwen/Qwen2.5-32B-Instruct`, `qwen2.5-32b` or by a local path.
+def shipped_model(model: str | Architecture | None) -> str | None:
+    """The library's name of a model that is called `Qwen/Qwen2.5-32B-Instruct` or `qwen2.5-32b`, or of this shape.
 
     Models of one shape cost the same, so Llama-3.3-70B is served by Llama-3.1-70B. None where no profile of its shape
     ships, or where its shape is not known.
     """
-    short = model.lower().rstrip("/").split("/")[-1]
-    for prefix, family in _SAME_SHAPE:
-        if short.startswith(prefix):
-            short = family + short[len(prefix) :]
-    shape = architecture_of(short)
+    shape = architecture_of(model) if isinstance(model, str) else model
     if shape is None or shape.guessed:
         return None
     for name in MODEL_NAMES:

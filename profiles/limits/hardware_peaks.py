@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...plans.facts.public_models import Architecture, public_model
+from ..architecture import Architecture, architecture_of
 from ..hardware import gpu_of
 from ..phase_schema import Rollout, Train
 from ..profile_schema import Dtype, Machine, PolicyShape, Profile
@@ -140,9 +140,9 @@ def work_of(profile: Profile, dtype: Dtype | None = None, model: str | None = No
     dtype = dtype or dtype_of(profile)
     shape = profile.shape
     if shape is None:
-        law = None if profile.train_law is None else profile.train_law.shape
-        known = law or (None if model is None else public_model(model))
-        shape = shape_of_policy(known, profile.model_parameters, dtype)
+        law = profile.train_law
+        known = law.shape if law is not None else architecture_of(model) if model is not None else None
+        shape = shape_of_policy(None if known is None or known.guessed else known, profile.model_parameters, dtype)
     return work_of_shape(shape, profile.model_parameters, dtype)
 
 

@@ -24,7 +24,7 @@ from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.shared_folder import check_shared
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
-from ...plans.facts.model_shape import shape_of
+from ...plans.facts.model_shape import named_model
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
@@ -44,7 +44,6 @@ from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
 from .measure_site import Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
 from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
-from .model_sizes import architecture_of_model, parameter_count
 from .scoring.measure_judge import measure_judge
 from .scoring.measure_reward import measure_reward
 from .time_budget import Notify, TimeBudget
@@ -97,7 +96,9 @@ async def _measure(
     assert paths.data is not None, "rlplan profile has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
-    shape, architecture = shape_of(paths.model), architecture_of_model(paths.model)
+    model = named_model(paths.model)
+    shape, known = model.shape, model.architecture
+    architecture = None if known is None or known.guessed else known
     try:
         layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
     except ValueError as error:
@@ -212,3 +213,13 @@ def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> 
         )
         for budget, fit in fit_train(points).items()
     )
+
+
+def parameter_count(model_path: str) -> int:
+    """Number of parameters of the policy, read from its configuration without weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
+    return sum(parameter.numel() for parameter in model.parameters())

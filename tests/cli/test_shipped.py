@@ -60,12 +60,26 @@ def test_what_a_trace_does_not_show_is_a_warning(shipped):
         assert result.returncode == 0 and said in result.stderr
 
 
-def test_a_model_of_unknown_shape_is_a_warning(shipped):
+def test_a_model_whose_shape_nothing_tells_is_refused_unless_forced(shipped):
     edit(shipped / "job.yaml", "Qwen/Qwen2.5-7B-Instruct", "lab/our-own")
-    said = "cannot tell from its name whether lab/our-own is Qwen2.5-7B, which the profile is of; its KV and its memory"
-    assert f"note: {said}" in printed("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
-    (finding,) = data("check", shipped / "plan.yaml")["files"][0]["findings"]
-    assert finding["rule"] == "profile-scaled" and said.startswith(finding["message"])
+    said = "the shape of lab/our-own is not known: its name does not tell its size; name its folder in its place"
+    solve = ("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
+    refused = rlplan(*solve)
+    assert refused.returncode == 2 and f"model.path: {said}" in refused.stderr
+    assert "or use --force to plan it as Qwen2.5-7B" in refused.stderr
+    result = rlplan(*solve, "--force")
+    assert result.returncode == 0 and f"warning: {said}" in result.stderr
+
+
+def test_a_guessed_shape_is_said_by_solve_and_check(shipped):
+    edit(shipped / "job.yaml", "Qwen/Qwen2.5-7B-Instruct", "lab/our-7b")
+    said = "the shape of lab/our-7b is guessed from its name (7B parameters, 34 layers, 28 heads"
+    result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")
+    assert result.returncode == 0 and result.stderr.count(said) == 1
+    for file in ("job.yaml", "plan.yaml"):
+        checked = rlplan("check", shipped / file)
+        assert checked.returncode == 0 and checked.stdout.count("[model-guessed] warning: ") == 1, file
+        assert said in checked.stdout
 
 
 def test_costs_scaled_from_another_model_are_said_by_every_command(shipped):

@@ -100,6 +100,7 @@ def test_options_of_a_solve_reach_the_plan(solved):
 @pytest.mark.parametrize(
     ("name", "gigabytes", "fits"),
     [("H100", 80, True), ("NVIDIA H100 NVL", 94, True), ("H100", 85.9, True), ("H100", 160, False), ("A100", 40, True),
+     ("A100-40GB", 40, True), ("A100-SXM4-40GB", 80, False), ("A100-80GB", 40, False), ("A100-80GB", 20, False),
      ("H20", 141, True), ("B200", 192, True), ("B200", 1440, False), ("MI300X", 1536, True)],
 )  # fmt: skip
 def test_memory_that_some_card_of_the_name_has_is_believed(name, gigabytes, fits):

@@ -178,6 +178,24 @@ def test_a_shape_of_no_table_prices_updates_and_survives_writing(scaled_to, tmp_
             loads(dump(scaled).replace(key, value), Profile)
 
 
+def test_a_mixture_of_experts_is_scaled_with_an_error_of_its_own(scaled_to, tmp_path):
+    profile = library_profile("H100", "Qwen3-30B-A3B")
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 48, "intermediate_size": 6144, "moe_intermediate_size": 768}
+    folder = folder_of(tmp_path, **sizes, num_experts=128, num_experts_per_tok=4)
+    scaled = scaled_to(profile, "lab/ours", folder)
+    one, now = profile.rollout[0], scaled.rollout[0]
+    assert scaled.train_law.shape.active_experts == 4 and now.kv_bytes_per_token == 2 * one.kv_bytes_per_token
+    assert now.error == pytest.approx(math.hypot(one.error, 0.2))
+    assert now.curve_s[3] < one.curve_s[3], "8 sequences visit fewer experts"
+    assert scaled_to(profile, "dense", folder_of(tmp_path)) is profile
+
+
+def test_a_config_of_wrong_types_leaves_the_shape_unknown(scaled_to, tmp_path):
+    profile = library_profile("H100", "Qwen2.5-7B")
+    for wrong in ({"num_hidden_layers": "many"}, {"hidden_size": None}, {"vocab_size": None}):
+        assert scaled_to(profile, "ours", folder_of(tmp_path, **wrong)).scaled.startswith("cannot tell")
+
+
 def test_added_tokens_change_the_vocabulary_without_a_word(scaled_to, tmp_path):
     profile = scaled_to(library_profile("H100", "Qwen2.5-7B"), "Qwen/Qwen3-8B").model_copy(update={"scaled": ""})
     more = scaled_to(profile, "sft", folder_of(tmp_path, vocab_size=OF_8B["vocab_size"] + 1024))

@@ -1,5 +1,6 @@
 """Documents to begin with: what a command line says of machines and models, and the files that come of it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library.prices import gpu_price
 from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
 
+QWEN3_8B = {
+    "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "intermediate_size": 12288,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 REWARDS: tuple[RewardKind, ...] = ("math", "code", "function")
 
 
@@ -51,13 +57,22 @@ def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
 
     assert path_of("qwen2.5-32b") == "Qwen/Qwen2.5-32B"
     assert path_of("Llama-3.1-8B-instruct") == "meta-llama/Llama-3.1-8B-Instruct"
-    assert path_of("somebody/My-7B") == "somebody/My-7B"
+    assert path_of("Mistral-7B") == "mistralai/Mistral-7B-v0.3"
+    with pytest.warns(
+        UserWarning, match=r"shape of somebody/My-7B is guessed .*hf download somebody/My-7B config\.json"
+    ):
+        assert path_of("somebody/My-7B") == "somebody/My-7B"
     (tmp_path / "mine-1.5B").mkdir()
-    assert path_of(str(tmp_path / "mine-1.5B")) == "../mine-1.5B"
+    with pytest.raises(InputError, match=r"no config\.json"):
+        path_of(str(tmp_path / "mine-1.5B"))
+    (tmp_path / "mine-1.5B" / "config.json").write_text(json.dumps(QWEN3_8B))
+    path, shape = model_path_of(str(tmp_path / "mine-1.5B"), tmp_path / "job")
+    assert (path, shape.parameters, shape.guessed) == ("../mine-1.5B", architecture_of("Qwen3-8B").parameters, False)
     for text, words in (
         ("Qwen2.5-33B", "did you mean"),
         ("Qwen2.5-32", "did you mean"),
-        ("somebody/model", "size cannot be told"),
+        ("somebody/model", "its name does not tell its size"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "its layers differ"),
         ("my model", "hub id"),
     ):
         with pytest.raises(InputError) as caught:

@@ -8,11 +8,13 @@ over the cluster's links is added to training seconds that the document gives; t
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....plans.check.plan_check import input_path
+from ....plans.facts.model_shape import model_of_job
 from ....plans.facts.node_price import usd_per_node_hour
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Cluster
@@ -128,8 +130,13 @@ class _Job:
         self.read: Path | None = None
         self.model = document.model
         self.cold_s = document.cold_s
+        self.shape: Architecture | None = None
         self.seconds = self._seconds()
-        self.shape = architecture_of(self.model) if self.model else None
+        if self.shape is None and self.model:
+            self.shape = architecture_of(self.model)
+        if self.shape is not None and self.shape.guessed:
+            where = f"jobs.{name}: the shape of {self.model} is guessed"
+            warnings.warn(f"{where} ({self.shape.parameters / 1e9:.3g}B parameters)", stacklevel=2)
         self.switch = switch_seconds(self.shape) if self.shape else None
 
     def build(self, node_types: NodeTypes) -> GroupJob:
@@ -159,8 +166,7 @@ class _Job:
                 raise self._error(f"no such file: '{source.plan}'; paths are relative to this file", "source", "plan")
             plan = load_plan(self.read)
             job_path = input_path(plan.inputs.job, self.read)
-            if self.model is None and job_path.is_file():
-                self.model = load_job(job_path).model.path
+            self._is_of(job_path)
             self._must_be_of_these_machines(plan, self.read, source.plan)
             return from_plan(plan, self.name)
         assert source.run is not None, "the document has one of the two"
@@ -170,13 +176,18 @@ class _Job:
         self.read = folder / TRACE
         run = load_run(folder)
         job_path = input_path(run.plan.inputs.job, folder / PLAN_COPY)
-        if self.model is None and job_path.is_file():
-            self.model = load_job(job_path).model.path
+        self._is_of(job_path)
         original = run.plan_path if run.plan_path is not None and run.plan_path.is_file() else folder / PLAN_COPY
         self._must_be_of_these_machines(run.plan, original, source.run)
         if self.cold_s is None:
             self.cold_s = run.cold_s
         return from_run(run)
+
+    def _is_of(self, job_path: Path) -> None:
+        """Take the model of the job at `job_path`, where the document names none."""
+        if self.model is None and job_path.is_file():
+            job = load_job(job_path)
+            self.model, self.shape = job.model.path, model_of_job(job, job_path).architecture
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
         mismatches = other_machines(plan, plan_path, source, self.document.phases, self.cluster)

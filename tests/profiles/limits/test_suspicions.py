@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rlplan.planner.choose.candidates.update_layouts import measured_updates
-from rlplan.plans.facts.public_models import public_model
+from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.limits.hardware_peaks import (
     Decoding,
@@ -145,7 +145,7 @@ def test_a_cpu_has_the_peak_that_was_measured_on_it():
 
 
 def test_attention_counts_by_the_length_of_the_samples():
-    model = public_model("Qwen2.5-0.5B")
+    model = architecture_of("Qwen2.5-0.5B")
     shape = shape_of_policy(model, 494_054_272, "bfloat16")
     assert shape.attention_width == 24 * 14 * 64 and shape.active_parameters == 494_054_272
     profile = h100().model_copy(update={"shape": shape})
@@ -158,7 +158,7 @@ def test_attention_counts_by_the_length_of_the_samples():
 
 
 def test_a_token_uses_few_experts():
-    model = public_model("Qwen3-30B-A3B")
+    model = architecture_of("Qwen3-30B-A3B")
     shape = shape_of_policy(model, model.parameters, "bfloat16")
     assert 3e9 < shape.active_parameters < 3.6e9 < model.parameters
     work = work_of(h100().model_copy(update={"model_parameters": model.parameters, "shape": shape}))

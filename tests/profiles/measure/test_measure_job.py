@@ -9,6 +9,7 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.host import cpu_name
+from rlplan.plans.facts.model_shape import NamedModel
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.profiles.architecture import architecture_of
@@ -70,8 +71,9 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
 
     stand_ins = {
         "load_tokenizer": lambda path: ["tokens"], "load_prompts": lambda *how: {"a": "prompt"},
-        "parameter_count": lambda path: 7 * 10**9, "shape_of": lambda path: None, "check_shared": note("shared"),
-        "architecture_of_model": lambda path: architecture_of(model), "start_ray": lambda: True, "site_of": site_of,
+        "parameter_count": lambda path: 7 * 10**9, "check_shared": note("shared"),
+        "named_model": lambda path: NamedModel(None, architecture_of(model)), "start_ray": lambda: True,
+            "site_of": site_of,
         "RoundRunner": lambda *how, **more: "runner", "RoundSampler": sampler, "measure_engines": engines,
         "measure_judge": measure_judge, "drafts_or_why_not": note("drafts", "drafts"), "step_groups": lambda *how: how,
         "measure_reward": note("reward", "reward"), "measure_updates": note("updates", ("train",)),

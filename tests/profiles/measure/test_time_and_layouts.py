@@ -13,7 +13,6 @@ from rlplan.profiles.measure.measured_layouts import (
     share_of_step,
     updates_to_measure,
 )
-from rlplan.profiles.measure.model_sizes import architecture_of_model
 from rlplan.profiles.measure.scoring.judge_fit import Burst, fit_judge
 
 from .fakes import budget, pool
@@ -146,13 +145,6 @@ def test_one_engine_on_gpus_is_given_the_share_of_one_of_many():
     shares = [share_of_step(layout, layouts, pool(8, nodes=2)) for layout in layouts]
     assert shares == [1 / 8, 1, 1 / 4, 1]
     assert share_of_step(layouts[0], layouts, pool(8, kind="cpu")) == 1
-
-
-def test_the_architecture_of_a_model_is_that_of_its_name_or_folder(tmp_path):
-    assert architecture_of_model("Qwen/Qwen2.5-7B").hidden == 3584
-    assert architecture_of_model("somebody/unheard-of") is None
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert architecture_of_model(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(

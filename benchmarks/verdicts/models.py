@@ -1,0 +1,72 @@
+"""Shapes of public models against what is published of them: `tests/verdicts/models.jsonl`.
+
+A row has a `config` (keys of the model's config.json) and what is published, or a name alone: `alike` another model's,
+or `known`: `guessed` or `unknown`. Parameters must be within 1 % of the published number, or half a unit of its last
+digit where it is rounded; active ones within a unit, with or without the embeddings, as publishers differ in what they
+count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlplan.plans.facts.config_shape import architecture_from_config
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.plans.facts.model_shape import tp_divides
+from rlplan.plans.facts.public_models import Architecture
+
+TABLE = Path(__file__).parents[2] / "tests" / "verdicts" / "models.jsonl"
+TOLERANCE, VALUE_BYTES = 0.01, 2
+SIZES = (1, 2, 4, 8)
+
+
+def wrong_cases() -> tuple[int, list[str]]:
+    """The number of cases, and a line for each thing that is wrong of one."""
+    rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    return len(rows), [f"{row['model']}: {what}" for row in rows for what in _wrong(row)]
+
+
+def _wrong(row: dict[str, Any]) -> Iterator[str]:
+    named = architecture_of(row["model"])
+    if "config" in row:
+        yield from (
+            f"by its config.json: {text}" for text in _differences(architecture_from_config(row["config"]), row)
+        )
+    if "known" in row:
+        found = "unknown" if named is None else "guessed" if named.guessed else f"known as {named.name}"
+        if found != row["known"]:
+            yield f"is {found}, not {row['known']}"
+    elif named is None or named.guessed:
+        yield "by its name: is not known"
+    elif "alike" in row:
+        other = architecture_of(row["alike"])
+        if other is None or replace(named, name=other.name) != other:
+            yield f"is {named.name}, not of the shape of {row['alike']}"
+    else:
+        yield from (f"by its name: {text}" for text in _differences(named, row))
+
+
+def _differences(a: Architecture, row: dict[str, Any]) -> Iterator[str]:
+    if not _near(a.parameters, row["parameters"]):
+        yield f"{a.parameters:,} parameters, not {row['parameters']:,.0f}"
+    embedding = a.vocab * a.hidden
+    counted = [a.active_parameters + more * embedding for more in (-1, 0, 1)]
+    if "active" in row and not any(_near(count, row["active"], 1.0) for count in counted):
+        yield f"{a.active_parameters:,} active parameters, not {row['active']:,.0f}"
+    if [a.heads, a.kv_heads] != row["heads"]:
+        yield f"{a.heads} heads, {a.kv_heads} of keys and values, not {row['heads']}"
+    if VALUE_BYTES * a.kv_values_per_token != row["kv_bytes"]:
+        yield f"{VALUE_BYTES * a.kv_values_per_token:,} bytes of KV a token, not {row['kv_bytes']:,}"
+    sizes = [tp for tp in SIZES if tp_divides(tp, a)]
+    if sizes != row["tp"]:
+        yield f"is offered tp {sizes}, not {row['tp']}"
+
+
+def _near(count: float, published: float, units: float = 0.5) -> bool:
+    digits = f"{published:.12e}".split("e")[0].replace(".", "").rstrip("0")
+    unit = 10.0 ** (len(str(int(published))) - len(digits))
+    return abs(count - published) <= max(TOLERANCE * published, units * unit)
