@@ -46,7 +46,8 @@ _OWNERS = (
     ("ministral", "mistralai"), ("magistral", "mistralai"), ("devstral", "mistralai"), ("codestral", "mistralai"),
     ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"), ("llama-3.1-tulu", "allenai"),
     ("smollm", "HuggingFaceTB"), ("mimo", "XiaomiMiMo"), ("seed-oss", "ByteDance-Seed"), ("ernie", "baidu"),
-    ("yi-", "01-ai"), ("tinyllama", "TinyLlama"), ("skywork", "Skywork"), ("openthinker", "open-thoughts"),
+    ("yi-", "01-ai"), ("falcon", "tiiuae"), ("granite", "ibm-granite"), ("internlm", "internlm"),
+    ("tinyllama", "TinyLlama"), ("skywork", "Skywork"), ("openthinker", "open-thoughts"),
     ("deepscaler", "agentica-org"), ("deepcoder", "agentica-org"), ("dapo", "BytedTsinghua-SIA"),
     ("open-reasoner-zero", "Open-Reasoner-Zero"), ("acereason", "nvidia"), ("openreasoning", "nvidia"),
 )  # fmt: skip
@@ -56,13 +57,14 @@ _REPOSITORIES = {
     "Mistral-Nemo": "Mistral-Nemo-Base-2407", "Mistral-Small-24B": "Mistral-Small-24B-Base-2501",
     "Ministral-8B": "Ministral-8B-Instruct-2410", "Codestral-22B": "Codestral-22B-v0.1",
     "Mistral-Large": "Mistral-Large-Instruct-2407", "Llama-4-Scout-17B": "Llama-4-Scout-17B-16E",
-    "Llama-4-Maverick-17B": "Llama-4-Maverick-17B-128E", "gemma-3-4b": "gemma-3-4b-pt",
-    "gemma-3-1b": "gemma-3-1b-pt", "gemma-3-12b": "gemma-3-12b-pt", "gemma-3-27b": "gemma-3-27b-pt",
-    "OLMo-2-1B": "OLMo-2-0425-1B", "OLMo-2-7B": "OLMo-2-1124-7B", "OLMo-2-13B": "OLMo-2-1124-13B",
-    "OLMo-2-32B": "OLMo-2-0325-32B", "Olmo-3-7B": "Olmo-3-1025-7B", "Olmo-3-32B": "Olmo-3-1125-32B",
-    "Phi-4-mini": "Phi-4-mini-instruct", "Phi-3-mini": "Phi-3-mini-4k-instruct",
-    "TinyLlama-1.1B": "TinyLlama_v1.1", "Kimi-K2": "Kimi-K2-Instruct", "Llama-2-7b": "Llama-2-7b-hf",
-    "Llama-2-13b": "Llama-2-13b-hf", "Llama-2-70b": "Llama-2-70b-hf",
+    "Llama-4-Maverick-17B": "Llama-4-Maverick-17B-128E", "gemma-3-4b": "gemma-3-4b-pt", "gemma-3-1b": "gemma-3-1b-pt",
+    "gemma-3-12b": "gemma-3-12b-pt", "gemma-3-27b": "gemma-3-27b-pt", "OLMo-2-1B": "OLMo-2-0425-1B",
+    "OLMo-2-7B": "OLMo-2-1124-7B", "OLMo-2-13B": "OLMo-2-1124-13B", "OLMo-2-32B": "OLMo-2-0325-32B",
+    "Olmo-3-7B": "Olmo-3-1025-7B", "Olmo-3-32B": "Olmo-3-1125-32B", "Phi-4-mini": "Phi-4-mini-instruct",
+    "Phi-3-mini": "Phi-3-mini-4k-instruct", "TinyLlama-1.1B": "TinyLlama_v1.1", "Kimi-K2": "Kimi-K2-Instruct",
+    "Llama-2-7b": "Llama-2-7b-hf", "Llama-2-13b": "Llama-2-13b-hf", "Falcon3-7B": "Falcon3-7B-Base",
+    "GLM-4-9B": "GLM-4-9B-0414", "GLM-4-32B": "GLM-4-32B-0414", "granite-3.3-8b": "granite-3.3-8b-base",
+    "internlm3-8b": "internlm3-8b-instruct", "Llama-2-70b": "Llama-2-70b-hf",
 }  # fmt: skip
 """What the repositories are called whose usual names are shorter."""
 

@@ -112,7 +112,9 @@ def architecture_from_config(config: Mapping[str, Any], name: str = "config.json
     }
     if odd := [key for key in _OWN_LAYERS if language.get(key)] or _odd_layers(language):
         raise ValueError(f"{name} states {', '.join(odd)}; of layers that differ so, memory cannot be told")
-    if absent := [key for key, value in sizes.items() if not value]:
+    active = _active(language) if found.experts else 0
+    absent = [key for key, value in sizes.items() if not value] + ["num_experts_per_tok"] * (active is None)
+    if absent or active is None:
         raise ValueError(f"{name} states no {', '.join(absent)}; it is no decoder whose memory can be told")
     layers, hidden, heads, vocab, width = (value or 0 for value in sizes.values())
     kind = str(language.get("model_type") or found.family or "llama")
@@ -133,7 +135,7 @@ def architecture_from_config(config: Mapping[str, Any], name: str = "config.json
         intermediate=_dense_width(language, width) if not experts or _dense_layers(language, layers) else 0,
         tied=_tied(config, language, kind),
         experts=experts,
-        active_experts=_active(language) if experts else 0,
+        active_experts=active,
         expert_intermediate=width if experts else 0,
         shared_intermediate=_shared_width(language, kind, width) if experts else 0,
         dense_layers=_dense_layers(language, layers) if experts else 0,
@@ -171,9 +173,9 @@ def _tied(config: Mapping[str, Any], language: Mapping[str, Any], kind: str) -> 
     return kind in _TIED
 
 
-def _active(language: Mapping[str, Any]) -> int:
+def _active(language: Mapping[str, Any]) -> int | None:
     keys = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k", "experts_per_token")
-    return _count(language, *keys) or 1
+    return _count(language, *keys)
 
 
 def _shared_width(language: Mapping[str, Any], kind: str, width: int) -> int:

@@ -129,9 +129,10 @@ def _remedy(model: str) -> str:
 def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
     shape = shape_from_config(config)
     try:
-        known = architecture_from_config(config, plain_name(model))
+        known = architecture_from_config(config, name := plain_name(model))
     except ValueError as error:
-        return NamedModel(shape, None, f"the shape of {model} is not known: its config.json of {error}")
+        why = str(error).removeprefix(name)
+        return NamedModel(shape, None, f"the shape of {model} is not known: its config.json{why}")
     if not known.guessed:
         return NamedModel(shape, known)
     family = f"the family {stated(config).family} is not known, and is counted as Llama's is ({sizes_text(known)})"

@@ -211,6 +211,10 @@ _BY_FAMILY: dict[str, tuple[Architecture, ...]] = {
         _dense("deepseek-llm-7b", 30, 4096, 32, 32, 128, 102400, 11008),
         _dense("Yi-1.5-9B", 48, 4096, 32, 4, 128, 64000, 11008),
         _dense("Yi-1.5-34B", 60, 7168, 56, 8, 128, 64000, 20480),
+        _dense("Falcon3-1B", 18, 2048, 8, 4, 256, 131072, 8192),
+        _dense("Falcon3-3B", 22, 3072, 12, 4, 256, 131072, 9216),
+        _dense("Falcon3-7B", 28, 3072, 12, 4, 256, 131072, 23040),
+        _dense("Falcon3-10B", 40, 3072, 12, 4, 256, 131072, 23040),
     ),
     "llama4": (
         moe(
@@ -236,6 +240,10 @@ _BY_FAMILY: dict[str, tuple[Architecture, ...]] = {
     "mixtral": (
         moe("Mixtral-8x7B", (32, 4096, 32, 8, 128, 32000), (8, 2, 14336)),
         moe("Mixtral-8x22B", (56, 6144, 48, 8, 128, 32000), (8, 2, 16384)),
+    ),
+    "gemma": (
+        _dense("gemma-2b", 18, 2048, 8, 1, 256, 256000, 16384, tied=True),
+        _dense("gemma-7b", 28, 3072, 16, 16, 256, 256000, 24576, tied=True),
     ),
     "gemma2": (
         _dense("gemma-2-2b", 26, 2304, 8, 4, 256, 256000, 9216, tied=True, window_layers=13, window_tokens=4096),
@@ -285,6 +293,12 @@ _BY_FAMILY: dict[str, tuple[Architecture, ...]] = {
     ),
     "olmoe": (moe("OLMoE-1B-7B", (16, 2048, 16, 16, 128, 50304), (64, 8, 1024)),),
     "smollm3": (_dense("SmolLM3-3B", 36, 2048, 16, 4, 128, 128256, 11008, tied=True),),
+    "granite": (_dense("granite-3.3-8b", 40, 4096, 32, 8, 128, 49159, 12800, tied=True),),
+    "internlm3": (_dense("internlm3-8b", 48, 4096, 32, 2, 128, 128512, 10240),),
+    "glm4": (
+        _dense("GLM-4-9B", 40, 4096, 32, 2, 128, 151552, 13696),
+        _dense("GLM-4-32B", 61, 6144, 48, 2, 128, 151552, 23040),
+    ),
     "mimo": (_dense("MiMo-7B", 36, 4096, 32, 8, 128, 151680, 11008),),
     "seed_oss": (_dense("Seed-OSS-36B", 64, 5120, 80, 8, 128, 155136, 27648),),
     "ernie4_5_moe": (
@@ -347,23 +361,34 @@ _ALSO = {
     "Qwen2.5-1.5B": "Qwen2-1.5B Open-Reasoner-Zero-1.5B OpenReasoning-Nemotron-1.5B",
     "Qwen2.5-7B": (
         "Qwen2-7B DeepSeek-R1-Distill-Qwen-7B OpenThinker-7B OpenThinker2-7B OpenThinker3-7B Skywork-OR1-7B "
-        "Open-Reasoner-Zero-7B Light-R1-7B AceReason-Nemotron-7B Eurus-2-7B OpenR1-Distill-7B Bespoke-Stratos-7B "
-        "OpenReasoning-Nemotron-7B"
+        "Open-Reasoner-Zero-7B Light-R1-7B AceReason-Nemotron-7B Eurus-2-7B AceReason-Nemotron-1.1-7B "
+        "OpenR1-Distill-7B Bespoke-Stratos-7B OpenReasoning-Nemotron-7B"
     ),
     "Qwen2.5-14B": (
         "DeepSeek-R1-Distill-Qwen-14B DeepCoder-14B Light-R1-14B AceReason-Nemotron-14B OpenReasoning-Nemotron-14B"
     ),
     "Qwen2.5-32B": (
         "QwQ-32B DeepSeek-R1-Distill-Qwen-32B DAPO-Qwen-32B Skywork-OR1-32B Open-Reasoner-Zero-32B Light-R1-32B "
-        "OpenThinker-32B OpenThinker2-32B s1-32B s1.1-32B Sky-T1-32B Bespoke-Stratos-32B OpenReasoning-Nemotron-32B"
+        "OpenThinker-32B OpenThinker2-32B s1-32B s1.1-32B Sky-T1-32B INTELLECT-2 Bespoke-Stratos-32B "
+        "OpenReasoning-Nemotron-32B"
     ),
-    "Qwen2.5-72B": "Qwen2-72B",
+    "Qwen2.5-72B": "Qwen2-72B Kimi-Dev-72B",
+    "Qwen3-4B": "Polaris-4B",
+    "GLM-4-9B": "GLM-Z1-9B",
+    "GLM-4-32B": "GLM-Z1-32B",
     "DeepSeek-R1-Distill-Qwen-1.5B": "DeepScaleR-1.5B DeepCoder-1.5B Nemotron-Research-Reasoning-Qwen-1.5B",
-    "Llama-3.1-8B": "Llama-3-8B DeepSeek-R1-Distill-Llama-8B Llama-3.1-Nemotron-Nano-8B Tulu-3-8B Llama-3.1-Tulu-3-8B",
+    "Llama-3.1-8B": (
+        "Llama-3-8B DeepSeek-R1-Distill-Llama-8B Llama-3.1-Nemotron-Nano-8B Tulu-3-8B Llama-3.1-Tulu-3-8B"
+    ),
     "Llama-3.1-70B": "Llama-3.3-70B Llama-3-70B DeepSeek-R1-Distill-Llama-70B Tulu-3-70B Llama-3.1-Tulu-3-70B",
-    "Llama-2-7b": "Llama-7b vicuna-7b",
-    "Llama-2-13b": "vicuna-13b",
-    "deepseek-llm-7b": "deepseek-math-7b",
+    "Llama-3.1-405B": "Tulu-3-405B Llama-3.1-Tulu-3-405B",
+    "Llama-2-7b": "Llama-7b vicuna-7b CodeLlama-7b",
+    "Llama-2-13b": "vicuna-13b CodeLlama-13b",
+    "Llama-2-70b": "CodeLlama-70b",
+    "deepseek-llm-7b": "deepseek-math-7b DeepSeek-Prover-V2-7B",
+    "Mistral-7B": "mathstral-7B",
+    "DeepSeek-V2-Lite": "DeepSeek-Coder-V2-Lite",
+    "DeepSeek-V2": "DeepSeek-V2.5 DeepSeek-Coder-V2",
     "Mistral-7B-v0.1": "Mistral-7B-v0.2 zephyr-7b",
     "Mistral-Small-24B": "Magistral-Small Devstral-Small",
     "Mistral-Small-3.1-24B": "Mistral-Small-3.2-24B",
@@ -373,7 +398,7 @@ _ALSO = {
     "GLM-4.5": "GLM-4.6 GLM-4.7",
     "GLM-5": "GLM-5.1 GLM-5.2",
     "MiniMax-M2": "MiniMax-M2.1 MiniMax-M2.5 MiniMax-M2.7",
-    "DeepSeek-V3": "DeepSeek-R1 DeepSeek-V3.1",
+    "DeepSeek-V3": "DeepSeek-R1 DeepSeek-V3.1 DeepSeek-Prover-V2-671B",
     "Kimi-K2": "Kimi-K2.5 Kimi-K2.6 Kimi-K2.7",
     "Olmo-3-32B": "Olmo-3.1-32B",
 }

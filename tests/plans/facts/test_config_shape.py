@@ -39,7 +39,9 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(family):
         config = CONFIG_MAPPING[family]()
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    found = architecture_from_config(config.to_diff_dict() | {"model_type": family})
+    saved = config.to_diff_dict() | {"model_type": family}
+    saved["num_experts_per_tok"] = saved.get("num_experts_per_tok") or 2  # DeepSeek-V2's default is none
+    found = architecture_from_config(saved)
     assert found.parameters == pytest.approx(sum(p.numel() for p in model.parameters()), rel=0.01)
     assert not found.guessed
     windows = [kind for kind in getattr(config, "layer_types", None) or [] if kind != "full_attention"]
@@ -71,7 +73,7 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(family):
          {"experts": 4, "active_experts": 2, "shared_intermediate": 192, "dense_layers": 1}),
         ({"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": [2] * 8, "moe_intermediate_size": [96] * 8,
           "num_shared_expert": [1] * 8}, {"active_experts": 2, "shared_intermediate": 96}),
-        ({"model_type": "granitemoeshared", "num_local_experts": 4, "shared_intermediate_size": 300},
+        ({"model_type": "granitemoeshared", "num_local_experts": 4, "shared_intermediate_size": 300, "moe_topk": 2},
          {"shared_intermediate": 300, "expert_intermediate": 1024}),
         ({"model_type": "deepseek_v3", "kv_lora_rank": 64, "q_lora_rank": None, "qk_rope_head_dim": 16,
           "qk_nope_head_dim": 32, "v_head_dim": 48}, {"latent_kv": 80, "latent_q": 0, "head_dim": 32, "value_dim": 48}),
@@ -99,6 +101,8 @@ def test_a_multimodal_model_has_its_language_models_heads():
         ({"block_configs": [{"attention": {}}]}, "states block_configs"),
         ({"attn_type_list": [0, 1, 0, 1]}, "states attn_type_list"),
         ({"hidden_size": None, "vocab_size": "many"}, "states no hidden_size, vocab_size"),
+        ({"num_attention_heads": [8, 4]}, "states no num_attention_heads"),
+        ({"num_experts": 8}, "states no num_experts_per_tok"),
     ],
 )
 def test_layers_that_differ_are_refused_by_the_key_that_says_so(keys, words):

@@ -110,6 +110,13 @@ def test_a_job_names_a_folder_beside_it_and_no_other(folder, tmp_path, monkeypat
     assert model_of_job(load_job(path), path).architecture == architecture_of("Qwen2.5-7B")
 
 
+def test_a_config_of_layers_that_differ_still_tells_its_heads(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "layer_types": ["linear_attention"] * 28}))
+    named = named_model(tmp_path)
+    assert named.architecture is None and named.shape is not None and named.shape.heads == 12
+    assert "not known: its config.json states layer_types linear_attention" in named.unsure
+
+
 def test_the_folder_of_an_adapter_names_the_model_that_it_changes(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))
     with pytest.raises(InputError, match=r"an adapter of Qwen/Qwen3-8B.*merge"):
