@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,7 +163,9 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     return 0
 
 
-AUDITED_ROWS = 200
+AUDITED_ROWS, FIRST_ROWS, AUDIT_S = 200, 8, 300.0
+"""Rows that are audited, and in about so many seconds at most, by those that the first rows take: a function may ask a
+service for each of its rewards."""
 
 
 def _audited(job: Job, job_path: Path) -> RewardAudit | None:
@@ -176,8 +179,12 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
     if not any(part.kind in AUDITED for part in job.reward.parts):
         return None
     try:
-        with share("audit of the reward") as update:
-            found = audit_job(job, job_path, AUDITED_ROWS, update).audit
+        began = time.monotonic()
+        found = audit_job(job, job_path, FIRST_ROWS).audit
+        rows = min(AUDITED_ROWS, int(FIRST_ROWS * AUDIT_S / (time.monotonic() - began)))
+        if rows > FIRST_ROWS:
+            with share("audit of the reward") as update:
+                found = audit_job(job, job_path, rows, update).audit
     except RunFailed as error:  # this machine need not be one of those that score
         warnings.warn(f"the reward is not audited: {error}", stacklevel=2)
         return None

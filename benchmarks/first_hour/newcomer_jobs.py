@@ -71,8 +71,9 @@ algorithm: {{name: grpo, learning_rate: 1.0e-6}}
 search: {{tp: {list(job.tp)}, micro_batch_tokens: [{job.cap_tokens + 1024}, {2 * job.cap_tokens + 2048}]}}
 """
     )
-    rows = (json.dumps({"id": f"p{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i)}) for i in range(PROMPTS))
-    (folder / "data.jsonl").write_text("".join(row + "\n" for row in rows))
+    form = "assert double({}) == {}" if job.reward == "code" else "{1}"
+    rows = [{"id": f"p{i}", "prompt": f"What is {i} + {i}?", "answer": form.format(i, 2 * i)} for i in range(PROMPTS)]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     # The median is an eighth of the cap, and a hundredth of the responses is cut: a heavy tail, as of reasoning models.
     cap = job.cap_tokens
     lengths = copula_lengths([(cap / 64, 0.05), (cap / 8, 0.5), (cap / 2, 0.9), (cap, 0.99)], 0.5, cap, 128, 8)

@@ -3,7 +3,8 @@
 `pool` is the driver's side, `sample_queue` what waits in it, `process` its view of one worker, `worker` the actor.
 `functions` turns a job's reward into a callable (`kinds/`, `keyhunt`), and `scoring` calls it, in a process of its own:
 `sandbox` runs a response's code and the row's tests, `scoring_child`, started by `scoring_process`, calls `math` and
-`function` rewards. `charges` says whose fault a failure is.
+`function` rewards. `charges` says whose fault a failure is. Without Ray `local_scoring` scores on this machine, and
+`audit` asks so whether a reward pays what is right.
 
 Who is to blame decides what a failure costs. What the policy's response can cause (a wrong answer, a crash, a timeout,
 memory without end) is reward 0, never a dropped sample: dropping it would teach the policy to fail. Only what the

@@ -60,7 +60,7 @@ class Audited:
     left_out: Sequence[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Question:
     row: Prompt
     probe: Probe
@@ -142,6 +142,10 @@ class _PartAudit:
             for row in self._asked if row.id in refused
         ]  # fmt: skip
         pairs = [(question, answer) for question, answer in pairs if question.row.id not in refused]
+        lost = [answer for _, answer in pairs if answer.outcome == "infra_failed"]
+        if lost:
+            self.left_out.append(f": {count(len(lost), 'response')} could not be scored: {_line(lost[0].detail)}")
+            pairs = [(question, answer) for question, answer in pairs if answer.outcome != "infra_failed"]
         own: dict[str, Scored] = {}
         for question, answer in pairs:
             if question.probe == "reference" and answer.reward >= own.get(question.row.id, answer).reward:
@@ -151,7 +155,8 @@ class _PartAudit:
         if full is None:
             self.left_out.append(" is not audited: it pays no answer as it is, in a box or in tags; write references")
             return iter(failures)
-        if without := len(self._asked) - len(own) - len(refused):
+        tried = {question.row.id for question in questions if question.probe == "reference"}
+        if without := len({row.id for row in self._asked} - tried - refused.keys()):
             self.left_out.append(f": {count(without, 'row')} of {len(self._asked)} without a reference solution to try")
         paid = [(question, answer) for question, answer in wrong if answer.reward >= full]
         careless = {question.row.id for question, _ in paid if question.other is None}
@@ -180,7 +185,7 @@ class _PartAudit:
         if self._part.kind != "function":
             return 1.0 - 1e-9
         blank = {question.row.id: answer.reward for question, answer in wrong if question.probe == "blank"}
-        pays = any(answer.reward > blank[name] for name, answer in own.items())
+        pays = any(answer.reward > blank.get(name, 0.0) for name, answer in own.items())
         if not pays and not any(row.reference for row in self._asked):
             return None
         return max((answer.reward for answer in own.values()), default=1.0)
@@ -193,7 +198,7 @@ class _PartAudit:
             told(f"{self._part.label}: {len(answers)} of {len(given)} responses", len(answers) / len(given))
         return answers
 
-    def _equal(self, paid: Sequence[_Question], full: float) -> list[_Question]:
+    def _equal(self, paid: Sequence[_Question], full: float) -> set[_Question]:
         """Of questions where another row's answer was paid: those whose own answer is paid there, too. The two rows ask
         for the same, so that nothing is wrong."""
         back = []
@@ -201,7 +206,7 @@ class _PartAudit:
             forms = list(references(self._part, question.row)) or [""]
             back.append(_Question(question.other or question.row, "other", forms[min(question.form, len(forms) - 1)]))
         answers = self._answers(back, lambda text, done: None)
-        return [question for question, answer in zip(paid, answers, strict=True) if answer.reward >= full]
+        return {question for question, answer in zip(paid, answers, strict=True) if answer.reward >= full}
 
     def _questions(self, row: Prompt) -> Iterator[_Question]:
         own = list(references(self._part, row))

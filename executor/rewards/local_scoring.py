@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -127,7 +128,7 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
         for results in pool.map(score, batches):
             for result in results:
                 if result.outcome == "function_error" and result.detail.startswith(f"{WrongReturn.__name__}: "):
-                    fault = result.detail.partition(": ")[2].rpartition(" (")[0]
+                    fault = _PLACE.sub("", result.detail.partition(": ")[2])
                     raise InputError(f"reward.function {config.function!r}: {fault}")
                 yield result
     finally:
@@ -140,6 +141,9 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
         for process in processes:
             process.kill()
 
+
+_PLACE = re.compile(r" \(\w+\.py:\d+\)$")
+"""Where an exception was raised, as it is told: here that is never the user's function."""
 
 TRIES = 3
 """How often a response is scored where the machine is to blame for a failure: a host that does not let it run."""

@@ -72,6 +72,7 @@ class ScoringProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, json.dumps(sys.path), arguments],
             stdin=subprocess.DEVNULL,
+            stdout=2 if self._explains else None,  # what a function prints is no part of the command's result
             pass_fds=(theirs, back),
             # A group that can be killed whole, and no session: Linux gives each session a share of the CPUs of its own
             # (autogroup), and lets one that mostly sleeps wait for seconds beside an engine that decodes.

@@ -194,8 +194,8 @@ def _notes(read: ReadDocument, data: DataReader) -> tuple[str, ...]:
             notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
-    unread = job_rules.unjudged_rows(job, job_path, data) if isinstance(job, Job) else []
-    return (*notes, *overridden, *unread, *assumed)
+    of_data = job_rules.data_notes(job, job_path, data) if isinstance(job, Job) else []
+    return (*notes, *overridden, *of_data, *assumed)
 
 
 def _not_executable(read: ReadDocument) -> list[Fault]:

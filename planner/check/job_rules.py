@@ -9,7 +9,7 @@ from pathlib import Path
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import DataRow, Fault
 from ...plans.facts.model_shape import shape_of_job, tp_divides
-from ...plans.files.prompt_rows import other_count
+from ...plans.files.prompt_rows import MOST_FAULTS, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files
@@ -130,17 +130,20 @@ def _data_fault(job: Job, location: Loc, line: int | None, text: str, row: DataR
     return Fault("input-unreadable", location, f"{place}: {message}", remedy, row)
 
 
-def unjudged_rows(job: Job, path: str, reader: DataReader) -> list[str]:
-    """A note on answers of the job's data that could not be read as the reward will, for want of math-verify."""
+def data_notes(job: Job, path: str, reader: DataReader) -> list[str]:
+    """Notes on the job's data: how many of its rows have faults, where they are very many, and how many answers could
+    not be read as the reward will, for want of math-verify."""
     try:
         data = job_paths(job, path).data
         found = None if data is None else reader.read(data, job.reward)
     except InputError:
         return []
-    if found is None or not found.unjudged:
+    if found is None:
         return []
-    rows = found.rows + len(found.faults)
-    return [
-        f"{found.unjudged} of {count(rows, 'row')} have answers that only math-verify reads, and it is not installed "
-        "here; to check them as well: pip install math-verify"
-    ]
+    rows = count(found.rows + len(found.faults), "row")
+    many = [f"{len(found.faults)} of {rows} of the data have faults"] if len(found.faults) > MOST_FAULTS else []
+    unread = (
+        f"{found.unjudged} of {rows} have answers that only math-verify reads, and it is not installed here; to check "
+        "them as well: pip install math-verify"
+    )
+    return [*many, *([unread] if found.unjudged else [])]

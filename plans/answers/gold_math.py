@@ -163,7 +163,9 @@ def _choice(spelled: str) -> Gold | None:
         letter_of = labelled[1] or labelled[2] or labelled[3]
         rest = labelled[4].strip()
         # f(B) or P(A) are mathematics; a label stands before words or a value.
-        if rest and not re.match(r"(?:\\text\s*\{)?\s*(?:,|;|&|and\b|or\b)|[=+*/^_-]|\\(?:cdot|times|cup|cap)", rest):
+        if rest and not re.match(
+            r"(?:\\text\s*\{)?\s*(?:,|;|&|and\b|or\b|\(?[A-J]\))|[=+*/^_-]|\\(?:cdot|times|cup|cap)", rest
+        ):
             return Gold("choice", one_spelling(rest), letter=letter_of, words=words_of(rest))
     return None
 

@@ -5,6 +5,7 @@ Answers of rows and of responses both go through here, so that a fraction is the
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 
@@ -65,6 +66,16 @@ _RENAMED = {
     "arcctg": "arccot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "euro": "€", "pounds": "£",
     "textdollar": "$", "percent": "%", "infin": "infty", "bigcup": "cup", "backslash": "setminus",
 }  # fmt: skip
+_HABITS = (
+    (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|rm)\s*\{(?:st|nd|rd|th)\}\s*\}?"), ""),
+    (re.compile(r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
+    (re.compile(r"^([^{}]*)\\over(?![a-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"^\s*(?:\\approx|\\sim|~|about|approximately|roughly)(?![a-z])\s*", re.IGNORECASE), ""),
+    (re.compile(r"\s*\(?\s*(?:\\text\s*\{\s*)?\(?(?:in )?[Bb]ase[ -]([a-z]+|\d{1,2})\)?\s*\}?\s*\)?$"), r"_{\1}"),
+)
+"""Ordinals, \\over, an x for times, a word for about, a base in words: what stands for it."""
+_LINES = re.compile(r"\\(?:begin|end)\{(?:aligned|align|gathered|gather|split|cases|equation)\*?\}")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
@@ -105,6 +116,8 @@ def _renamed(found: re.Match[str]) -> str:
 
 def one_spelling(text: str) -> str:
     """The text of one answer without dollar signs, layout, emphasis and a full stop at its end."""
+    if "&" in text and re.search(r"&(?:[lg][te]|amp|nbsp|minus|times|#\d+);", text):
+        text = html.unescape(text)
     text = _TAGS.sub(" ", in_ascii(text))
     text = re.sub(r"<sup>(.*?)</sup>", r"^{\1}", text)
     text = re.sub(r"<sub>(.*?)</sub>", r"_{\1}", text)
@@ -123,6 +136,10 @@ def one_spelling(text: str) -> str:
         text = re.sub(r"\${1,2}", "", text) if not re.fullmatch(r"\s*\$\d[^$]*\$\d[^$]*", text) else text
     text = text.replace("\x00", "$")
     text = _LAYOUT.sub("", text)
+    for pattern, plain in _HABITS:
+        text = pattern.sub(plain, text)
+    if _LINES.search(text):
+        text = _LINES.sub(" ", text).replace("&", "").replace("\x01", " , ")
     text = _COMMAND.sub(_renamed, re.sub(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-z]))", "'", text))
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
@@ -162,7 +179,8 @@ def groups_joined(text: str) -> str:
     return _COMMAS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
 
 
-_BOX = re.compile(r"\\(?:boxed|fbox|framebox|boxedans)\s*")
+_BOX = re.compile(r"(?:\\(?:boxed|fbox|framebox)|\x08oxed(?=\{)|(?<![A-Za-z\\])boxed(?=\{))\s*")
+"""A backslash that was lost, or read as a backspace, is forgiven."""
 
 
 def boxes(text: str) -> tuple[list[str], bool]:

@@ -67,6 +67,8 @@ MEASURED_WITH: tuple[str, ...] = (
     "reward.prompt",
     "reward.scale",
     "reward.verdicts",
+    "reward.packages",
+    "reward.partial",
     "rollout.temperature",
 )
 """Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured

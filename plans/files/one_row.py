@@ -40,7 +40,7 @@ class Prompt:
     reference: str | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
-    line: int = 0
+    line: int = field(default=0, compare=False)
 
 
 class Refused(Exception):
@@ -125,6 +125,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 def _prompt_fault(prompt: Any) -> str | None:
     """What is wrong with a prompt, and what to do; None if nothing."""
     if isinstance(prompt, str):
+        if re.match(r'\s*\[\s*\{\s*"(?:role|content)"\s*:', prompt):
+            return "prompt is text that holds messages as JSON, and would be sent as it is; write the list itself"
         return None if prompt.strip() else "prompt is blank; write it, or drop the row" if prompt else _FORM
     if not isinstance(prompt, list) or not prompt:
         return _FORM
@@ -269,6 +271,10 @@ def _reference(row: dict[str, Any], prompt: str | Messages) -> str | None:
                 value = json.loads(value)
             except ValueError:
                 continue
+        if isinstance(value, dict):  # CodeContests: lists of languages, of which 3 is Python, and of solutions
+            both = [value.get("language"), value.get("solution")]
+            pairs = zip(*both, strict=False) if all(isinstance(each, list) for each in both) else ()
+            value = next((each for language, each in pairs if language in (3, "PYTHON3")), None)
         if isinstance(value, list):
             value = next(iter(value), None)
         if isinstance(value, str) and value.strip():
@@ -284,4 +290,5 @@ def _whole(body: str, prompt: str | Messages) -> str:
     asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", asked, re.DOTALL | re.MULTILINE)
     code = blocks[-1] if blocks else asked
-    return f"{code.rstrip()}\n{body}"
+    begin = re.search(r"^(?:(?:from|import|def|async def|class) |@)", code, re.MULTILINE)
+    return f"{code[begin.start() if begin else 0 :].rstrip()}\n{body}"

@@ -8,6 +8,7 @@ installed package, a decorator, `functools.partial`) is judged when the function
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -152,8 +153,10 @@ def source_fault(folder: Path, path: str) -> str | None:
     if file is None:
         return None
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the module's text
+            tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # the import says more of it
     bound = [node for node in tree.body if name in _bound(node)]
     if len(bound) != 1 or not isinstance(bound[0], _Function) or bound[0].decorator_list:

@@ -94,11 +94,11 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
 
 
 def truth(row: Row, name: str, path: Path, line: int) -> bool:
-    """Whether a cell is true: `true`, 1, or a number above 0."""
+    """Whether a cell is true: `true`, `passed` and the like, 1, or a number above 0."""
     value = row.get(name)
-    if isinstance(value, str) and value.strip().lower() in ("true", "yes"):
+    if isinstance(value, str) and value.strip().lower() in ("true", "yes", "pass", "passed", "correct", "right"):
         return True
-    if isinstance(value, str) and value.strip().lower() in ("false", "no"):
+    if isinstance(value, str) and value.strip().lower() in ("false", "no", "fail", "failed", "incorrect", "wrong"):
         return False
     return number(row, name, path, line) > 0
 

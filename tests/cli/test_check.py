@@ -48,7 +48,8 @@ def test_rows_that_cannot_be_scored_are_told_in_every_format(solved):
     assert len(data("check", job, code=1)["files"][0]["findings"]) == 30
     said = printed("check", job, code=1).splitlines()
     assert sum("[input-unreadable]" in line for line in said) == 20
-    assert "10 further rows of the data have faults; --json lists them" in said[20] and "30 findings" in said[21]
+    assert "10 further rows of the data have faults; --json lists them" in said[20] and "30 findings" in said[22]
+    assert said[21].endswith("note: 30 of 94 rows of the data have faults")
 
 
 def test_planning_goes_on_with_rows_that_no_run_may_have(solved):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -156,3 +158,13 @@ def test_a_function_that_cannot_be_called_is_refused_everywhere(job):
         assert refused.stderr.startswith("error: reward.function 'mine:score': takes (args, sample)")
     checked = printed("check", job / "job.yaml", code=None)
     assert "[function-unfit] reward.function: 'mine:score' takes (args, sample)" in checked
+
+
+def test_what_a_function_prints_is_no_part_of_the_result(job):
+    module = "print('imported')\ndef score(prompt, response, answer):\n    print('called')\n    return 1.0\n"
+    edit(job, "{kind: function, function: 'mine:score', deadline_s: 5.0}", module)
+    (job / "said.jsonl").write_text('{"id": "half", "response": "1"}\n' * 3)
+    command = [sys.executable, "-m", "rlplan.cli.main", "rewards", "try", str(job), "--json", "--responses"]
+    ran = subprocess.run([*command, str(job / "said.jsonl")], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["reward"] for line in ran.stdout.splitlines()] == [1.0] * 3
+    assert "imported" in ran.stderr and ran.stderr.count("called") == 3

@@ -214,7 +214,7 @@ def reward_of(returned: Any) -> float:
             raise WrongReturn(
                 f"the reward function returned {len(returned)} values for one response; return one number"
             )
-        return reward_of(returned[0])
+        return reward_of(next(iter(returned)))
     try:
         return float(returned)
     except (TypeError, ValueError):

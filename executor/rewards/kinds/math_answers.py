@@ -25,33 +25,40 @@ _MARKUP = re.compile(
     r"\*\*|__|</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
 _IS = r"[^\S\n]*(?:\([^()\n]*\)[^\S\n]*)?(?:%s|[:：=])"
-_PHRASES = re.compile(
-    "|".join(
-        (
-            r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|[^\S\n]*[:=：])",
-            r"\bfinal (?:answer|result)\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*(?:final )?answer[^\S\n]*(?=\n)",
-            r"(?:答案|正解|解答|答え|結果)[^。\n：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)|(?:^|[^\w\s])\s*答[：:]",
-            r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])",
-            r"\brespuestas?\b(?:\s+(?:final|correcta))?" + _IS % r"es|son|sería",
-            r"\brespostas?\b(?:\s+(?:final|correta))?" + _IS % r"é|são|seria",
-            r"\brisposta\b(?:\s+(?:finale|corretta))?" + _IS % r"è|sono",
-            r"\bréponses?\b(?:\s+(?:finale|correcte))?" + _IS % r"est|sont|serait",
-            r"\b(?:Antwort|Lösung|Ergebnis|Endergebnis)\b(?:\s+(?:ist|lautet|beträgt)(?:\s+(?:also|daher|somit))?|\s*[:=])",
-            r"\bантворт\b|\b(?:окончательный |правильный )?ответ(?:ом)?\b" + _IS % r"является|равен|—|–|-|это",
-            r"(?:최종\s*)?(?:정답|답안|답)(?:은|는|이|:|：)",
-            r"(?:đáp án|đáp số|câu trả lời|kết quả)(?:\s+(?:cuối cùng|đúng))?" + _IS % r"là",
-            r"\bjawaban(?:nya)?\b(?:\s+(?:akhir|akhirnya|yang benar))?" + _IS % r"adalah|ialah",
-            r"\b(?:odpowiedź|odpowiedzią)\b(?:\s+końcowa)?" + _IS % r"to|brzmi|jest",
-            r"\bantwoord\b" + _IS % r"is",
-            r"\bcevap\b(?:\s*[:=]|\s)",
-            r"(?:الإجابة|الجواب)(?:\s+(?:النهائية|الصحيحة|النهائي))?" + _IS % r"هي|هو",
-            r"(?:अंतिम\s+)?उत्तर(?:\s+है)?" + _IS % r"है|,",
-            r"คำตอบ(?:สุดท้าย)?\s*(?:คือ|[:：])",
-        )
+_ANNOUNCED = (
+    (
+        "answer",
+        r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|\s*[:=])",
     ),
-    re.IGNORECASE | re.MULTILINE,
+    ("answer", r"\bfinal answer\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*answer[^\S\n]*(?=\n)"),
+    (
+        "答案 正解 解答 答え 結果",
+        r"(?:答案|正解|解答|答え|結果)[^。：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)",
+    ),
+    ("答", r"(?:^|[^\w\s])\s*答[：:]"),
+    ("选", r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])"),
+    ("respuesta", r"\brespuestas?\b(?:\s+(?:final|correcta))?" + _IS % r"es|son|sería"),
+    ("resposta", r"\brespostas?\b(?:\s+(?:final|correta))?" + _IS % r"é|são|seria"),
+    ("risposta", r"\brisposta\b(?:\s+(?:finale|corretta))?" + _IS % r"è|sono"),
+    ("réponse", r"\bréponses?\b(?:\s+(?:finale|correcte))?" + _IS % r"est|sont|serait"),
+    (
+        "antwort lösung ergebnis",
+        r"(?:antwort|lösung|ergebnis)\b(?:\s+(?:ist|lautet|beträgt)(?:\s+also|\s+daher)?|\s*[:=])",
+    ),
+    ("ответ", r"\b(?:окончательный |правильный )?ответ(?:ом)?\b" + _IS % r"является|равен|—|–|-|это"),
+    ("답", r"(?:최종\s*)?(?:정답|답안|답)(?:은|는|이|:|：)"),
+    ("đáp câu kết", r"(?:đáp án|đáp số|câu trả lời|kết quả)(?:\s+(?:cuối cùng|đúng))?" + _IS % r"là"),
+    ("jawaban", r"\bjawaban(?:nya)?\b(?:\s+(?:akhir|akhirnya|yang benar))?" + _IS % r"adalah|ialah"),
+    ("odpowied", r"\b(?:odpowiedź|odpowiedzią)\b(?:\s+końcowa)?" + _IS % r"to|brzmi|jest"),
+    ("antwoord", r"\bantwoord\b" + _IS % r"is"),
+    ("cevap", r"\bcevap\b(?:\s*[:=]|\s)"),
+    ("الإجابة الجواب", r"(?:الإجابة|الجواب)(?:\s+(?:النهائية|الصحيحة|النهائي))?" + _IS % r"هي|هو"),
+    ("उत्तर", r"(?:अंतिम\s+)?उत्तर(?:\s+है)?" + _IS % r"है|,"),
+    ("คำตอบ", r"คำตอบ(?:สุดท้าย)?\s*(?:คือ|[:：])"),
 )
-_HASHES = re.compile(r"^\s*####\s*(.+?)\s*$", re.MULTILINE)
+_PHRASES = tuple((keys.split(), re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for keys, pattern in _ANNOUNCED)
+"""By words in lower case of which a line must hold one: what announces an answer."""
+_HASHES = re.compile(r"\s*####\s*(.+?)\s*$")
 _SENTENCE_END = re.compile(
     r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"
     r"|,\s+(?:where|when|if|with|for|namely)\b"
@@ -69,7 +76,7 @@ _NUMBER = re.compile(
     r"(?![\d])"
 )
 _CHOICE = re.compile(
-    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?=[\s,.;:，。：)]|$)(?![\s]*[=+*^])",
+    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?![A-Za-z0-9_'’-]|\s*[=+*^])",
     re.IGNORECASE,
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[+*/^×·÷_{<>≤≥√(]|\\[a-zA-Z]+|(?<![A-Za-z][A-Za-z] )[-−])\s*$")
@@ -78,12 +85,21 @@ _OPERATOR_BEHIND = re.compile(
 )
 """What makes a number a part of an expression that is not read as a whole."""
 _NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\)")
-_OTHER_CHOICE = re.compile(r"\s*[)）]?\s*(?:,|;|、|/|&|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?[A-J](?![A-Za-z])")
+_CHOSEN = re.compile(
+    r"(?:^|\s)\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
+    r"|^(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)[,:]?\s+\(?([A-J])\)?[.!]?$"
+)
+_OTHER_CHOICE = re.compile(
+    r"\s*[)）]?\s*(?:(?:[,;、/&|]|(?:and|or|和|或)\b)\s*(?:and\s+|or\s+)?[(（]?|[(（])[A-J](?![A-Za-z])"
+)
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
 _DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
 _REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
-_RIVAL = re.compile(r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?[\s,;/$\\()]*", re.IGNORECASE)
+_RIVAL = re.compile(
+    r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?(?:\s+(?:maybe|perhaps|possibly|else))?[\s,;/$\\()]*",
+    re.IGNORECASE,
+)
 """What stands between two numbers that are both given as the answer."""
 _SAID = re.compile(r".*(?:\b(?:is|are|equals|becomes|get|gives)\b|[:：])\s+(.{1,200}?)[.。!]?\s*$")
 _RULE = re.compile(r"^[\s\-*_=#`~$\\\[\]>.]*$")
@@ -127,15 +143,26 @@ def answer_of_response(response: str, gold: Gold) -> Extracted:
 def _said(text: str) -> str | None:
     """What stands behind the last phrase that announces an answer, to the end of the sentence."""
     text = _MARKUP.sub("", text)
-    places = [(found.end(), text[found.end() :]) for found in _PHRASES.finditer(text)]
-    for found in _HASHES.finditer(text):
-        read = typed(found[1])
-        if read is not None and read.kind != "text" and not re.match(r"\d+\.\s", found[1]):
-            places.append((found.start(1), found[1]))
-    for _, rest in sorted(places, key=lambda place: -place[0]):
-        if sentence := _sentence(rest):
-            return sentence
+    end = len(text)
+    while end > 0:
+        start = text.rfind("\n", 0, end - 1) + 1
+        line = text[start:end]
+        lowered = line.lower()
+        patterns = [pattern for keys, pattern in _PHRASES if any(key in lowered for key in keys)]
+        places = [found.end() for pattern in patterns for found in pattern.finditer(line + "\n")]
+        if (hashes := _HASHES.match(line)) and _is_answer(hashes[1]):
+            places.append(hashes.start(1))
+        for place in sorted(places, reverse=True):
+            if sentence := _sentence(text[start + place :]):
+                return sentence
+        end = start - 1 if start and end == start else start
     return None
+
+
+def _is_answer(text: str) -> bool:
+    """Whether what stands behind #### is an answer, and not the heading of a step."""
+    read = typed(text)
+    return read is not None and read.kind != "text" and not re.match(r"\d+\.\s", text)
 
 
 def _sentence(rest: str) -> str:
@@ -197,6 +224,8 @@ def _one_of(plain: str, gold: Gold, which: int, only: bool = False) -> str:
     sums_up = which == -1 or not pieces or re.search(r"\b(?:times|plus|minus|divided by|multiplied by)\b", before)
     if before and sums_up and _reads(right := _ENDINGS.sub("", right), gold):
         return right
+    if only and len(list(_NUMBER.finditer(plain))) > 1:
+        return ""
     if len(pieces) > 1:
         one, two = pieces[:2] if which == 0 else pieces[-2:]
         if only or _RIVAL.fullmatch(plain, one[1], two[0]):
@@ -239,7 +268,8 @@ def _from_last_line(text: str, gold: Gold) -> str:
     if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
         lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
-        line = _DENIED.sub(" ", re.sub(r"^\s*(?:[-*•]\s+|#+\s*)", "", line)).strip()
+        bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
+        line = _DENIED.sub(" ", re.sub(bullet, "", line)).strip()
         whole = _reads(_MARKUP.sub("", line), gold)
         if whole and gold.kind != "text":
             return line
@@ -262,7 +292,7 @@ def _end_of_line(line: str, gold: Gold) -> str:
         )
         if said and _reads(said[1], gold):
             return said[1]
-        named = _NAMED.findall(plain) if gold.kind == "choice" else []
+        named = _NAMED.findall(plain) or _CHOSEN.findall(plain) if gold.kind == "choice" else []
         return "".join(named[-1]) if named else ""
     said = _SAID.search(plain)
     if said and _reads(said[1], gold) and not _names_only(said[1], gold):

@@ -224,7 +224,7 @@ def _same_function(gold: Node, given: Node, names: list[str]) -> bool | None:
         seen += 1
         if not _agree(one, two):
             return _same_at_whole_numbers(gold, given, names)
-    return True if seen >= 2 else None
+    return True if seen >= 2 or _same_at_whole_numbers(gold, given, names) else None
 
 
 def _same_at_whole_numbers(gold: Node, given: Node, names: list[str]) -> bool:

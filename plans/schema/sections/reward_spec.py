@@ -204,7 +204,7 @@ class RewardSpec(Strict):
             )
         for key in sorted(self.model_fields_set & set(_KINDS_OF_KEY)):
             kinds = _KINDS_OF_KEY[key]
-            if self.kind not in kinds and getattr(self, key) is not None:
+            if self.kind not in kinds and getattr(self, key) not in (None, (), False):
                 other = f" or write kind: {kinds[0]}" if len(kinds) == 1 else ""
                 raise cross_error(f"{key} has no effect with kind {self.kind}; remove it{other}", key)
         if self.kind == "judge" and (self.scale is None) == (self.verdicts is None):

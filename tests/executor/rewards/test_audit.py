@@ -152,6 +152,24 @@ def test_a_function_is_tried_before_a_run(job_of):
             try_functions(job, scoring_paths(job, path), asked)
 
 
+DOWN = """\
+from rlplan.executor.rewards.functions import InfrastructureError
+
+def score(prompt, response, answer):
+    if response == "x2":
+        raise InfrastructureError("the service is down")
+    return float(response == answer)
+"""
+
+
+def test_what_the_machine_cannot_score_is_no_failure_of_a_row(job_of):
+    path = job_of(function("score"), [row("a", "x1", reference="x1"), row("b", "x2", reference="x2")], DOWN)
+    found = audit_job(load_job(path), path)
+    assert counts(found) == {"references": 1, "full": 1, "wrong": 5, "paid": 0, "refused": 0} and found.failed == []
+    (said,) = found.left_out
+    assert said.startswith("function: 2 responses could not be scored: InfrastructureError: the service is down")
+
+
 HANGS = """\
 import os, time
 

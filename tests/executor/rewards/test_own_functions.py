@@ -89,7 +89,7 @@ def test_text_that_does_not_show_a_function_is_no_fault(tmp_path):
     ("returned", "reward"),
     [
         (True, 1.0), (numpy.float32(0.5), 0.5), (numpy.array(0.5), 0.5), (numpy.array([0.5]), 0.5), ([2], 2.0),
-        ((0.25, "why"), 0.25), ({"score": (1, 2)}, 1.0), ({"reward": 3}, 3.0), ([{"score": 1}], 1.0),
+        ((0.25, "why"), 0.25), ({"score": (1, 2)}, 1.0), ({"reward": 3}, 3.0), ({4}, 4.0), ([{"score": 1}], 1.0),
     ],
 )  # fmt: skip
 def test_what_stands_for_one_number_is_the_reward(returned, reward):

@@ -131,6 +131,7 @@ def rows_of(file, *rows, reward="function"):
         ([*CHAT, {"role": "assistant", "content": "4"}], "the last message is the assistant's"),
         ([{"role": "human", "content": "2"}], "message 1 has the role 'human'; write one of system,"),
         ([{"role": "user", "content": " "}], "message 1, of role user, is blank"),
+        (json.dumps(CHAT), "prompt is text that holds messages as JSON, and would be sent as it is"),
         ([{"role": "system", "content": "be brief"}], "no message is the user's"),
         ([{"role": "user", "content": "2", "name": "me"}], "text in both, and message 1 has 'name' as well"),
         ([*CHAT, {"role": "tool", "content": "2", "tool_call_id": "7"}], "and message 2 has 'tool_call_id' as well"),
@@ -188,10 +189,12 @@ def test_a_rows_own_solution_is_its_reference(file):
         {"prompt": "def add(a, b):\n", "canonical_solution": body},
         {"prompt": [{"role": "user", "content": "Go on:\n```python\ndef add(a, b):\n```"}], "canonical_solution": body},
         {"prompt": "Add.", "canonical_solution": "def add(a, b):\n" + body},
+        {"prompt": "Go on from here:\n\ndef add(a, b):\n", "canonical_solution": body},
+        {"solutions": {"language": [2, 3], "solution": ["int main", "print(3)"]}},
         {"solution": " ", "solutions": [], "reference": None},
     )
     whole = f"def add(a, b):\n{body}"
-    assert [row.reference for row in rows] == ["r", "one", "print(1)", whole, whole, whole, None]
+    assert [row.reference for row in rows] == ["r", "one", "print(1)", whole, whole, whole, whole, "print(3)", None]
 
 
 def test_rows_are_read_with_the_tests_of_code_that_they_have(file):
@@ -254,7 +257,8 @@ def test_parquet_is_read_with_values_as_json_has_them(file, monkeypatch):
     }
     parquet.write_table(pyarrow.table(columns), file)
     rows, (fault,) = read_rows(file, "math", "no")
-    assert rows == [Prompt("7", CHAT, "4", judged=False)] and (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
+    assert rows == [Prompt("7", CHAT, "4", judged=False)]
+    assert (fault.line, fault.id) == (2, "8") and "'name'" in fault.message
     typed = pyarrow.table({
         "extra_info": [{"index": 3}], "prompt": ["p"],
         "answer": pyarrow.array([[("a", Decimal("2.00"))]], pyarrow.map_(pyarrow.string(), pyarrow.decimal128(5, 2))),

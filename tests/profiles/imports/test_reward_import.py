@@ -22,6 +22,8 @@ def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path):
     law = executions_of(import_rewards(write(tmp_path, CSV), {}))
     assert law.unsolved == pytest.approx(4 / 13) and law.correct == pytest.approx(0.75)
     assert max(law.correct_s) == pytest.approx(0.18) and law.wrong_s[-1] == 30
+    in_words = CSV.replace(",1\n", ",Passed\n").replace(",0\n", ",failed\n")
+    assert executions_of(import_rewards(write(tmp_path, in_words), {})) == law
 
 
 def test_without_a_column_of_right_answers_all_have_one_law(tmp_path):
