@@ -95,7 +95,7 @@ def test_limits_of_a_case_are_read_in_their_units():
         ("assert (add(1, 2) == 3, 'wrong')", "check nothing"),
         ("if False:\n    assert add(1, 2) == 3", "check nothing"),
         ("def add(a, b): return a + b\nassert add(1, 2) == 3", "use nothing of the response"),
-        ({"test": "def add(a, b): return 3\nassert add(1, 2) == sub(4, 1)", "entry_point": "add"}, "define add themselves"),
+        ({"test": "def add(a, b): return 3\nassert add(1, 2) == sub(4, 1)", "entry_point": "add"}, "define add"),
         ("assert add(1, 2) == 3\ndef (", r"no Python \(invalid syntax in line 2\)"),
         ("print 'a'\nassert add(1, 2) == 3", "no Python"),
         ("QUJD" * 50, "packed"),
