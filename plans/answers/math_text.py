@@ -129,14 +129,14 @@ def one_spelling(text: str) -> str:
         else re.sub(r"\\\\(?=[a-zA-Z%$])", r"\\", text)
     )
     text = text.replace("\\%", "%").replace("\\$", "\x00").replace("`", "")
-    text = re.sub(r"(?<![\d*])\*{1,2}(?=\S)([^*]*?)(?<=\S)\*{1,2}(?![\d*])", r"\1", text)
+    text = re.sub(r"(?<![\w*)}])\*{1,2}(?=\S)([^*]*?)(?<=\S)\*{1,2}(?![\w*({])", r"\1", text)
     text = text.replace("**", "^") if re.search(r"[\w)]\s*\*\*\s*[\w(-]", text) else text.replace("**", "")
     text = re.sub(r"\\(?:\(|\)|\[|\])", " ", text)
     # A dollar before a number is money, unless another closes mathematics that it opens.
     if text.count("$") % 2 == 0:
         text = re.sub(r"\${1,2}", "", text) if not re.fullmatch(r"\s*\$\d[^$]*\$\d[^$]*", text) else text
     text = text.replace("\x00", "$")
-    text = _LAYOUT.sub("", text)
+    text = re.sub(r"\s+", " ", _LAYOUT.sub("", text))
     for pattern, plain in _HABITS:
         text = pattern.sub(plain, text)
     if _LINES.search(text):

@@ -192,7 +192,8 @@ def _reads(text: str, gold: Gold) -> bool:
             or (bool(gold.words) and read.kind != "latex")
         )
     if read.kind == "text":
-        return read.words in SETS_IN_WORDS
+        is_product = gold.kind == "expression" and re.fullmatch("[A-Za-z]{2,3}", read.text) is not None
+        return is_product or read.words in SETS_IN_WORDS
     if read.kind == "latex":
         inner = text.strip().strip("$")
         return "\\" in inner and "$" not in inner.replace("\\$", "") and not _PROSE.search(_NOT_PROSE.sub(" ", inner))
