@@ -314,7 +314,7 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
         if isinstance(node, FUNCTIONS):
             wanted = required(node.args)
             if wanted == ["candidate"] or (node.name == "check" and len(wanted) == 1):
-                if node.name not in loaded and (node.name.startswith("test") or node.name.startswith("check")):
+                if node.name not in reach.used and (node.name.startswith("test") or node.name.startswith("check")):
                     candidates.append(node.name)
             elif node.name.startswith("test") and not _is_fixture(node):
                 more = len(wanted) > _patches(node)

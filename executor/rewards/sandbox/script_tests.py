@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -422,6 +423,22 @@ class _Changer(ast.NodeTransformer):
             return [node, _placed(_call(_HELD), node)]
         return node
 
+    def visit_Try(self, node: ast.Try) -> Any:
+        expected = any(map(_fails, [*node.body, *node.orelse])) or getattr(node, "was_before_failure", False)
+        self.generic_visit(node)
+        if expected:  # the exception that the tests want has come
+            self.counts = True
+            for handler in node.handlers:
+                handler.body.insert(0, _placed(_call(_HELD), handler))
+        return node
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        body = getattr(node, "body", None)
+        for each, after in itertools.pairwise(body if isinstance(body, list) else ()):
+            if isinstance(each, ast.Try) and _fails(after):
+                each.was_before_failure = True  # type: ignore[attr-defined]
+        return super().generic_visit(node)
+
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         self._scope.append(node.name)
         self.generic_visit(node)
@@ -439,6 +456,15 @@ class _Changer(ast.NodeTransformer):
         return node
 
     visit_AsyncFunctionDef = visit_FunctionDef
+
+
+def _fails(node: ast.stmt) -> bool:
+    """Whether a statement of the tests always fails: what stands behind a call that must raise."""
+    if isinstance(node, ast.Assert):
+        return isinstance(node.test, ast.Constant) and not node.test.value
+    return isinstance(node, ast.Raise) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _name(node.value).endswith("fail")
+    )
 
 
 class _Returns(ast.NodeTransformer):
