@@ -1,5 +1,7 @@
 """Which of a response's blocks is its solution."""
 
+import random
+
 import pytest
 
 from rlplan.executor.rewards.kinds.code_blocks import solution_of
@@ -253,3 +255,51 @@ def test_without_needs_the_last_block_that_defines_counts():
 def test_a_response_of_many_fences_is_read_to_its_end(hostile):
     source = solution_of(hostile + "\n~~~~~~python\n" + ADD + "~~~~~~\n", NEEDS, False)
     assert source is None or "add" in source or source in hostile
+
+
+PROSE = (
+    "We add them.\n",
+    "Here is *the* solution:\n",
+    "1. First\n2. Second\n",
+    "> a quote\n",
+    "It uses ```add``` and `~~~`.\n",
+    "| a | b |\n|---|---|\n",
+    "Note: x = 3\n",
+    "### Complexity (final)\n",
+)
+BESIDE = (
+    "print(add(1, 2))\n",
+    "3\n",
+    "pip install numpy\n",
+    ">>> add(1, 2)\n3\n",
+    "from solution import add\nassert add(1, 2) == 3\n",
+    "def test_add():\n    assert add(1, 2) == 3\n",
+    '{"a": [1, 2]}\n',
+    "def add(a: int, b: int) -> int: ...\n",
+    "int add(int a, int b) {\n  return a + b;\n}\n",
+)
+
+
+def test_the_solution_is_found_between_any_prose_and_other_blocks():
+    seed = random.randrange(10**9)
+    rng = random.Random(seed)
+
+    def block(source, tags):
+        marks = rng.choice(["```", "````", "~~~"])
+        lines = f"{marks}{rng.choice(tags)}\n{source}{marks}\n"
+        return "\n" + indented(lines, " " * rng.choice([0, 0, 2, 4])) + "\n"
+
+    def around():
+        return [
+            rng.choice([*PROSE, block(rng.choice(BESIDE), ["", "text", "python"])]) for _ in range(rng.randrange(4))
+        ]
+
+    for _ in range(500):
+        source = rng.choice([ADD, QUOTING, f"import math\n\n\nclass Solution:\n{indented(ADD, '    ')}"])
+        draft = [block(WRONG, ["python"]), "Wait.\n"] if rng.random() < 0.3 else []
+        response = "".join(
+            [*around(), *draft, block(source, ["python", "", "py", "{.python}", 'python a="b"']), *around()]
+        )
+        found = solution_of(response, NEEDS, False)
+        assert found is not None, (seed, response)
+        assert found.strip() == source.strip(), (seed, response)
