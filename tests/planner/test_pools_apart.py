@@ -99,7 +99,7 @@ def test_check_finds_no_fault_and_each_pool_is_paid_at_its_price(objective, stre
     plan, cluster, job = documents.plan, documents.cluster, documents.job
     assert plan.job.placement == PlacementSpec(train_pool="learn", streams=streams)
     assert list(misfits(plan, cluster, job, None)) == []
-    assert physics(plan, cluster, job, documents.profile, None) == []
+    assert physics(plan, cluster, job, documents.profile) == []
     pools = pools_of_plan(plan.job, cluster)
     assert pools is not None and pools.apart
     taken = nodes_of(plan.job, documents.profile, pools, 4)

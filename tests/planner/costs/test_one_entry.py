@@ -50,7 +50,7 @@ def test_all_commands_price_a_layout_by_one_and_the_same_entry(entries, tmp_path
     assert round_costs(plan.job, profile)[0].decode == cost.with_kv(plan.job.rounds.short.rollout.kv_tokens)
     kv = plan.predicted.rounds.short.memory.kv
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
-    assert [*priced(plan, JOB, profile, pools), *bars_as_they_are(plan, profile, pools)] == []
+    assert [*priced(plan, JOB, profile, pools, None), *bars_as_they_are(plan, profile, pools)] == []
     assert rollout_error(profile, PAIR) == rollout_error(profile_of(TWO), PAIR)
     run = load_run(synthesize(tmp_path / "r", plan, JOB, profile, heavy_trace(), steps=8, noise=0.0))
     assert refit(profile, run, replay_run(run, CAP, False, profile)).rollout[1, 2].factor == pytest.approx(1, abs=1e-3)
