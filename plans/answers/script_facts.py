@@ -323,7 +323,7 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
                 tests.append(node.name)
                 fixtures |= more
         elif isinstance(node, ast.ClassDef):
-            methods = [each for each in _methods(node) if each.name.startswith("test")]
+            methods = [each for each in _methods(node) if each.name.startswith("test") or each.name == "runTest"]
             if methods:
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)

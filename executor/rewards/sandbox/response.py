@@ -31,6 +31,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     """Load what the tester sends and answer its requests; never returns."""
     process = os.getpid()
     module = types.ModuleType("solution")
+    module.__file__ = "solution.py"
     sys.modules["solution"] = module
     link = Link(channel, is_tester=False)
 

@@ -60,6 +60,9 @@ class Script:
     ) -> None:
         self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
         self._tree = ast.parse(source, FILE)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.ImportFrom) and node.level:  # `from .solution import f`
+                node.level, node.module = 0, "solution"
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
         self.passed, self.failures = 0, list[str]()
         self._held, self._ended, self._hidden = 0, set[str](), list[int]()
@@ -106,9 +109,9 @@ class Script:
         try:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
-            if not isinstance(error, Lost) and not used():
-                raise RowFault(line_of(error)) from None
             if not _is_own_exit(error):
+                if not isinstance(error, Lost) and not used():
+                    raise RowFault(line_of(error)) from None
                 self._catch(error)
         missing = own - self.passed - len(self.failures)
         self.failures += ["the tests ended before it"] * max(0, missing)
@@ -193,9 +196,10 @@ class Script:
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
         wanted = {name for name in namespace if name.startswith("test")} if self._tests is None else set(self._tests)
+        mixed_in = _mixed_in(namespace)
         for name, value in list(namespace.items()):
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
-                yield from _of_class(value)
+                yield from _of_class(value) if value not in mixed_in else ()
             elif isinstance(value, types.FunctionType) and name in wanted:
                 yield name, partial(_run_function, value, namespace)
 
@@ -203,7 +207,7 @@ class Script:
         import pytest
         from _pytest.config import main  # the tests may call pytest.main, which does nothing here
 
-        script = self
+        script, mixed_in = self, _mixed_in(vars(module))
         known = set(self._tests or ())
         for name, value in vars(module).items():
             if name.startswith("test") and isinstance(value, types.FunctionType) and name not in known:
@@ -220,7 +224,8 @@ class Script:
             @pytest.hookimpl
             def pytest_collection(self, session: Any) -> bool:
                 given = Given.from_parent(session, path=Path(FILE).absolute())
-                found = [item for item in session.genitems(given) if _qualified(item) not in ended]
+                found = [item for item in session.genitems(given)
+                         if _qualified(item) not in ended and getattr(item, "cls", None) not in mixed_in]  # fmt: skip
                 session.items, session.testscollected = found, len(found)
                 script._taken |= {_qualified(item) for item in found}
                 self.outcomes = {item.nodeid: "" for item in found}
@@ -328,8 +333,9 @@ def _run_step(owner: Any, name: str, argument: Any) -> None:
 def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Tests of a class and of the classes in it."""
     unittest = sys.modules["unittest"]
-    if issubclass(kind, unittest.TestCase):
-        for method in unittest.defaultTestLoader.getTestCaseNames(kind):
+    if _is_case(kind):
+        names = unittest.defaultTestLoader.getTestCaseNames(kind)
+        for method in names or (["runTest"] if hasattr(kind, "runTest") else []):
             yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
     elif _can_be_made(kind):
         for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
@@ -337,6 +343,16 @@ def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     for inner in list(vars(kind).values()):
         if isinstance(inner, type) and inner.__qualname__.startswith(f"{kind.__qualname__}."):
             yield from _of_class(inner)
+
+
+def _is_case(kind: type) -> bool:
+    return issubclass(kind, sys.modules["unittest"].TestCase)
+
+
+def _mixed_in(namespace: dict[str, Any]) -> set[type]:
+    """Classes that are no test cases, but a part of some: their tests run there alone, since they may need those."""
+    classes = [value for value in namespace.values() if isinstance(value, type) and not is_remote(value)]
+    return {base for each in classes if _is_case(each) for base in each.__mro__ if not _is_case(base)}
 
 
 def _can_be_made(kind: type) -> bool:

@@ -30,7 +30,7 @@ from .kernel import die_with_parent, limit
 from .plain_data import Unreadable, is_plain
 from .references import Bound, Names, Solution
 from .same_values import same_result, same_text
-from .script_tests import RowFault, Script, line_of
+from .script_tests import FILE, RowFault, Script, line_of
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
 """A test before there is a job: a fork's first use of each page of memory takes longer than its second."""
@@ -114,6 +114,7 @@ def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any
     names = Bound(connection, defined or {})
     script = Script(job["tests"], job.get("uses_pytest", False), job.get("collected"), job.get("go_on", False))
     module = types.ModuleType("__main__" if job.get("as_main") else "tests")
+    module.__file__ = FILE
     namespace = Names(module.__dict__, names, job.get("overrides", ()))
     sys.modules["tests"] = sys.modules[module.__name__] = module
     sys.modules["solution"] = Solution(connection, names, namespace)
