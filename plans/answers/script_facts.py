@@ -46,6 +46,7 @@ class ScriptFacts:
         uses_pytest: whether it can only be run by pytest.
         overrides: built-in names that stand for functions of the response's.
         defines: names that it defines or imports itself, other than from `solution`.
+        records: by name, the text of classes that only hold data, as LeetCode's `TreeNode`: a response may use them.
         problem: why it cannot be run as tests; "" if it can.
     """
 
@@ -57,6 +58,7 @@ class ScriptFacts:
     uses_pytest: bool
     overrides: frozenset[str]
     defines: frozenset[str]
+    records: dict[str, str]
     problem: str
 
 
@@ -104,7 +106,7 @@ def script_facts(source: str) -> ScriptFacts:
     return ScriptFacts(
         frozenset(needs), frozenset(packages | ({"pytest"} if fixtures else set())), tuple(tests), tuple(candidates),
         as_main, fixtures or "pytest" in modules, frozenset(overrides),
-        frozenset(bound - set(imported)), problem,
+        frozenset(bound - set(imported)), _records(tree), problem,
     )  # fmt: skip
 
 
@@ -131,6 +133,20 @@ def _imports(tree: ast.Module) -> tuple[set[str], set[str], dict[str, str], set[
         elif isinstance(node, ast.Call) and _called(node) == "importorskip" and node.args:
             modules |= {str(each.value).partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant)}
     return modules, aliases, imported, starred
+
+
+def _records(tree: ast.Module) -> dict[str, str]:
+    """Classes whose only methods are such as `__init__`; others might be what the response is to write."""
+    kinds = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {
+        node.name: ast.unparse(node)
+        for node in kinds
+        if all(isinstance(each, FUNCTIONS) and each.name.startswith("__") or _is_text(each) for each in node.body)
+    }
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _called(node: ast.Call) -> str:

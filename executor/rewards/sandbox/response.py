@@ -7,6 +7,7 @@ It is forked before the tester has read the tests, so no test is in its memory; 
 from __future__ import annotations
 
 import builtins
+import importlib
 import operator
 import os
 import socket
@@ -91,6 +92,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     link.operations |= {
         "load": load,
         "rehearse": rehearse,
+        "seed": lambda name, *values: importlib.import_module(name).seed(*values),
         "run case": CaseRunner(isolation, channel.close).run,
         "get": get,
         "set": module.__dict__.__setitem__,

@@ -70,6 +70,7 @@ class Script:
         self._lost: BaseException | None = None
         self._counted = False
         """Whether the script has assertions of the kinds that are counted."""
+        self._import()
 
     @property
     def total(self) -> int:
@@ -88,7 +89,6 @@ class Script:
 
         Raises `RowFault` and `Lost`.
         """
-        self._import()
         # Whatever the tests' last lines ask for: all that is collected runs.
         for name in {"unittest", "pytest"} & sys.modules.keys():
             vars(sys.modules[name])["main"] = lambda *_, **__: None

@@ -11,16 +11,19 @@ Inputs and calls with results (`case_runs`) are compared here too, with what cam
 
 from __future__ import annotations
 
-import builtins
 import contextlib
+import importlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import sys
 import time
 import types
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import link, response
@@ -28,7 +31,7 @@ from .case_runs import cpu_seconds, read_result
 from .isolation import Isolation
 from .kernel import die_with_parent, limit
 from .plain_data import Unreadable, is_plain
-from .references import Bound, Names, Solution
+from .references import Bound, Names, Solution, is_shared
 from .same_values import same_result, same_text
 from .script_tests import FILE, RowFault, Script, line_of
 
@@ -119,8 +122,7 @@ def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any
     sys.modules["tests"] = sys.modules[module.__name__] = module
     sys.modules["solution"] = Solution(connection, names, namespace)
     sys.argv = ["tests.py"]
-    original = _replaceable()
-    connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
+    connection.mirrored = _mirrored(job["tests"], connection)
     script.run(module, namespace, job.get("candidates", ()), job.get("entry", ""), lambda: names.used)
     return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
@@ -193,6 +195,8 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
         raise TypeError(f"a {type(target).__name__} of the tests' is not open to a response")
     if operation in ("getattr", "setattr", "delattr"):
         name = rest[0]
+        if name == "__enter__":
+            return  # of a `with`
         if not isinstance(name, str) or name.startswith(("_", "gi_", "cr_", "ag_", "tb_")) or name == "mro":
             raise AttributeError(f"{name!r} of the tests' object is not open to a response")
         if operation != "getattr" and isinstance(target, (type, types.FunctionType)):
@@ -202,8 +206,59 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
 _NOT_OPEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, Solution, Names, link.Link)
 
 
-def _replaceable() -> dict[str, Any]:
-    return {name: getattr(sys if name in link.MIRRORED[:3] else builtins, name) for name in link.MIRRORED}
+def _mirrored(tests: str, connection: link.Link) -> Callable[[], dict[str, Any]]:
+    """What tells what the tests have replaced in this process by then, and the response is to find so in its own: the
+    standard streams and a few functions; where their text may replace more, anything of the library, the environment
+    and the working folder. A seed is told at once."""
+    if "seed" in tests:
+        _tell_seeds(connection)
+    watched = [(module, {name: vars(sys.modules[module])[name] for name in names}, vars(sys.modules[module]))
+               for module, names in link.MIRRORED.items()]  # fmt: skip
+    widely = bool(_REPLACES.search(tests)) or not sys.stdlib_module_names.isdisjoint(_ASSIGNED.findall(tests))
+    for dotted in _DOTTED.findall(tests) if widely else ():
+        if is_shared(dotted):
+            with contextlib.suppress(Exception):  # the name of a class, or no module at all
+                importlib.import_module(dotted)
+    for name, module in list(sys.modules.items()) if widely else ():
+        if is_shared(name) and name.partition(".")[0] not in _NOT_WATCHED:
+            public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+            watched.append((name, public, vars(module)))
+    folder_now, environment = os.getcwd, dict(os.environ)  # noqa: PTH109 - see the package: few imports
+    folder = folder_now()
+
+    def replaced() -> dict[str, Any]:
+        found = {
+            f"{module}:{name}": now[name]
+            for module, names, now in watched
+            for name, was in names.items()
+            if now.get(name, was) is not was
+        }
+        if widely and dict(os.environ) != environment:
+            found[link.ENVIRONMENT] = dict(os.environ)
+        if widely and folder_now() != folder:
+            found[link.FOLDER] = folder_now()
+        return found
+
+    return replaced
+
+
+_REPLACES = re.compile(r"patch|setattr|environ|env\(|chdir")
+_ASSIGNED = re.compile(r"^\s*(\w+)(?:\.\w+)+ *=(?!=)", re.MULTILINE)
+"""What tests have in their text that replace what they do not define."""
+_DOTTED = re.compile(r"""["'](\w+(?:\.\w+)*)\.\w+["']""")
+_NOT_WATCHED = ("sys", "builtins", "unittest", "pytest", "_pytest", "pluggy", "warnings")
+
+
+def _tell_seeds(connection: link.Link) -> None:
+    """Have `random.seed` and numpy's seed the response's process too."""
+    for name in {"random", "numpy.random"} & sys.modules.keys():
+        module = sys.modules[name]
+        vars(module)["seed"] = partial(_seed, connection, name, vars(module)["seed"])
+
+
+def _seed(connection: link.Link, name: str, seed: Any, *values: Any) -> None:
+    seed(*values)
+    connection.ask("seed", name, *values)
 
 
 def _become_response(channel: socket.socket, isolation: Isolation) -> None:

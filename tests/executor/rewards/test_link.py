@@ -1,7 +1,10 @@
 """The two ends of a sandbox's link, in this process: what is asked once, lent, dropped, and taken for no message."""
 
+import builtins
 import gc
 import json
+import os
+import random
 import socket
 import threading
 from types import SimpleNamespace
@@ -125,9 +128,9 @@ def test_what_a_test_replaces_stands_in_for_the_time_of_a_call(ends):
 
     said = []
     ends.response.operations["say"] = lambda: print("hi", 3)
-    ends.tester.mirrored = lambda: {"print": say, "open": say, "eval": say}
+    ends.tester.mirrored = lambda: {"builtins:print": say, "random:choice": say, "os:environ": {"SAID": "yes"}}
     ends.tester.ask("say")
-    assert said == [("hi", 3)] and links.builtins.print is print and eval("1") == 1
+    assert said == [("hi", 3)] and builtins.print is print and random.choice([1]) == 1 and "SAID" not in os.environ
 
 
 @pytest.mark.parametrize(
