@@ -201,6 +201,11 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
             raise AttributeError(f"{name!r} of the tests' object is not open to a response")
         if operation != "getattr" and isinstance(target, (type, types.FunctionType)):
             raise AttributeError(f"{name!r} of the tests' object cannot be changed by a response")
+        if operation != "getattr" and callable(getattr(type(target), name, None)):
+            raise AttributeError(f"the method {name!r} of the tests' object cannot be replaced by a response")
+        mock = sys.modules.get("unittest.mock")
+        if mock is not None and issubclass(type(target), mock.NonCallableMock) and hasattr(mock.NonCallableMock, name):
+            raise AttributeError(f"{name!r} is for the tests to ask of their mock")
 
 
 _NOT_OPEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, Solution, Names, link.Link)
@@ -258,7 +263,8 @@ def _tell_seeds(connection: link.Link) -> None:
 
 def _seed(connection: link.Link, name: str, seed: Any, *values: Any) -> None:
     seed(*values)
-    connection.ask("seed", name, *values)
+    with contextlib.suppress(Exception):  # of the response's
+        connection.ask("seed", name, *values)
 
 
 def _become_response(channel: socket.socket, isolation: Isolation) -> None:
