@@ -33,7 +33,7 @@ _LIMITS = ("time_limit", "memory_limit", "memory_limit_bytes", "tolerance", "abs
 _HOLDERS = (
     "tests", "test", "test_list", "test_cases", "unit_tests", "assert_case", "input_output", "public_test_cases",
     "private_test_cases", "public_tests", "private_tests", "generated_tests", "verification_info", "ground_truth",
-    "functional", "test_code", "official_tests", "reward_model",
+    "functional", "test_code", "official_tests",
 )  # fmt: skip
 """Keys under which an object has its tests."""
 _CHECKERS = ("checker", "generated_checker", "special_judge")
@@ -128,8 +128,7 @@ def code_tests(answer: Any) -> CodeTests:
     """Recognise a row's tests. Raises `AnswerError` for those of no known form, without a test, or that no response can
     be judged by."""
     try:
-        text = json.dumps(answer, ensure_ascii=False)
-        text.encode()  # half a character, as in "\\ud800", is in no text that a program reads
+        text = json.dumps(answer)
     except (TypeError, ValueError) as error:
         raise AnswerError(f"the answer is no JSON value ({error}); write {_FORMS}") from None
     return _read(text)
@@ -213,7 +212,8 @@ def _gather_object(
             known["entry"] = entry
         # Beside tests that name their function, LeetCodeDataset has what they were made of, as text.
         told = {"input_output"} if entry and value.get("test") else set()
-        held = [value[key] for key in _HOLDERS if key not in told and value.get(key) not in (None, "", [], {}, "[]", "{}")]
+        keys = [key for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}") and key not in told]
+        held = [value[key] for key in keys]
         held = [each for each in held if not _is_empty(each)] or held
         if not held:
             found = ", ".join(sorted(value)[:6]) or "nothing"

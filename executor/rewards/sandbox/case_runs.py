@@ -165,10 +165,10 @@ class CaseRunner:
             if not entry:
                 threading._shutdown()  # type: ignore[attr-defined]
                 atexit._run_exitfuncs()
-            files = [each for each in (sys.__stdout__, *module.__dict__.values()) if isinstance(each, io.IOBase)]
-            for file in (sys.stdout, *files):  # the end of an interpreter writes what they hold
-                with contextlib.suppress(ValueError):  # one that is closed
-                    file.flush()
+            for held in (sys.stdout, sys.__stdout__, *module.__dict__.values()):  # as an interpreter does at its end
+                if held is sys.stdout or isinstance(held, io.IOBase):
+                    with contextlib.suppress(ValueError):  # it is closed
+                        held.flush()
         except BaseException as error:  # noqa: BLE001
             status = status or 120
             _tell(_last_line(error))

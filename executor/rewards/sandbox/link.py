@@ -262,18 +262,27 @@ class Mirror:
                 self._folder = os.getcwd()  # noqa: PTH109 - see the package: few imports
                 os.chdir(value)
             else:
-                module_name, _, name = place.partition(":")
-                module = importlib.import_module(module_name)
-                self._before.append((module, name, getattr(module, name)))
-                setattr(module, name, value)
+                path, _, name = place.partition(":")
+                owner = owner_of(path)
+                self._before.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, value)
 
     def __exit__(self, *_: Any) -> None:
-        for module, name, value in reversed(self._before):  # one module may have two names
-            setattr(module, name, value)
+        for owner, name, value in reversed(self._before):  # one module may have two names
+            setattr(owner, name, value)
         if self._environment is not None:
             _set_environment(self._environment)
         if self._folder:
             os.chdir(self._folder)
+
+
+def owner_of(path: str) -> Any:
+    """The module, or the class in a module."""
+    try:
+        return importlib.import_module(path)
+    except ImportError:
+        module, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
 
 
 def _set_environment(values: dict[str, str]) -> None:

@@ -60,7 +60,7 @@ class Script:
     ) -> None:
         self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
         self._tree = ast.parse(source, FILE)
-        for node in ast.walk(self._tree):
+        for node in ast.walk(self._tree) if re.search(r"from\s+\.", source) else ():
             if isinstance(node, ast.ImportFrom) and node.level:  # `from .solution import f`
                 node.level, node.module = 0, "solution"
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
@@ -449,6 +449,8 @@ class _Changer(ast.NodeTransformer):
         return node
 
     def generic_visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr):
+            return node  # no statement is in it, and it may be long
         body = getattr(node, "body", None)
         for each, after in itertools.pairwise(body if isinstance(body, list) else ()):
             if isinstance(each, ast.Try) and _fails(after):

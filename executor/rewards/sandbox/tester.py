@@ -12,7 +12,6 @@ Inputs and calls with results (`case_runs`) are compared here too, with what cam
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -217,18 +216,19 @@ def _mirrored(tests: str, connection: link.Link) -> Callable[[], dict[str, Any]]
     and the working folder. A seed is told at once."""
     if "seed" in tests:
         _tell_seeds(connection)
-    watched = [(module, {name: vars(sys.modules[module])[name] for name in names}, vars(sys.modules[module]))
+    watched: list[Any] = [(module, {name: vars(sys.modules[module])[name] for name in names}, vars(sys.modules[module]))
                for module, names in link.MIRRORED.items()]  # fmt: skip
     widely = bool(_REPLACES.search(tests)) or not sys.stdlib_module_names.isdisjoint(_ASSIGNED.findall(tests))
     for dotted in _DOTTED.findall(tests) if widely else ():
         if is_shared(dotted):
-            with contextlib.suppress(Exception):  # the name of a class, or no module at all
-                importlib.import_module(dotted)
+            with contextlib.suppress(Exception):  # it may be any text
+                owner = link.owner_of(dotted)  # a module is watched below
+                watched += [(dotted, dict(vars(owner)), vars(owner))] if isinstance(owner, type) else []
     for name, module in list(sys.modules.items()) if widely else ():
         if is_shared(name) and name.partition(".")[0] not in _NOT_WATCHED:
             public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
             watched.append((name, public, vars(module)))
-    folder_now, environment = os.getcwd, dict(os.environ)  # noqa: PTH109 - see the package: few imports
+    folder_now, environment = os.getcwd, dict(os.environ)
     folder = folder_now()
 
     def replaced() -> dict[str, Any]:

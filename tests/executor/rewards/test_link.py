@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.rewards.sandbox import link as links
 from rlplan.executor.rewards.sandbox.link import LENGTH, MOST_BORROWED, MOST_BYTES, Link, Lost
 
 
