@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import select
@@ -21,7 +22,7 @@ import socket
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,6 @@ from .isolation import Isolation
 from .kernel import die_with_parent, limit
 from .plain_data import Unreadable, is_plain
 from .references import Bound, Names, Solution, is_shared
-from .same_values import same_result, same_text
 from .script_tests import FILE, RowFault, Script, line_of
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
@@ -311,3 +311,86 @@ def _close_all_but(*kept: int) -> None:
         os.closerange(first, each)
         first = max(first, each + 1)
     os.closerange(first, 4096)
+
+
+# ---- whether what a response printed or returned is what the row wants ----
+
+Tolerance = tuple[float, float] | None
+"""(absolute, relative) difference of numbers that counts as none."""
+
+
+def same_text(printed: str, wanted: str, tolerance: Tolerance = None) -> bool:
+    """Line by line, without whitespace at the ends of lines and empty lines at the end; with a tolerance word by word,
+    numbers by their value."""
+    ours, theirs = _lines(printed), _lines(wanted)
+    if len(ours) != len(theirs):
+        return False
+    if tolerance is None:
+        return ours == theirs
+    return all(_same_words(a.split(), b.split(), tolerance) for a, b in zip(ours, theirs, strict=True))
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _same_words(ours: list[str], theirs: list[str], tolerance: tuple[float, float]) -> bool:
+    return len(ours) == len(theirs) and all(
+        a == b or _close(_number(a), _number(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word) if "_" not in word and len(word) < 400 else None
+    except ValueError:
+        return None
+
+
+def _close(found: Any, wanted: Any, tolerance: tuple[float, float]) -> bool:
+    if found is None or wanted is None:
+        return False
+    try:
+        return bool(found == wanted) or math.isclose(found, wanted, abs_tol=tolerance[0], rel_tol=tolerance[1])
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def same_result(found: Any, wanted: Any, tolerance: Tolerance = None) -> bool:
+    """Whether a call returned what the row wants, a JSON value; a list of one may stand for its item, as in APPS."""
+    return _same(found, wanted, tolerance) or (
+        isinstance(wanted, list) and len(wanted) == 1 and _same(found, wanted[0], tolerance)
+    )
+
+
+def _same(found: Any, wanted: Any, tolerance: Tolerance) -> bool:
+    """Numbers by value (3 is 3.0), tuples and arrays as lists, keys of objects as text."""
+    if hasattr(found, "tolist"):
+        found = found.tolist()
+    if isinstance(wanted, list):
+        if not isinstance(found, (list, tuple)) or len(found) != len(wanted):
+            return False
+        return all(_same(a, b, tolerance) for a, b in zip(found, wanted, strict=True))
+    if isinstance(wanted, dict):
+        if not isinstance(found, Mapping) or len(found) != len(wanted):
+            return False
+        named = {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
+        return named.keys() == wanted.keys() and all(_same(named[key], wanted[key], tolerance) for key in wanted)
+    if isinstance(wanted, str) or wanted is None or isinstance(wanted, bool) or tolerance is None:
+        return type(found) in _SCALARS and bool(found == wanted)
+    return type(found) in _SCALARS and not isinstance(found, str) and _close(found, wanted, tolerance)
+
+
+def _key(key: Any) -> str:
+    """A key as JSON writes it."""
+    return (
+        {True: "true", False: "false", None: "null"}.get(key, str(key))
+        if isinstance(key, (bool, type(None)))
+        else str(key)
+    )
+
+
+_SCALARS = (type(None), bool, int, float, str)
