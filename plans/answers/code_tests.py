@@ -13,6 +13,7 @@ Objects may stand as JSON text. The keys are those of APPS, TACO, LiveCodeBench,
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import re
@@ -166,6 +167,9 @@ def _read(text: str) -> CodeTests:
 def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[dict[str, Any]]) -> None:
     """Add what a value holds to the scripts and cases found so far."""
     if isinstance(value, str):
+        if value[:1] == '"':  # JSON text that was written as JSON once more
+            with contextlib.suppress(ValueError):
+                value = str(json.loads(value))
         data = _data(value)
         if re.fullmatch(r"[A-Za-z0-9+/]{80,}=*\s*", value):
             raise AnswerError(

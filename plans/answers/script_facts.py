@@ -30,6 +30,7 @@ _FIXTURES = frozenset({
     "recwarn", "request", "tmp_path", "tmp_path_factory", "tmpdir", "tmpdir_factory",
 })  # fmt: skip
 """Of pytest's own, those that it has here; a response's log is in another process than `caplog`."""
+_OF_RECORDS = ("__init__", "__repr__", "__str__", "__eq__", "__hash__", "__lt__")
 _COMMON = frozenset({
     "Any", "Callable", "ChainMap", "Counter", "Decimal", "Deque", "Dict", "Fraction", "FrozenSet", "Generator",
     "Iterable", "Iterator", "List", "Mapping", "NamedTuple", "Optional", "OrderedDict", "Sequence", "Set", "Tuple",
@@ -156,12 +157,12 @@ def _imports(tree: ast.Module) -> tuple[set[str], set[str], dict[str, str], set[
 
 
 def _records(tree: ast.Module) -> dict[str, str]:
-    """Classes whose only methods are such as `__init__`; others might be what the response is to write."""
-    kinds = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    """Classes with no other methods than those of records; others might do what the response is to write."""
     return {
         node.name: ast.unparse(node)
-        for node in kinds
-        if all((isinstance(each, FUNCTIONS) and each.name.startswith("__")) or _is_text(each) for each in node.body)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and all((isinstance(each, FUNCTIONS) and each.name in _OF_RECORDS) or _is_text(each) for each in node.body)
     }
 
 
