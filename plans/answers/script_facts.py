@@ -104,6 +104,9 @@ def script_facts(source: str) -> ScriptFacts:
         problem = "they derive a class from one of the response's, which lives in another process; have them use it"
     if not problem and _skips(tree, needs | aliases | set(imported)):
         problem = "a test of theirs is skipped where the response says so; write it without that condition"
+    logs = ("assertLogs", "assertNoLogs")
+    if not problem and any(isinstance(node, ast.Call) and _called(node) in logs for node in ast.walk(tree)):
+        problem = "a test of theirs looks at the log, which the response writes in another process; remove that test"
     if not problem and not checks and not as_main:
         unused = next((name for name in reached.functions if reached.checks(reached.functions[name].body)), "")
         problem = "the tests check nothing: no assertion in them could fail; write assert, or use pytest or unittest"
