@@ -13,6 +13,7 @@ Objects may stand as JSON text. The keys are those of APPS, TACO, LiveCodeBench,
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import re
@@ -33,10 +34,11 @@ _LIMITS = ("time_limit", "memory_limit", "memory_limit_bytes", "tolerance", "abs
 _HOLDERS = (
     "tests", "test", "test_list", "test_cases", "unit_tests", "assert_case", "input_output", "public_test_cases",
     "private_test_cases", "public_tests", "private_tests", "generated_tests", "verification_info", "ground_truth",
-    "functional", "test_code",
+    "functional", "test_code", "official_tests",
 )  # fmt: skip
 """Keys under which an object has its tests."""
 _CHECKERS = ("checker", "generated_checker", "special_judge")
+_FILES = ("input_file", "output_file", "input_mode")
 _STDIN_TYPES, _CALL_TYPES = (
     ("stdin", "stdin_stdout", "stdio", "standard_input"),
     ("functional", "function_call", "call_based"),
@@ -103,7 +105,7 @@ def answer_of_row(row: dict[str, Any]) -> Any:
     answer = row.get("answer")
     if any(row.get(key) for key in _HOLDERS) and isinstance(answer, str) and not _has_tests(answer):
         answer = None
-    keys = (*_ENTRY, *_SETUP, *_LIMITS, *_CHECKERS, "test_list", "metadata", *(() if answer else _HOLDERS))
+    keys = (*_ENTRY, *_SETUP, *_LIMITS, *_CHECKERS, *_FILES, "test_list", "metadata", *(() if answer else _HOLDERS))
     more = {key: row[key] for key in keys if row.get(key) not in (None, "", [], {})}
     if set(more) == {"metadata"} and not any(key in _object(more["metadata"]) for key in _ENTRY):
         more = {}
@@ -165,6 +167,9 @@ def _read(text: str) -> CodeTests:
 def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[dict[str, Any]]) -> None:
     """Add what a value holds to the scripts and cases found so far."""
     if isinstance(value, str):
+        if value[:1] == '"':  # JSON text that was written as JSON once more
+            with contextlib.suppress(ValueError):
+                value = str(json.loads(value))
         data = _data(value)
         if re.fullmatch(r"[A-Za-z0-9+/]{80,}=*\s*", value):
             raise AnswerError(
@@ -191,6 +196,10 @@ def _gather_object(
         if value.get(key):
             raise AnswerError(f"the row's outputs are judged by a program of their own ({key}), which is not run here; "
                               "remove the row, or write its check as Python tests")  # fmt: skip
+    files = [value[key] for key in _FILES if value.get(key) not in (None, "", "stdio", "stdin", "stdout")]
+    if files:
+        raise AnswerError(f"the row's programs read or write a file ({str(files[0])[:40]}) in place of standard input "
+                          "and output, which no case here has; remove the row")  # fmt: skip
     language = value.get("language")
     if isinstance(language, str) and not language.lower().startswith("py"):
         raise AnswerError(f"the row's language is {language}; only Python is run")
@@ -205,7 +214,10 @@ def _gather_object(
     if inputs is None and outputs is None:
         if entry:
             known["entry"] = entry
-        held = [value[key] for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}")]
+        # Beside tests that name their function, LeetCodeDataset has what they were made of, as text.
+        told = {"input_output"} if entry and value.get("test") else set()
+        keys = [key for key in _HOLDERS if value.get(key) not in (None, "", [], {}, "[]", "{}") and key not in told]
+        held = [value[key] for key in keys]
         held = [each for each in held if not _is_empty(each)] or held
         if not held:
             found = ", ".join(sorted(value)[:6]) or "nothing"

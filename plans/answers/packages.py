@@ -67,6 +67,6 @@ def unstated(tests: CodeTests, packages: Sequence[str]) -> str:
     names = [_DISTRIBUTIONS.get(each, each) for each in missing]
     listed = ", ".join(dict.fromkeys([*packages, *names]))
     return (
-        f"the tests import {', '.join(missing)}, which the sandbox lacks; write packages: [{listed}] in the reward "
+        f"the tests need {', '.join(missing)}, which the sandbox lacks; write packages: [{listed}] in the reward "
         "section, or remove the row (what the response defines is in the module solution)"
     )

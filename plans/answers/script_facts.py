@@ -25,6 +25,12 @@ SOLUTION = "solution"
 """The module by which tests may import what the response defines."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ENDS = ("exit", "_exit", "quit", "abort", "raises", "warns", "deprecated_call", "testmod")
+_FIXTURES = frozenset({
+    "cache", "capfd", "capfdbinary", "capsys", "capsysbinary", "monkeypatch", "pytestconfig", "record_property",
+    "recwarn", "request", "tmp_path", "tmp_path_factory", "tmpdir", "tmpdir_factory",
+})  # fmt: skip
+"""Of pytest's own, those that it has here; a response's log is in another process than `caplog`."""
+_OF_RECORDS = ("__init__", "__repr__", "__str__", "__eq__", "__hash__", "__lt__")
 _COMMON = frozenset({
     "Any", "Callable", "ChainMap", "Counter", "Decimal", "Deque", "Dict", "Fraction", "FrozenSet", "Generator",
     "Iterable", "Iterator", "List", "Mapping", "NamedTuple", "Optional", "OrderedDict", "Sequence", "Set", "Tuple",
@@ -46,6 +52,7 @@ class ScriptFacts:
         uses_pytest: whether it can only be run by pytest.
         overrides: built-in names that stand for functions of the response's.
         defines: names that it defines or imports itself, other than from `solution`.
+        records: by name, the text of classes that only hold data, as LeetCode's `TreeNode`: a response may use them.
         problem: why it cannot be run as tests; "" if it can.
     """
 
@@ -57,6 +64,7 @@ class ScriptFacts:
     uses_pytest: bool
     overrides: frozenset[str]
     defines: frozenset[str]
+    records: dict[str, str]
     problem: str
 
 
@@ -64,6 +72,8 @@ def script_facts(source: str) -> ScriptFacts:
     """Read a script. Raises `SyntaxError` (or `ValueError`, `RecursionError`) if it is no Python."""
     tree = ast.parse(source, "tests.py")
     compile(tree, "tests.py", "exec")  # finds what parsing does not, as a `return` outside of a function
+    records = _records(tree)
+    _shorten(tree)
     modules, aliases, imported, starred = _imports(tree)
     packages = {name for name in modules if name not in sys.stdlib_module_names and name != SOLUTION}
     free, bound = _names(source)
@@ -94,9 +104,12 @@ def script_facts(source: str) -> ScriptFacts:
         problem = "they derive a class from one of the response's, which lives in another process; have them use it"
     if not problem and _skips(tree, needs | aliases | set(imported)):
         problem = "a test of theirs is skipped where the response says so; write it without that condition"
+    logs = ("assertLogs", "assertNoLogs")
+    if not problem and any(isinstance(node, ast.Call) and _called(node) in logs for node in ast.walk(tree)):
+        problem = "a test of theirs looks at the log, which the response writes in another process; remove that test"
     if not problem and not checks and not as_main:
         unused = next((name for name in reached.functions if reached.checks(reached.functions[name].body)), "")
-        problem = "the tests check nothing: there is no assertion in them; write assert, or use pytest or unittest"
+        problem = "the tests check nothing: no assertion in them could fail; write assert, or use pytest or unittest"
         if unused:
             problem = f"the tests check nothing: nothing calls {unused}, which holds the assertions; call it at the end"
     overrides = set() if needs else _builtin_subjects(tree) - bound
@@ -104,8 +117,21 @@ def script_facts(source: str) -> ScriptFacts:
     return ScriptFacts(
         frozenset(needs), frozenset(packages | ({"pytest"} if fixtures else set())), tuple(tests), tuple(candidates),
         as_main, fixtures or "pytest" in modules, frozenset(overrides),
-        frozenset(bound - set(imported)), problem,
+        frozenset(bound - set(imported)), records, problem,
     )  # fmt: skip
+
+
+def _shorten(tree: ast.Module) -> None:
+    """Leave one item of each list, tuple and set that holds only constants: some tests have megabytes of them."""
+    plain = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.UnaryOp)
+    for node in reversed(list(ast.walk(tree))):  # what is inside before what it is in
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and isinstance(getattr(node, "ctx", None), ast.Load | None):
+            if all(isinstance(each, plain) and getattr(each, "is_data", True) for each in node.elts):
+                del node.elts[1:]
+            else:
+                node.is_data = False  # type: ignore[union-attr]
+        elif isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant):
+            node.is_data = False  # type: ignore[attr-defined]
 
 
 def _imports(tree: ast.Module) -> tuple[set[str], set[str], dict[str, str], set[str]]:
@@ -131,6 +157,20 @@ def _imports(tree: ast.Module) -> tuple[set[str], set[str], dict[str, str], set[
         elif isinstance(node, ast.Call) and _called(node) == "importorskip" and node.args:
             modules |= {str(each.value).partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant)}
     return modules, aliases, imported, starred
+
+
+def _records(tree: ast.Module) -> dict[str, str]:
+    """Classes with no other methods than those of records; others might do what the response is to write."""
+    return {
+        node.name: ast.unparse(node)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and all((isinstance(each, FUNCTIONS) and each.name in _OF_RECORDS) or _is_text(each) for each in node.body)
+    }
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _called(node: ast.Call) -> str:
@@ -310,6 +350,10 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
     begun: list[str] = []
     problem, fixtures = "", False
     loaded = reach.loaded()
+    known = set(_FIXTURES)
+    for function in filter(_is_fixture, reach.functions.values()):
+        texts = [each for line in function.decorator_list for each in ast.walk(line) if isinstance(each, ast.Constant)]
+        known |= {function.name, *(str(each.value) for each in texts)}  # `fixture(name="…")`
     for node in _module_level(tree.body):
         if isinstance(node, FUNCTIONS):
             wanted = required(node.args)
@@ -322,8 +366,11 @@ def _collected(tree: ast.Module, reach: _Reach) -> tuple[list[str], list[str], l
                     continue  # a helper, which others call with arguments
                 tests.append(node.name)
                 fixtures |= more
+                unknown = [] if node.decorator_list else sorted({*wanted} - known)
+                if unknown:
+                    problem = f"{node.name} wants {unknown[0]}, which is no fixture here; define it, or call the test"
         elif isinstance(node, ast.ClassDef):
-            methods = [each for each in _methods(node) if each.name.startswith("test")]
+            methods = [each for each in _methods(node) if each.name.startswith("test") or each.name == "runTest"]
             if methods:
                 tests.append(node.name)
                 plain = not any("TestCase" in ast.dump(base) for base in node.bases)

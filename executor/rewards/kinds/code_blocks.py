@@ -53,7 +53,7 @@ def solution_of(response: str, needs: frozenset[str], reads_stdin: bool) -> str 
         reads_stdin: whether it is tested as a program on standard input; `needs` plays no part then.
     """
     fallback: str | None = None
-    for scope in _scopes(response.replace("\r\n", "\n")):
+    for scope in _scopes(response.replace("\r\n", "\n").replace("\ufeff", "")):
         blocks = list(_blocks(scope))[-_MOST_BLOCKS:]
         solution = _program(blocks) if reads_stdin else _definer(blocks, needs)
         if solution is not None:

@@ -19,6 +19,7 @@ from ..sandbox.warm_sandbox import SandboxError as SandboxError
 from ..sandbox.warm_sandbox import SandboxRun, WarmSandbox
 from ..verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError, Verdict
 from .code_blocks import solution_of
+from .python_block import Block
 
 _warm: dict[tuple[int, int, tuple[str, ...]], WarmSandbox] = {}
 """Sandboxes by the process that has them (a fork must not use its parent's), their memory in bytes and packages."""
@@ -91,6 +92,8 @@ class CodeReward:
         if source is None:
             return Verdict(0.0, "the response has no block of Python code", (*steps, ("extracted", "nothing")))
         steps.append(("extracted", source))
+        if tests.script is not None and (named := tests.script.records.keys() & Block(source).free):
+            source = "\n\n".join([*(tests.script.records[name] for name in sorted(named)), source])
         sandbox = sandbox_of(self.memory_bytes, self.packages)
         ran = sandbox.run(source, tests, self.deadline_s, go_on=self.partial)
         steps += [("tests run", f"{ran.tests_passed} of {ran.tests} passed"), ("seconds", f"{ran.seconds:.3f}")]

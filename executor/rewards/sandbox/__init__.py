@@ -11,7 +11,7 @@
 `link` is what tester and response say to each other, `plain_data` how they write it, `remote_objects` what stands in
 one process for an object of the other, `operations` what can be done with it. `isolation` holds a process down; it uses
 `visible_files` (which has the packages of the job, too) and `kernel`. `script_tests` runs tests that are Python and
-counts them, `same_values` compares what cases gave with what the row wants.
+counts them, with what `counted_text` adds to their text.
 
 The modules below the worker run without this package's parents (`python -I -S`, no site-packages), so they import each
 other, the standard library and the packages that the job states only.

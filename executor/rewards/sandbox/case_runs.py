@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import io
 import json
 import math
 import os
@@ -33,6 +34,9 @@ MOST_BYTES = 8 << 20
 ERROR_BYTES = 4096
 """Of standard error, whose last line tells what went wrong."""
 PART = 1 << 16
+_open = open
+STACKS = 4
+"""A thread's stack takes at most this part of the memory."""
 MOST_FILES = 64
 """Descriptors that the process may have had open before it runs a case."""
 
@@ -120,6 +124,9 @@ class CaseRunner:
                         os.close(each)
             self._isolation.close_in_response()
             limit(*limits, self._isolation.has("user"))
+            # Programs ask for more than they use of it, as judges do not count it: it would be most of the memory.
+            sized, most = threading.stack_size, limits[1] // STACKS
+            threading.stack_size = lambda size=0: sized(min(size, most))
             code = self._run_case(entry, given, result)
         except BaseException:  # noqa: BLE001 - the process ends here, whatever happens
             _tell(traceback.format_exc())
@@ -128,6 +135,8 @@ class CaseRunner:
 
     def _run_case(self, entry: str, given: Any, result: int) -> int:
         name = "solution" if entry else "__main__"
+        for owner in (builtins, io):  # there is no /dev/stdin, which would need /proc
+            owner.open = _opened  # type: ignore[attr-defined]
         module = types.ModuleType(name)
         module.__file__ = "solution.py"
         module.__dict__["__builtins__"] = builtins
@@ -156,7 +165,10 @@ class CaseRunner:
             if not entry:
                 threading._shutdown()  # type: ignore[attr-defined]
                 atexit._run_exitfuncs()
-            sys.stdout.flush()
+            for held in (sys.stdout, sys.__stdout__, *module.__dict__.values()):  # as an interpreter does at its end
+                if held is sys.stdout or isinstance(held, io.IOBase):
+                    with contextlib.suppress(ValueError):  # it is closed
+                        held.flush()
         except BaseException as error:  # noqa: BLE001
             status = status or 120
             _tell(_last_line(error))
@@ -201,6 +213,11 @@ def read_result(text: bytes) -> Any:
         return Reader(no_data).read(json.loads(text))
     except (ValueError, RecursionError, MemoryError, TypeError, LookupError):
         raise Unreadable("ended without a result") from None
+
+
+def _opened(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """`open`, also of /dev/stdin."""
+    return _open(0 if str(file) == "/dev/stdin" else file, *args, **kwargs)
 
 
 def _exit_code(error: SystemExit) -> int:

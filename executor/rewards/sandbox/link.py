@@ -18,9 +18,10 @@ is no `Exception`, so that no test swallows it.
 from __future__ import annotations
 
 import _thread
-import builtins
+import importlib
 import json
 import operator
+import os
 import select
 import socket
 import struct
@@ -35,6 +36,7 @@ from .remote_objects import is_remote
 LENGTH = struct.Struct("<Q")
 MOST_BYTES = 64 << 20
 """Of a message that the tester reads."""
+_dumps, _loads = json.dumps, json.loads  # tests may replace them in the module
 MOST_BORROWED = 16
 """Containers of the response's that are watched for changes by the test at once: those that were read last."""
 
@@ -202,7 +204,7 @@ class Link:
     # ---- bytes ----
 
     def _send(self, message: list[Any]) -> None:
-        data = json.dumps(message, separators=(",", ":")).encode()
+        data = _dumps(message, separators=(",", ":")).encode()
         try:
             self._channel.sendall(LENGTH.pack(len(data)) + data)
         except OSError:
@@ -213,7 +215,7 @@ class Link:
         if size > MOST_BYTES:
             raise self._lose(f"sent a message of {size} bytes; {MOST_BYTES} are the most")
         data = self._bytes(size)
-        message = self._read(lambda: json.loads(data))
+        message = self._read(lambda: _loads(data))
         if type(message) is not list or len(message) < 2 or type(message[0]) is not str:
             raise self._lose("sent what is no message")
         return message
@@ -235,30 +237,57 @@ class Link:
         return bytes(data)
 
 
-MIRRORED = ("stdin", "stdout", "stderr", "input", "print", "open")
-"""What a test may replace, of `sys` (the first three) and of the built-in functions."""
+MIRRORED = {"sys": ("stdin", "stdout", "stderr", "argv"), "builtins": ("input", "print", "open")}
+"""What any test may replace, by module; tests that patch, more of the library."""
+ENVIRONMENT, FOLDER = "os:environ", "."
+"""Places of what is no name of a module."""
 
 
 class Mirror:
-    """For the time of a call, the other side's replacements of `sys.stdout`, `input` and so on in place of ours."""
+    """For the time of a call, what the other side has replaced in place of ours: `sys:stdout`, `random:choice` and so
+    on, its environment, and its working folder."""
 
     def __init__(self, replaced: dict[str, Any]) -> None:
         self._replaced = replaced
         self._before: list[tuple[Any, str, Any]] = []
+        self._environment: dict[str, str] | None = None
+        self._folder = ""
 
     def __enter__(self) -> None:
-        import sys
-
-        for name, value in self._replaced.items():
-            if name not in MIRRORED:
-                continue
-            module = sys if name in MIRRORED[:3] else builtins
-            self._before.append((module, name, getattr(module, name)))
-            setattr(module, name, value)
+        for place, value in self._replaced.items():
+            if place == ENVIRONMENT:
+                self._environment = dict(os.environ)
+                _set_environment(value)
+            elif place == FOLDER:
+                self._folder = os.getcwd()  # noqa: PTH109 - see the package: few imports
+                os.chdir(value)
+            else:
+                path, _, name = place.partition(":")
+                owner = owner_of(path)
+                self._before.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, value)
 
     def __exit__(self, *_: Any) -> None:
-        for module, name, value in self._before:
-            setattr(module, name, value)
+        for owner, name, value in reversed(self._before):  # one module may have two names
+            setattr(owner, name, value)
+        if self._environment is not None:
+            _set_environment(self._environment)
+        if self._folder:
+            os.chdir(self._folder)
+
+
+def owner_of(path: str) -> Any:
+    """The module, or the class in a module."""
+    try:
+        return importlib.import_module(path)
+    except ImportError:
+        module, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
 
 
 def _parts(message: list[Any]) -> tuple[str, Any, Any, dict[str, Any], list[int]]:

@@ -24,7 +24,8 @@ PACKAGES: set[str] = set()
 """Top-level modules of the packages that the job states; they stand in both processes, as the standard library does."""
 
 
-def _is_shared(module: str) -> bool:
+def is_shared(module: str) -> bool:
+    """Whether a module of that name is there in both processes."""
     top = module.partition(".")[0]
     return top in sys.stdlib_module_names or top in PACKAGES
 
@@ -188,11 +189,11 @@ def _standard(value: Any) -> tuple[str, str] | None:
     """Module and name of a module, class or function of the standard library; None of anything else."""
     if isinstance(value, types.ModuleType):
         name = value.__name__
-        return (name, "") if _is_shared(name) else None
+        return (name, "") if is_shared(name) else None
     if not isinstance(value, (type, types.BuiltinFunctionType, types.FunctionType)):
         return None
     module, name = getattr(value, "__module__", None), value.__name__
-    if not isinstance(module, str) or not _is_shared(module):
+    if not isinstance(module, str) or not is_shared(module):
         return None
     return (module, name) if getattr(sys.modules.get(module), name, None) is value else None
 

@@ -7,6 +7,7 @@ It is forked before the tester has read the tests, so no test is in its memory; 
 from __future__ import annotations
 
 import builtins
+import importlib
 import operator
 import os
 import socket
@@ -31,6 +32,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     """Load what the tester sends and answer its requests; never returns."""
     process = os.getpid()
     module = types.ModuleType("solution")
+    module.__file__ = "solution.py"
     sys.modules["solution"] = module
     link = Link(channel, is_tester=False)
 
@@ -90,6 +92,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     link.operations |= {
         "load": load,
         "rehearse": rehearse,
+        "seed": lambda name, *values: importlib.import_module(name).seed(*values),
         "run case": CaseRunner(isolation, channel.close).run,
         "get": get,
         "set": module.__dict__.__setitem__,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import itertools
 import os
 import re
 import sys
@@ -24,13 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .counted_text import CAUGHT, ENDED, FAILED, HELD, PASSED, Changer, as_test
 from .link import Lost
 from .remote_objects import is_remote
 from .visible_files import clear
 
 FILE = "tests.py"
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_HELD, _FAILED, _ENDED, _CAUGHT, _PASSED = "__held__", "__failed__", "__ended__", "__caught__", "__passed__"
 _EXPECTS_FAILURE = re.compile(r"[rR]aises\w*\(\s*AssertionError|xfail|expectedFailure")
 PYTEST_OPTIONS = (
     "-c", "/dev/null", "--noconftest", "--assert=plain", "--capture=no", "-o", "python_classes=*", "--rootdir=.",
@@ -60,6 +58,9 @@ class Script:
     ) -> None:
         self._tests, self._uses_pytest, self._go_on = tests, uses_pytest, go_on
         self._tree = ast.parse(source, FILE)
+        for node in ast.walk(self._tree) if re.search(r"from\s+\.", source) else ():
+            if isinstance(node, ast.ImportFrom) and node.level:  # `from .solution import f`
+                node.level, node.module = 0, "solution"
         self._notes_failures = not _EXPECTS_FAILURE.search(source)
         self.passed, self.failures = 0, list[str]()
         self._held, self._ended, self._hidden = 0, set[str](), list[int]()
@@ -67,6 +68,7 @@ class Script:
         self._lost: BaseException | None = None
         self._counted = False
         """Whether the script has assertions of the kinds that are counted."""
+        self._import()
 
     @property
     def total(self) -> int:
@@ -85,30 +87,29 @@ class Script:
 
         Raises `RowFault` and `Lost`.
         """
-        self._import()
         # Whatever the tests' last lines ask for: all that is collected runs.
         for name in {"unittest", "pytest"} & sys.modules.keys():
             vars(sys.modules[name])["main"] = lambda *_, **__: None
-        changer = _Changer(self._notes_failures)
+        changer = Changer(self._notes_failures)
         own = sum(isinstance(each, ast.Assert) for each in self._tree.body)
         tree = changer.visit(self._tree)
         self._counted = changer.counts
-        tree.body = [_as_test(each, self._go_on) if hasattr(each, "was_assert") else each for each in tree.body]
+        tree.body = [as_test(each, self._go_on) if hasattr(each, "was_assert") else each for each in tree.body]
         namespace.update(
             {
-                _HELD: self._hold,
-                _FAILED: self._hidden.append,
-                _ENDED: self._end,
-                _CAUGHT: self._catch,
-                _PASSED: self._pass,
+                HELD: self._hold,
+                FAILED: self._hidden.append,
+                ENDED: self._end,
+                CAUGHT: self._catch,
+                PASSED: self._pass,
             }
         )
         try:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
-            if not isinstance(error, Lost) and not used():
-                raise RowFault(line_of(error)) from None
             if not _is_own_exit(error):
+                if not isinstance(error, Lost) and not used():
+                    raise RowFault(line_of(error)) from None
                 self._catch(error)
         missing = own - self.passed - len(self.failures)
         self.failures += ["the tests ended before it"] * max(0, missing)
@@ -193,9 +194,10 @@ class Script:
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
         wanted = {name for name in namespace if name.startswith("test")} if self._tests is None else set(self._tests)
+        mixed_in = _mixed_in(namespace)
         for name, value in list(namespace.items()):
             if isinstance(value, type) and type.__getattribute__(value, "__module__") == namespace["__name__"]:
-                yield from _of_class(value)
+                yield from _of_class(value) if value not in mixed_in else ()
             elif isinstance(value, types.FunctionType) and name in wanted:
                 yield name, partial(_run_function, value, namespace)
 
@@ -203,7 +205,7 @@ class Script:
         import pytest
         from _pytest.config import main  # the tests may call pytest.main, which does nothing here
 
-        script = self
+        script, mixed_in = self, _mixed_in(vars(module))
         known = set(self._tests or ())
         for name, value in vars(module).items():
             if name.startswith("test") and isinstance(value, types.FunctionType) and name not in known:
@@ -220,7 +222,8 @@ class Script:
             @pytest.hookimpl
             def pytest_collection(self, session: Any) -> bool:
                 given = Given.from_parent(session, path=Path(FILE).absolute())
-                found = [item for item in session.genitems(given) if _qualified(item) not in ended]
+                found = [item for item in session.genitems(given)
+                         if _qualified(item) not in ended and getattr(item, "cls", None) not in mixed_in]  # fmt: skip
                 session.items, session.testscollected = found, len(found)
                 script._taken |= {_qualified(item) for item in found}
                 self.outcomes = {item.nodeid: "" for item in found}
@@ -328,8 +331,9 @@ def _run_step(owner: Any, name: str, argument: Any) -> None:
 def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Tests of a class and of the classes in it."""
     unittest = sys.modules["unittest"]
-    if issubclass(kind, unittest.TestCase):
-        for method in unittest.defaultTestLoader.getTestCaseNames(kind):
+    if _is_case(kind):
+        names = unittest.defaultTestLoader.getTestCaseNames(kind)
+        for method in names or (["runTest"] if hasattr(kind, "runTest") else []):
             yield f"{kind.__qualname__}.{method}", partial(_run_case, kind, method)
     elif _can_be_made(kind):
         for method in [each for each in dir(kind) if each.startswith("test") and callable(getattr(kind, each))]:
@@ -337,6 +341,16 @@ def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     for inner in list(vars(kind).values()):
         if isinstance(inner, type) and inner.__qualname__.startswith(f"{kind.__qualname__}."):
             yield from _of_class(inner)
+
+
+def _is_case(kind: type) -> bool:
+    return issubclass(kind, sys.modules["unittest"].TestCase)
+
+
+def _mixed_in(namespace: dict[str, Any]) -> set[type]:
+    """Classes that are no test cases, but a part of some: their tests run there alone, since they may need those."""
+    classes = [value for value in namespace.values() if isinstance(value, type) and not is_remote(value)]
+    return {base for each in classes if _is_case(each) for base in each.__mro__ if not _is_case(base)}
 
 
 def _can_be_made(kind: type) -> bool:
@@ -388,135 +402,3 @@ def line_of(error: BaseException) -> str:
     text = " ".join("".join(traceback.format_exception_only(error)).split())[:400]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
     return f"{text} (line {lines[-1]} of the tests)" if lines else text
-
-
-# ---- the change of the text ----
-
-
-class _Changer(ast.NodeTransformer):
-    """Has a script tell what it does."""
-
-    def __init__(self, notes_failures: bool) -> None:
-        self._notes_failures = notes_failures
-        self._scope: list[str] = []
-        self.counts = False
-
-    def visit_Assert(self, node: ast.Assert) -> Any:
-        self.counts = True
-        told = [_call(_FAILED, ast.Constant(node.lineno))] if self._notes_failures else []
-        fails = ast.Assert(ast.Constant(False), node.msg)
-        test = ast.If(ast.UnaryOp(ast.Not(), node.test), [*told, fails], [_call(_HELD)])
-        test.was_assert = True  # type: ignore[attr-defined]
-        return _placed(test, node)
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        if isinstance(node.value, ast.Call) and _name(node.value).lower().startswith("assert"):
-            self.counts = True
-            return [node, _placed(_call(_HELD), node)]
-        return node
-
-    def visit_With(self, node: ast.With) -> Any:
-        self.generic_visit(node)
-        calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-        if any(re.search("raises|warns", _name(call), re.IGNORECASE) for call in calls):
-            self.counts = True
-            return [node, _placed(_call(_HELD), node)]
-        return node
-
-    def visit_Try(self, node: ast.Try) -> Any:
-        expected = any(map(_fails, [*node.body, *node.orelse])) or getattr(node, "was_before_failure", False)
-        self.generic_visit(node)
-        if expected:  # the exception that the tests want has come
-            self.counts = True
-            for handler in node.handlers:
-                handler.body.insert(0, _placed(_call(_HELD), handler))
-        return node
-
-    def generic_visit(self, node: ast.AST) -> Any:
-        body = getattr(node, "body", None)
-        for each, after in itertools.pairwise(body if isinstance(body, list) else ()):
-            if isinstance(each, ast.Try) and _fails(after):
-                each.was_before_failure = True  # type: ignore[attr-defined]
-        return super().generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
-        self._scope.append(node.name)
-        self.generic_visit(node)
-        self._scope.pop()
-        return node
-
-    def visit_FunctionDef(self, node: Any) -> Any:
-        name = ".".join([*self._scope, node.name])
-        self._scope.append(f"{node.name}.<locals>")
-        self.generic_visit(node)
-        self._scope.pop()
-        if node.name.startswith("test") and "<locals>" not in name:
-            _Returns(name).inside(node)
-            node.body.append(_placed(_call(_ENDED, ast.Constant(name)), node.body[-1]))
-        return node
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-
-def _fails(node: ast.stmt) -> bool:
-    """Whether a statement of the tests always fails: what stands behind a call that must raise."""
-    if isinstance(node, ast.Assert):
-        return isinstance(node.test, ast.Constant) and not node.test.value
-    return isinstance(node, ast.Raise) or (
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _name(node.value).endswith("fail")
-    )
-
-
-class _Returns(ast.NodeTransformer):
-    """Has a function say that it ends where it returns."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def inside(self, node: Any) -> None:
-        node.body = [part for each in node.body for part in _many(self.visit(each))]
-
-    def visit_Return(self, node: ast.Return) -> Any:
-        value = _call(_ENDED, ast.Constant(self._name), node.value or ast.Constant(None)).value
-        return _placed(ast.Return(value), node)
-
-    def _stay_out(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _stay_out
-
-
-def _many(node: Any) -> list[Any]:
-    return node if isinstance(node, list) else [node]
-
-
-def _as_test(node: ast.stmt, goes_on: bool) -> Any:
-    """A top-level assertion that is counted, and whose failure does not end the module if that `goes_on`."""
-    assert isinstance(node, ast.If)
-    node.orelse.append(_placed(_call(_PASSED), node))
-    if not goes_on:
-        return node
-    caught = _call(_CAUGHT, ast.Name("__error__", ast.Load()))
-    handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), "__error__", [caught])
-    return _placed(ast.Try([node], [handler], [], []), node)
-
-
-def _call(name: str, *arguments: ast.expr) -> ast.Expr:
-    return ast.Expr(ast.Call(ast.Name(name, ast.Load()), list(arguments), []))
-
-
-def _name(call: ast.Call) -> str:
-    return (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else ""
-    )
-
-
-def _placed(node: Any, at: ast.AST) -> Any:
-    for each in ast.walk(node):
-        if "lineno" in each._attributes and not hasattr(each, "lineno"):
-            ast.copy_location(each, at)
-    return node

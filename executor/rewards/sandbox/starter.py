@@ -79,6 +79,7 @@ def _warm_packages(files: dict[str, str], folder: str) -> None:
     references.PACKAGES |= {name for name in files if name.isidentifier()}
     if "numpy" in files:
         import numpy
+        import numpy.random
         import numpy.testing
 
         plain_data.use_numpy(numpy)

@@ -11,16 +11,19 @@ Inputs and calls with results (`case_runs`) are compared here too, with what cam
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import json
+import math
 import os
+import re
 import select
 import signal
 import socket
 import sys
 import time
 import types
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from . import link, response
@@ -28,9 +31,8 @@ from .case_runs import cpu_seconds, read_result
 from .isolation import Isolation
 from .kernel import die_with_parent, limit
 from .plain_data import Unreadable, is_plain
-from .references import Bound, Names, Solution
-from .same_values import same_result, same_text
-from .script_tests import RowFault, Script, line_of
+from .references import Bound, Names, Solution, is_shared
+from .script_tests import FILE, RowFault, Script, line_of
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
 """A test before there is a job: a fork's first use of each page of memory takes longer than its second."""
@@ -114,12 +116,12 @@ def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any
     names = Bound(connection, defined or {})
     script = Script(job["tests"], job.get("uses_pytest", False), job.get("collected"), job.get("go_on", False))
     module = types.ModuleType("__main__" if job.get("as_main") else "tests")
+    module.__file__ = FILE
     namespace = Names(module.__dict__, names, job.get("overrides", ()))
     sys.modules["tests"] = sys.modules[module.__name__] = module
     sys.modules["solution"] = Solution(connection, names, namespace)
     sys.argv = ["tests.py"]
-    original = _replaceable()
-    connection.mirrored = lambda: {name: now for name, now in _replaceable().items() if now is not original[name]}
+    connection.mirrored = _mirrored(job["tests"], connection)
     script.run(module, namespace, job.get("candidates", ()), job.get("entry", ""), lambda: names.used)
     return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
@@ -192,17 +194,77 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
         raise TypeError(f"a {type(target).__name__} of the tests' is not open to a response")
     if operation in ("getattr", "setattr", "delattr"):
         name = rest[0]
+        if name == "__enter__":
+            return  # of a `with`
         if not isinstance(name, str) or name.startswith(("_", "gi_", "cr_", "ag_", "tb_")) or name == "mro":
             raise AttributeError(f"{name!r} of the tests' object is not open to a response")
         if operation != "getattr" and isinstance(target, (type, types.FunctionType)):
             raise AttributeError(f"{name!r} of the tests' object cannot be changed by a response")
+        if operation != "getattr" and callable(getattr(type(target), name, None)):
+            raise AttributeError(f"the method {name!r} of the tests' object cannot be replaced by a response")
+        mock = sys.modules.get("unittest.mock")
+        if mock is not None and issubclass(type(target), mock.NonCallableMock) and hasattr(mock.NonCallableMock, name):
+            raise AttributeError(f"{name!r} is for the tests to ask of their mock")
 
 
 _NOT_OPEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, Solution, Names, link.Link)
 
 
-def _replaceable() -> dict[str, Any]:
-    return {name: getattr(sys if name in link.MIRRORED[:3] else builtins, name) for name in link.MIRRORED}
+def _mirrored(tests: str, connection: link.Link) -> Callable[[], dict[str, Any]]:
+    """What tells what the tests have replaced in this process by then, and the response is to find so in its own: the
+    standard streams and a few functions; where their text may replace more, anything of the library, the environment
+    and the working folder. A seed is told at once."""
+    if "seed" in tests:
+        _tell_seeds(connection)
+    watched: list[Any] = [(module, {name: vars(sys.modules[module])[name] for name in names}, vars(sys.modules[module]))
+               for module, names in link.MIRRORED.items()]  # fmt: skip
+    widely = bool(_REPLACES.search(tests)) or not sys.stdlib_module_names.isdisjoint(_ASSIGNED.findall(tests))
+    for dotted in _DOTTED.findall(tests) if widely else ():
+        if is_shared(dotted):
+            with contextlib.suppress(Exception):  # it may be any text
+                owner = link.owner_of(dotted)  # a module is watched below
+                watched += [(dotted, dict(vars(owner)), vars(owner))] if isinstance(owner, type) else []
+    for name, module in list(sys.modules.items()) if widely else ():
+        if is_shared(name) and name.partition(".")[0] not in _NOT_WATCHED:
+            public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+            watched.append((name, public, vars(module)))
+    folder_now, environment = os.getcwd, dict(os.environ)
+    folder = folder_now()
+
+    def replaced() -> dict[str, Any]:
+        found = {
+            f"{module}:{name}": now[name]
+            for module, names, now in watched
+            for name, was in names.items()
+            if now.get(name, was) is not was
+        }
+        if widely and dict(os.environ) != environment:
+            found[link.ENVIRONMENT] = dict(os.environ)
+        if widely and folder_now() != folder:
+            found[link.FOLDER] = folder_now()
+        return found
+
+    return replaced
+
+
+_REPLACES = re.compile(r"patch|setattr|environ|env\(|chdir")
+_ASSIGNED = re.compile(r"^\s*(\w+)(?:\.\w+)+ *=(?!=)", re.MULTILINE)
+"""What tests have in their text that replace what they do not define."""
+_DOTTED = re.compile(r"""["'](\w+(?:\.\w+)*)\.\w+["']""")
+_NOT_WATCHED = ("sys", "builtins", "unittest", "pytest", "_pytest", "pluggy", "warnings")
+
+
+def _tell_seeds(connection: link.Link) -> None:
+    """Have `random.seed` and numpy's seed the response's process too."""
+    for name in {"random", "numpy.random"} & sys.modules.keys():
+        module = sys.modules[name]
+        vars(module)["seed"] = partial(_seed, connection, name, vars(module)["seed"])
+
+
+def _seed(connection: link.Link, name: str, seed: Any, *values: Any) -> None:
+    seed(*values)
+    with contextlib.suppress(Exception):  # of the response's
+        connection.ask("seed", name, *values)
 
 
 def _become_response(channel: socket.socket, isolation: Isolation) -> None:
@@ -249,3 +311,86 @@ def _close_all_but(*kept: int) -> None:
         os.closerange(first, each)
         first = max(first, each + 1)
     os.closerange(first, 4096)
+
+
+# ---- whether what a response printed or returned is what the row wants ----
+
+Tolerance = tuple[float, float] | None
+"""(absolute, relative) difference of numbers that counts as none."""
+
+
+def same_text(printed: str, wanted: str, tolerance: Tolerance = None) -> bool:
+    """Line by line, without whitespace at the ends of lines and empty lines at the end; with a tolerance word by word,
+    numbers by their value."""
+    ours, theirs = _lines(printed), _lines(wanted)
+    if len(ours) != len(theirs):
+        return False
+    if tolerance is None:
+        return ours == theirs
+    return all(_same_words(a.split(), b.split(), tolerance) for a, b in zip(ours, theirs, strict=True))
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _same_words(ours: list[str], theirs: list[str], tolerance: tuple[float, float]) -> bool:
+    return len(ours) == len(theirs) and all(
+        a == b or _close(_number(a), _number(b), tolerance) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word) if "_" not in word and len(word) < 400 else None
+    except ValueError:
+        return None
+
+
+def _close(found: Any, wanted: Any, tolerance: tuple[float, float]) -> bool:
+    if found is None or wanted is None:
+        return False
+    try:
+        return bool(found == wanted) or math.isclose(found, wanted, abs_tol=tolerance[0], rel_tol=tolerance[1])
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def same_result(found: Any, wanted: Any, tolerance: Tolerance = None) -> bool:
+    """Whether a call returned what the row wants, a JSON value; a list of one may stand for its item, as in APPS."""
+    return _same(found, wanted, tolerance) or (
+        isinstance(wanted, list) and len(wanted) == 1 and _same(found, wanted[0], tolerance)
+    )
+
+
+def _same(found: Any, wanted: Any, tolerance: Tolerance) -> bool:
+    """Numbers by value (3 is 3.0), tuples and arrays as lists, keys of objects as text."""
+    if hasattr(found, "tolist"):
+        found = found.tolist()
+    if isinstance(wanted, list):
+        if not isinstance(found, (list, tuple)) or len(found) != len(wanted):
+            return False
+        return all(_same(a, b, tolerance) for a, b in zip(found, wanted, strict=True))
+    if isinstance(wanted, dict):
+        if not isinstance(found, Mapping) or len(found) != len(wanted):
+            return False
+        named = {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
+        return named.keys() == wanted.keys() and all(_same(named[key], wanted[key], tolerance) for key in wanted)
+    if isinstance(wanted, str) or wanted is None or isinstance(wanted, bool) or tolerance is None:
+        return type(found) in _SCALARS and bool(found == wanted)
+    return type(found) in _SCALARS and not isinstance(found, str) and _close(found, wanted, tolerance)
+
+
+def _key(key: Any) -> str:
+    """A key as JSON writes it."""
+    return (
+        {True: "true", False: "false", None: "null"}.get(key, str(key))
+        if isinstance(key, (bool, type(None)))
+        else str(key)
+    )
+
+
+_SCALARS = (type(None), bool, int, float, str)

@@ -1,14 +1,16 @@
 """The two ends of a sandbox's link, in this process: what is asked once, lent, dropped, and taken for no message."""
 
+import builtins
 import gc
 import json
+import os
+import random
 import socket
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.rewards.sandbox import link as links
 from rlplan.executor.rewards.sandbox.link import LENGTH, MOST_BORROWED, MOST_BYTES, Link, Lost
 
 
@@ -125,9 +127,9 @@ def test_what_a_test_replaces_stands_in_for_the_time_of_a_call(ends):
 
     said = []
     ends.response.operations["say"] = lambda: print("hi", 3)
-    ends.tester.mirrored = lambda: {"print": say, "open": say, "eval": say}
+    ends.tester.mirrored = lambda: {"builtins:print": say, "random:choice": say, "os:environ": {"SAID": "yes"}}
     ends.tester.ask("say")
-    assert said == [("hi", 3)] and links.builtins.print is print and eval("1") == 1
+    assert said == [("hi", 3)] and builtins.print is print and random.choice([1]) == 1 and "SAID" not in os.environ
 
 
 @pytest.mark.parametrize(

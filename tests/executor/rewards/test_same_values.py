@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.executor.rewards.sandbox.same_values import same_result, same_text
+from rlplan.executor.rewards.sandbox.tester import same_result, same_text
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_limits_of_a_case_are_read_in_their_units():
         ("# only a comment", "check nothing"),
         ("391", "check nothing"),
         ("import math", "check nothing"),
-        ("add(1, 2) == 3", "there is no assertion in them"),
-        ("def test_a(): add(1, 2)", "there is no assertion in them"),
+        ("add(1, 2) == 3", "no assertion in them could fail"),
+        ("def test_a(): add(1, 2)", "no assertion in them could fail"),
         ("def verify():\n    assert add(1, 2) == 3", "nothing calls verify"),
         ("assert True", "check nothing"),
         ("assert (add(1, 2) == 3, 'wrong')", "check nothing"),
@@ -149,7 +149,7 @@ def test_packages_are_named_that_the_tests_import_and_nothing_states():
     tests = code_tests("import numpy as np, sklearn.svm\nfrom yaml import load\nassert f(np.pi)")
     assert tests.packages == {"numpy", "sklearn", "yaml"}
     assert "write packages: [numpy, scikit-learn, pyyaml]" in unstated(tests, ())
-    assert "import sklearn, yaml, which" in unstated(tests, ["numpy"])
+    assert "need sklearn, yaml, which" in unstated(tests, ["numpy"])
     optional = "try:\n    import torch\nexcept ImportError:\n    torch = None\nassert f(1)"
     assert code_tests(optional).packages == frozenset()
     assert code_tests("def test_a(tmp_path): assert f(tmp_path)").packages == {"pytest"}
