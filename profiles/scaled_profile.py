@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.facts.model_shape import named_model
-from ..plans.facts.public_models import ARCHITECTURES
+from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.job import Job
 from ..plans.yaml.errors import InputError
-from .architecture import Architecture
 from .hardware import GPUS, Gpu
 from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from .laws.factor_fit import fit_factors

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ...plans.check.finding import Fault
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import memory_bars
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
@@ -18,7 +19,6 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.architecture import Architecture
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..architecture import Architecture
+from ...plans.facts.public_models import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
 

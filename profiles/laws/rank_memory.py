@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.sections.layouts import UpdateLayout
-from ..architecture import Architecture
 from ..hardware import Gpu
 from .layer_memory import held_by_layers, token_bytes
 

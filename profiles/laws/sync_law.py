@@ -24,8 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.yaml.errors import InputError
-from ..architecture import Architecture, architecture_of
 from ..imports.csv_rows import csv_rows, not_a_number
 from .factor_fit import Factor, Factors, fit_factors
 

@@ -10,9 +10,10 @@ import dataclasses
 import difflib
 from pathlib import Path
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import load
-from ..architecture import Architecture, architecture_of
 from ..profile_schema import Profile
 
 FOLDER = Path(__file__).parent

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.imports import train_file
 from rlplan.profiles.imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from rlplan.profiles.laws import sync_law as sync

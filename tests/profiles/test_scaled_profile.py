@@ -10,11 +10,11 @@ import pytest
 
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import rollout_error, update_error
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.job import JobPaths, load_job
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.fitness import other_model, unfit
 from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION

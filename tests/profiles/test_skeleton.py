@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.schema.cluster import Cluster
@@ -12,7 +13,6 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.canonical_form import canonical
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library.prices import gpu_price
 from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
