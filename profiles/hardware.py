@@ -164,7 +164,7 @@ def gpu_of(text: str) -> Gpu | None:
     Names count as whole words only: an `H1000` is no H100, and a `GB200` no B200.
     """
     plain = _words(text)
-    name = _known_in(plain)
+    name = _plain_name_in(plain)
     if name is None or re.search(r"\bmig\b", plain):
         return None
     found = variants(GPUS[name])
@@ -190,11 +190,8 @@ def hint_of(text: str) -> str:
     plain = _words(text)
     if re.search(r"\bmig\b", plain):
         return "a slice of a GPU (MIG) is not planned for; name whole GPUs"
-    if name := next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None):
-        sold = ", ".join(
-            _text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s) for gpu in variants(GPUS[name])
-        )
-        return f"no {name} has that memory; there are {sold}"
+    if name := _plain_name_in(plain):
+        return f"no {name} has that memory; there are {', '.join(map(_told, variants(GPUS[name])))}"
     if other := next((name for name in NOT_PLANNED if re.search(_spaced(name.lower()), plain)), None):
         gb, tb_s, why = NOT_PLANNED[other]
         near = " or ".join(map(_told, _nearest(gb, tb_s)))
@@ -220,7 +217,7 @@ def _spaced(name: str) -> str:
     return rf"(?<![a-z0-9]){' ?'.join(name)}(?![a-z0-9])"
 
 
-def _known_in(plain: str) -> str | None:
+def _plain_name_in(plain: str) -> str | None:
     return next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None)
 
 

@@ -40,18 +40,19 @@ DEADLINES_S: dict[RewardKind, float] = {"math": 5.0, "code": 30.0, "function": 5
 MOST_REWARD_WORKERS = 64
 
 _OWNERS = (
-    ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama", "meta-llama"), ("meta-llama", "meta-llama"), ("gpt-oss", "openai"),
+    ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama-3.1-tulu", "allenai"), ("llama-3.1-nemotron", "nvidia"),
+    ("llama", "meta-llama"), ("meta-llama", "meta-llama"), ("gpt-oss", "openai"),
     ("glm", "zai-org"), ("minimax", "MiniMaxAI"), ("deepseek", "deepseek-ai"), ("kimi", "moonshotai"),
     ("moonlight", "moonshotai"), ("intellect", "PrimeIntellect"), ("mistral", "mistralai"), ("mixtral", "mistralai"),
     ("ministral", "mistralai"), ("magistral", "mistralai"), ("devstral", "mistralai"), ("codestral", "mistralai"),
-    ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"), ("llama-3.1-tulu", "allenai"),
+    ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"),
     ("smollm", "HuggingFaceTB"), ("mimo", "XiaomiMiMo"), ("seed-oss", "ByteDance-Seed"), ("ernie", "baidu"),
     ("yi-", "01-ai"), ("falcon", "tiiuae"), ("granite", "ibm-granite"), ("internlm", "internlm"),
     ("tinyllama", "TinyLlama"), ("skywork", "Skywork"), ("openthinker", "open-thoughts"),
     ("deepscaler", "agentica-org"), ("deepcoder", "agentica-org"), ("dapo", "BytedTsinghua-SIA"),
     ("open-reasoner-zero", "Open-Reasoner-Zero"), ("acereason", "nvidia"), ("openreasoning", "nvidia"),
 )  # fmt: skip
-"""How names begin, in small letters, and who publishes the models."""
+"""How names begin, in small letters, and who publishes the models; the first that fits counts."""
 _REPOSITORIES = {
     "Mistral-7B": "Mistral-7B-v0.3", "Mixtral-8x7B": "Mixtral-8x7B-v0.1", "Mixtral-8x22B": "Mixtral-8x22B-v0.1",
     "Mistral-Nemo": "Mistral-Nemo-Base-2407", "Mistral-Small-24B": "Mistral-Small-24B-Base-2501",

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ...plans.answers import AnswerError
+from ...plans.answers.code_tests import code_tests
 from ...plans.files.prompt_rows import Prompt, RowFault, read_rows
 from ...plans.phrases.numbers import count
 from ...plans.schema.job import Job, JobPaths, RewardSpec, scoring_paths
@@ -70,28 +72,18 @@ class _Question:
 
 
 def audit_job(job: Job, job_path: str | Path, most: int | None = None, told: Told = lambda text, done: None) -> Audited:
-    """`audit` of a job on the rows of its data file. Raises InputError as `read_rows` does, too."""
+    """Audit the reward of a job on `most` rows of its data, evenly spread over the file; None: on all.
+
+    Raises InputError as `read_rows` does, and for a reward that cannot be used.
+    """
     paths = scoring_paths(job, job_path)
     assert paths.data is not None, "it is refused without data"
     # The reward reads the answers that it is asked about; all answers of a large file would take minutes.
-    return audit(job, paths, *read_rows(paths.data, job.reward, "no", told), most, told)
-
-
-def audit(
-    job: Job,
-    paths: JobPaths,
-    rows: Sequence[Prompt],
-    faults: Sequence[RowFault] = (),
-    most: int | None = None,
-    told: Told = lambda text, done: None,
-) -> Audited:
-    """Audit the reward of a job on `most` of its rows, evenly spread over the file; None: on all.
-
-    `faults`: rows of the file that reading it refused. Raises InputError for a reward that cannot be used.
-    """
+    rows, faults = read_rows(paths.data, job.reward, "no", told)
     every: list[Prompt | RowFault] = sorted([*rows, *faults], key=lambda each: each.line)
-    if most is not None and most < len(every):
-        every = [every[(2 * place + 1) * len(every) // (2 * most)] for place in range(most)]
+    of = len(every)
+    if most is not None and most < of:
+        every = [every[(2 * place + 1) * of // (2 * most)] for place in range(most)]
     asked = [each for each in every if isinstance(each, Prompt)]
     failed = [Failure(each.id, each.line, "row", None, each.text) for each in every if isinstance(each, RowFault)]
     parts = [part for part in job.reward.parts if part.kind in AUDITED]
@@ -106,14 +98,13 @@ def audit(
             told(text, (number + done) / len(parts))
 
         of_part = _PartAudit(part, paths, asked, rows, share)
-        failures = of_part.run()
         name = f"{part.label}: " if len(parts) > 1 else ""
-        failed += [replace(failure, why=f"{name}{failure.why}") for failure in failures]
+        failed += [replace(failure, why=f"{name}{failure.why}") for failure in of_part.run()]
         left_out += [f"{part.label}{text}" for text in of_part.left_out]
         counts += of_part.counts
     counted = RewardAudit(
         rows=len(every),
-        of=len(rows) + len(faults),
+        of=of,
         refused=len({failure.line for failure in failed if failure.probe == "row"}),
         **{key: counts[key] for key in ("references", "full", "wrong", "paid")},
     )
@@ -132,8 +123,8 @@ class _PartAudit:
         self.counts: Counter[str] = Counter()
         self.left_out: list[str] = []
 
-    def run(self) -> Iterator[Failure]:
-        """Ask, count, and yield the rows that fail."""
+    def run(self) -> list[Failure]:
+        """Ask and count; the rows that fail."""
         questions = [question for row in self._asked for question in self._questions(row)]
         pairs = list(zip(questions, self._answers(questions, self._told), strict=True))
         refused = {question.row.id: answer for question, answer in pairs if answer.refused}
@@ -154,7 +145,7 @@ class _PartAudit:
         full = self._full(own, wrong)
         if full is None:
             self.left_out.append(" is not audited: it pays no answer as it is, in a box or in tags; write references")
-            return iter(failures)
+            return failures
         tried = {question.row.id for question in questions if question.probe == "reference"}
         if without := len({row.id for row in self._asked} - tried - refused.keys()):
             self.left_out.append(f": {count(without, 'row')} of {len(self._asked)} without a reference solution to try")
@@ -178,7 +169,7 @@ class _PartAudit:
             if answer.reward >= full:
                 row, why = question.row, _PAID[question.probe].format(question)
                 failures.append(Failure(row.id, row.line, question.probe, answer.reward, why))
-        return iter(failures)
+        return failures
 
     def _full(self, own: Mapping[str, Scored], wrong: Sequence[tuple[_Question, Scored]]) -> float | None:
         """The full reward; None of a function that pays none of the answers that were guessed."""
@@ -282,9 +273,6 @@ def _fenced(source: str) -> str:
 def _constant(part: RewardSpec, row: Prompt) -> str | None:
     """The same response for every row; None where a row's own answer is that."""
     if part.kind == "code":
-        from ...plans.answers import AnswerError
-        from ...plans.answers.code_tests import code_tests
-
         try:
             tests = code_tests(row.answer)
         except AnswerError:

@@ -1,4 +1,4 @@
-"""The table of mathematics' verdicts, and random pairs of numbers in many notations, of which the truth is known."""
+"""Random pairs of numbers in many notations, of which the truth is known, and what the table of cases is like."""
 
 import json
 import random
@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from benchmarks.verdicts.math import TABLE, wrong_cases
+from rlplan.benchmarks.verdicts.math import TABLE
 from rlplan.executor.rewards.kinds.math_reward import judge
 
 FIRST_SEED = 341
@@ -77,11 +77,6 @@ def drawn_number(drawn: random.Random) -> Fraction:
     if drawn.random() < 0.5:
         return Fraction(drawn.choice((drawn.randint(-30, 30), drawn.randint(1000, 10**9), -drawn.randint(1000, 10**6))))
     return Fraction(drawn.choice((-1, 1)) * drawn.randint(1, 60), drawn.choice((2, 3, 4, 5, 6, 7, 8, 9, 25)))
-
-
-def test_every_verdict_of_the_table_is_right():
-    cases, wrong = wrong_cases()
-    assert wrong == [] and cases >= 240
 
 
 def test_the_table_names_sources_and_is_balanced():

@@ -13,7 +13,7 @@ from rlplan.profiles.measure.measured_layouts import (
     share_of_step,
     updates_to_measure,
 )
-from rlplan.profiles.measure.scoring.judge_fit import Burst, fit_judge
+from rlplan.profiles.measure.scoring.measure_judge import Burst, fit_judge
 
 from .fakes import budget, pool
 
