@@ -67,7 +67,7 @@ _REPOSITORIES = {
     "GLM-4-9B": "GLM-4-9B-0414", "GLM-4-32B": "GLM-4-32B-0414", "granite-3.3-8b": "granite-3.3-8b-base",
     "internlm3-8b": "internlm3-8b-instruct", "Llama-2-70b": "Llama-2-70b-hf",
 }  # fmt: skip
-"""What the repositories are called whose usual names are shorter."""
+"""Names of repositories, by the shorter usual name of the model."""
 
 DATA_NAME, EXAMPLE_NAME = "data.jsonl", "data.example.jsonl"
 _EXAMPLES: dict[RewardKind, tuple[dict[str, object], ...]] = {

@@ -37,7 +37,7 @@ AUDITED = ("math", "code", "function")
 """Kinds of reward that compare a response with the row; a pattern or a length knows no row, a judge needs a model."""
 
 Told = Callable[[str, float], None]
-"""Told what is being done and the share that is done."""
+"""Called with what is being done, and the share that is done."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Audited:
-    """The counts of an audit; the rows that fail, by line; of the wrong responses those whose reward is 0 or less; and
-    what was not audited, a line each."""
+    """What an audit found.
+
+    Attributes:
+        audit: the counts.
+        failed: the rows that fail, by line.
+        zero: how many of the wrong responses got 0 or less.
+        left_out: what was not audited, a line each.
+    """
 
     audit: RewardAudit
     failed: Sequence[Failure]
@@ -190,8 +196,10 @@ class _PartAudit:
         return answers
 
     def _equal(self, paid: Sequence[_Question], full: float) -> set[_Question]:
-        """Of questions where another row's answer was paid: those whose own answer is paid there, too. The two rows ask
-        for the same, so that nothing is wrong."""
+        """Questions whose two rows ask for the same: each row pays the other's answer, and nothing is wrong.
+
+        `paid`: questions whose response, another row's answer, got the full reward.
+        """
         back = []
         for question in paid:
             forms = list(references(self._part, question.row)) or [""]
@@ -221,7 +229,7 @@ class _PartAudit:
 
 
 MOST_LOOKED_AT = 100
-"""Rows behind a row among which one with another answer is looked for."""
+"""So many rows behind a row are searched for one with another answer."""
 
 _PAID: dict[Probe, str] = {
     "blank": "an empty response gets the full reward",
@@ -238,8 +246,8 @@ def _line(text: str) -> str:
 
 
 def references(part: RewardSpec, row: Prompt) -> Iterator[str]:
-    """Responses that should be right: the row's own solution; else, of mathematics, the answer in a box; else, of a
-    function, the answer as it is and in two frames, of which one at least should be."""
+    """Responses that should be right: the row's own solution. A row without one has, for mathematics, its answer in a
+    box; for a function its answer as it is and in two frames, one of which at least should be paid."""
     if row.reference is not None:
         yield _fenced(row.reference) if part.kind == "code" else row.reference
     elif part.kind != "code" and (text := answer_text(row.answer)):

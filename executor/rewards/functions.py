@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the process that scores starts without the documents' schem
 
 RewardFunction = Callable[[str, str, Any], float]
 Judge = Callable[[str, str, Any], Verdict]
-"""As a reward function, and it tells how it came to the reward."""
+"""A reward function that also tells how it came to the reward."""
 
 REWARD_KINDS = ("function", "math", "code", "format")
 

@@ -34,7 +34,7 @@ COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the
 UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
-ENGINE_SIZES = (1, 2, 4, 8)  # of TP, of which derived profiles have an entry each
+ENGINE_SIZES = (1, 2, 4, 8)  # of TP; a derived profile has an entry for each
 
 
 @dataclass(frozen=True, slots=True)
