@@ -1,6 +1,5 @@
 """Random pairs of numbers in many notations, of which the truth is known, and what the table of cases is like."""
 
-import json
 import random
 from fractions import Fraction
 
@@ -8,7 +7,7 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from rlplan.benchmarks.verdicts.math import TABLE
+from rlplan.benchmarks.verdicts import read_cases
 from rlplan.executor.rewards.kinds.math_reward import judge
 
 FIRST_SEED = 341
@@ -80,7 +79,7 @@ def drawn_number(drawn: random.Random) -> Fraction:
 
 
 def test_the_table_names_sources_and_is_balanced():
-    lines = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    lines = read_cases("math")
     assert len({line["case"] for line in lines}) == len(lines) and all(line["source"] for line in lines)
     counts = [sum(line["expect"] == expect for line in lines) for expect in (0, 1)]
     assert min(counts) > 0.8 * max(counts)
