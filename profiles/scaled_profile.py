@@ -30,7 +30,7 @@ from .laws.sync_law import FACTORS as SYNC_FACTORS
 from .laws.sync_law import cold_start_s, sync_s
 from .library import SAME_SIZE, shipped_model
 from .limits.hardware_peaks import shape_of_policy
-from .phase_schema import DecodePoint, Evidence, Rollout, Spread, TrainLaw
+from .phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
 from .profile_schema import Profile
 
 Array = NDArray[np.float64]
@@ -223,8 +223,8 @@ def _entry(
             "prefill_s_per_token_squared": squared_s,
             "kv_capacity_tokens": max(1, room),
             "kv_bytes_per_token": kv_bytes,
-            "start": _times(entry.start, cold_start_s(new, tp) / cold_start_s(old, entry.tp)),
-            "sync": _times(entry.sync, sync_s(new, ones) / sync_s(old, ones)),
+            "start": entry.start.scaled(cold_start_s(new, tp) / cold_start_s(old, entry.tp)),
+            "sync": entry.sync.scaled(sync_s(new, ones) / sync_s(old, ones)),
             "sleep_s": None if entry.sleep_s is None else entry.sleep_s * moved,
             "wake_s": None if entry.wake_s is None else entry.wake_s * moved,
             "error": math.hypot(entry.error, added),
@@ -233,10 +233,6 @@ def _entry(
             "evidence": {name: _less_sure(name, of, added) for name, of in entry.evidence.items()},
         }
     )
-
-
-def _times(spread: Spread, factor: float) -> Spread:
-    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)
 
 
 def _less_sure(name: str, evidence: Evidence, added: float) -> Evidence:
