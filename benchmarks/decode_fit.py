@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.imports.served_file import Group, read_served
 from rlplan.profiles.laws.decode_law import DecodeLaw

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from ..plans.check.solved_rules import days_since
+from ..plans.facts.model_names import architecture_of
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.yaml.yaml_io import sha256_file
-from .architecture import architecture_of
 from .hardware import gpu_of
 from .library import SAME_SIZE, shipped_model
 from .profile_schema import Machine, Profile

@@ -164,7 +164,7 @@ def gpu_of(text: str) -> Gpu | None:
     Names count as whole words only: an `H1000` is no H100, and a `GB200` no B200.
     """
     plain = _words(text)
-    name = _known_in(plain)
+    name = _plain_name_in(plain)
     if name is None or re.search(r"\bmig\b", plain):
         return None
     found = variants(GPUS[name])
@@ -190,15 +190,12 @@ def hint_of(text: str) -> str:
     plain = _words(text)
     if re.search(r"\bmig\b", plain):
         return "a slice of a GPU (MIG) is not planned for; name whole GPUs"
-    if name := next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None):
-        sold = ", ".join(
-            _text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s) for gpu in variants(GPUS[name])
-        )
-        return f"no {name} has that memory; there are {sold}"
+    if name := _plain_name_in(plain):
+        return f"no {name} has that memory; there are {', '.join(map(_gpu_text, variants(GPUS[name])))}"
     if other := next((name for name in NOT_PLANNED if re.search(_spaced(name.lower()), plain)), None):
         gb, tb_s, why = NOT_PLANNED[other]
-        near = " or ".join(map(_told, _nearest(gb, tb_s)))
-        return f"{_text(other, gb, tb_s * TERA)} is not planned for: {why}; nearest by specification: {near}"
+        near = " or ".join(map(_gpu_text, _nearest(gb, tb_s)))
+        return f"{_specification(other, gb, tb_s * TERA)} is not planned for: {why}; nearest by specification: {near}"
     alike = _as_read(plain.replace(" ", ""))
     spelt = next((name for name in GPUS if _one_off(alike, _as_read(name.lower()))), None)
     return "" if spelt is None else f"did you mean {spelt}?"
@@ -220,15 +217,15 @@ def _spaced(name: str) -> str:
     return rf"(?<![a-z0-9]){' ?'.join(name)}(?![a-z0-9])"
 
 
-def _known_in(plain: str) -> str | None:
+def _plain_name_in(plain: str) -> str | None:
     return next((name for name, pattern in _PATTERNS.items() if pattern.search(plain)), None)
 
 
-def _told(gpu: Gpu) -> str:
-    return _text(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s)
+def _gpu_text(gpu: Gpu) -> str:
+    return _specification(gpu.name, gpu.memory_bytes / GIGA, gpu.memory_bytes_per_s)
 
 
-def _text(name: str, gb: float, bytes_per_s: float) -> str:
+def _specification(name: str, gb: float, bytes_per_s: float) -> str:
     return f"{name} ({gb:.0f} GB, {bytes_per_s / TERA:.3g} TB/s)"
 
 
@@ -241,11 +238,11 @@ def _sizes(plain: str) -> list[int]:
 
 
 def _as_read(name: str) -> str:
-    """A name with the digits that letters are mistaken for."""
+    """A name with digits in place of the letters that look like them."""
     return name.translate(str.maketrans("oil", "011"))
 
 
 def _one_off(one: str, other: str) -> bool:
-    """Whether two names are one, or one has a character more at its end."""
+    """Whether two names are equal, or one has one more character at its end."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and len(long) - len(short) <= 1

@@ -29,6 +29,10 @@ class Spread(ProfileModel):
     p95: float = Field(ge=0, description="95th percentile in seconds")
     repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
 
+    def scaled(self, factor: float) -> Spread:
+        """The same with its seconds multiplied."""
+        return Spread(p50=factor * self.p50, p95=factor * self.p95, repeats=self.repeats)
+
 
 class Evidence(ProfileModel):
     """Where a value of a derived profile comes from."""

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.facts.model_shape import named_model
-from ..plans.facts.public_models import ARCHITECTURES
+from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.job import Job
 from ..plans.yaml.errors import InputError
-from .architecture import Architecture
 from .hardware import GPUS, Gpu
 from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from .laws.factor_fit import fit_factors
@@ -31,7 +30,7 @@ from .laws.sync_law import FACTORS as SYNC_FACTORS
 from .laws.sync_law import cold_start_s, sync_s
 from .library import SAME_SIZE, shipped_model
 from .limits.hardware_peaks import shape_of_policy
-from .phase_schema import DecodePoint, Evidence, Rollout, Spread, TrainLaw
+from .phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
 from .profile_schema import Profile
 
 Array = NDArray[np.float64]
@@ -47,10 +46,10 @@ models as they stand (library/build.py).
 """
 
 QUIET = 0.01
-"""Share of the parameters by which a fine-tune's vocabulary may change the model without a word: tokens were added."""
+"""A fine-tune may add tokens. Nothing is said if that changes the parameters by at most this share."""
 
 _WIDEN = 10.0
-"""Of the priors of the decode law's factors: the figures came from that law, and decide."""
+"""Factor on the width of the priors of the decode law's factors: the figures came from that law, so they decide."""
 
 
 def policy_shape(model: str, folder: Path | None) -> Architecture | None:
@@ -63,11 +62,6 @@ def policy_shape(model: str, folder: Path | None) -> Architecture | None:
     if named.architecture is None or (named.architecture.guessed and named.shape is None):
         return None
     return replace(named.architecture, guessed=False)
-
-
-def alike(a: Architecture, b: Architecture) -> bool:
-    """Whether two models are of one shape."""
-    return replace(a, name="", guessed=False) == replace(b, name="", guessed=False)
 
 
 def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: str) -> str | None:
@@ -100,11 +94,11 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
         said = f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of"
         remedy = "its KV and its memory are planned as that model's: name a folder with its config.json in model.path"
         return profile.model_copy(update={"scaled": f"{said}; {remedy}"})
-    if alike(old, new) or scaling_fault(law, old, new, job.model.path) is not None:
+    if old.is_shaped_as(new) or scaling_fault(law, old, new, job.model.path) is not None:
         return profile
-    quiet = alike(old, replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
+    quiet = old.is_shaped_as(replace(new, vocab=old.vocab)) and abs(new.parameters / old.parameters - 1) <= QUIET
     added = 0.0 if quiet else SCALED_ERROR["experts" if new.experts else "dense"]
-    known = next((a for a in ARCHITECTURES if alike(a, new)), None)
+    known = next((a for a in ARCHITECTURES if a.is_shaped_as(new)), None)
     sizes = {name: int(size) for name, size in asdict(new).items() if name != "name"}
     name = job.model.path.rstrip("/").split("/")[-1] if known is None else known.name
     scaled = profile.model_copy(
@@ -120,10 +114,12 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
             ),
         }
     )
-    return scaled if quiet else scaled.model_copy(update={"scaled": _said(profile, scaled, old, new, job.model.path)})
+    if quiet:
+        return scaled
+    return scaled.model_copy(update={"scaled": _scaled_text(profile, scaled, old, new, job.model.path)})
 
 
-def _said(profile: Profile, scaled: Profile, old: Architecture, new: Architecture, model: str) -> str:
+def _scaled_text(profile: Profile, scaled: Profile, old: Architecture, new: Architecture, model: str) -> str:
     """The line on a scaled profile: from what to what, with what error, and what to do."""
     assert profile.train_law is not None, "it was scaled by its law"
     kv = [f"{entry.kv_bytes_per_token / 1e3:.0f}" for entry in (scaled.rollout[0], profile.rollout[0])]
@@ -145,7 +141,7 @@ def _decode_error(entry: Rollout) -> float:
 def _entries(
     entries: Sequence[Rollout], old: Architecture, new: Architecture, gpu: Gpu, added: float
 ) -> tuple[Rollout, ...]:
-    """The entries of the engines of `new`: those of the profile, and such that only `old` could not have."""
+    """Entries for the engines of `new`: of the profile's sizes, and of sizes that only `old` cannot have."""
     before, after = sheet(old, gpu, 2.0), sheet(new, gpu, 2.0)
     logs = _factors(entries, before)
     laws = DecodeLaw(before, logs), DecodeLaw(after, logs)
@@ -183,7 +179,7 @@ def _stated(entry: Rollout) -> Array:
 
 
 def _figures(law: DecodeLaw, entry: Rollout, tp: int) -> Array:
-    """The same as the law has them of an engine of `tp` ranks."""
+    """The same figures by the law, for an engine of `tp` ranks."""
     ep = float(min(entry.ep, tp))
     return np.array([*law.base_s(tp, _counts(entry), ep), float(law.kv_s(tp, 1.0)), *law.prefill_s(tp)])
 
@@ -227,8 +223,8 @@ def _entry(
             "prefill_s_per_token_squared": squared_s,
             "kv_capacity_tokens": max(1, room),
             "kv_bytes_per_token": kv_bytes,
-            "start": _times(entry.start, cold_start_s(new, tp) / cold_start_s(old, entry.tp)),
-            "sync": _times(entry.sync, sync_s(new, ones) / sync_s(old, ones)),
+            "start": entry.start.scaled(cold_start_s(new, tp) / cold_start_s(old, entry.tp)),
+            "sync": entry.sync.scaled(sync_s(new, ones) / sync_s(old, ones)),
             "sleep_s": None if entry.sleep_s is None else entry.sleep_s * moved,
             "wake_s": None if entry.wake_s is None else entry.wake_s * moved,
             "error": math.hypot(entry.error, added),
@@ -239,12 +235,8 @@ def _entry(
     )
 
 
-def _times(spread: Spread, factor: float) -> Spread:
-    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)
-
-
 def _less_sure(name: str, evidence: Evidence, added: float) -> Evidence:
-    """The evidence of a figure of an engine, off by as much more as scaling adds; it states standard deviations."""
+    """The evidence of an engine's figure, a standard deviation, with the error that scaling adds."""
     if name not in ("decode", "prefill"):
         return evidence
     return evidence.model_copy(update={"error": math.hypot(evidence.error, added / MEAN_OVER_DEVIATION)})

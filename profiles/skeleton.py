@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
+from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import NAME_PATTERN
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, is_hub_id
 from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
-from .architecture import ARCHITECTURES, Architecture
 from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model
@@ -40,18 +40,19 @@ DEADLINES_S: dict[RewardKind, float] = {"math": 5.0, "code": 30.0, "function": 5
 MOST_REWARD_WORKERS = 64
 
 _OWNERS = (
-    ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama", "meta-llama"), ("meta-llama", "meta-llama"), ("gpt-oss", "openai"),
+    ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama-3.1-tulu", "allenai"), ("llama-3.1-nemotron", "nvidia"),
+    ("llama", "meta-llama"), ("meta-llama", "meta-llama"), ("gpt-oss", "openai"),
     ("glm", "zai-org"), ("minimax", "MiniMaxAI"), ("deepseek", "deepseek-ai"), ("kimi", "moonshotai"),
     ("moonlight", "moonshotai"), ("intellect", "PrimeIntellect"), ("mistral", "mistralai"), ("mixtral", "mistralai"),
     ("ministral", "mistralai"), ("magistral", "mistralai"), ("devstral", "mistralai"), ("codestral", "mistralai"),
-    ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"), ("llama-3.1-tulu", "allenai"),
+    ("gemma", "google"), ("phi", "microsoft"), ("olmo", "allenai"),
     ("smollm", "HuggingFaceTB"), ("mimo", "XiaomiMiMo"), ("seed-oss", "ByteDance-Seed"), ("ernie", "baidu"),
     ("yi-", "01-ai"), ("falcon", "tiiuae"), ("granite", "ibm-granite"), ("internlm", "internlm"),
     ("tinyllama", "TinyLlama"), ("skywork", "Skywork"), ("openthinker", "open-thoughts"),
     ("deepscaler", "agentica-org"), ("deepcoder", "agentica-org"), ("dapo", "BytedTsinghua-SIA"),
     ("open-reasoner-zero", "Open-Reasoner-Zero"), ("acereason", "nvidia"), ("openreasoning", "nvidia"),
 )  # fmt: skip
-"""How names begin, in small letters, and who publishes the models."""
+"""How names begin, in small letters, and who publishes the models; the first that fits counts."""
 _REPOSITORIES = {
     "Mistral-7B": "Mistral-7B-v0.3", "Mixtral-8x7B": "Mixtral-8x7B-v0.1", "Mixtral-8x22B": "Mixtral-8x22B-v0.1",
     "Mistral-Nemo": "Mistral-Nemo-Base-2407", "Mistral-Small-24B": "Mistral-Small-24B-Base-2501",
@@ -66,7 +67,7 @@ _REPOSITORIES = {
     "GLM-4-9B": "GLM-4-9B-0414", "GLM-4-32B": "GLM-4-32B-0414", "granite-3.3-8b": "granite-3.3-8b-base",
     "internlm3-8b": "internlm3-8b-instruct", "Llama-2-70b": "Llama-2-70b-hf",
 }  # fmt: skip
-"""What the repositories are called whose usual names are shorter."""
+"""Names of repositories, by the shorter usual name of the model."""
 
 DATA_NAME, EXAMPLE_NAME = "data.jsonl", "data.example.jsonl"
 _EXAMPLES: dict[RewardKind, tuple[dict[str, object], ...]] = {

@@ -36,8 +36,8 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle, En
 from rlplan.executor.engines.messages import EngineConfig, Request
 from rlplan.executor.engines.vllm_options import FIXED_CACHE_SHARE, engine_arguments, environment
 from rlplan.executor.supervision import Supervisor
+from rlplan.plans.facts.config_shape import architecture_from_config
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.profiles.architecture import architecture_from_config
 
 from ..entry import run
 from .command_parts import tell

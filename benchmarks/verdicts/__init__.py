@@ -14,3 +14,18 @@ and the parser of its kind (a row that it refuses is "refused"), the response th
 
 `datasets.py` writes data sets with reference solutions for `rlplan rewards audit`; `training.py` trains on one.
 """
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import rlplan
+
+FOLDER = Path(rlplan.__file__).parent / "tests" / "verdicts"
+
+
+def read_cases(table: str) -> list[dict[str, Any]]:
+    """The cases of a table: `code`, `math` or `models`."""
+    return [json.loads(line) for line in (FOLDER / f"{table}.jsonl").read_text(encoding="utf-8").split("\n") if line]

@@ -7,23 +7,16 @@ A line of the table (`tests/verdicts/code.jsonl`): `case`, its name; `source`; `
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import rlplan
 from rlplan.executor.rewards.kinds.code_reward import CodeReward
 from rlplan.executor.rewards.verdict import RowError
 from rlplan.plans.answers.code_tests import answer_of_row
 
-TABLE = Path(rlplan.__file__).parent / "tests" / "verdicts" / "code.jsonl"
+from . import read_cases
+
 DEADLINE_S = 20.0
 """Far above what any case takes that is to end, also on a busy machine."""
-
-
-def read_cases(path: Path = TABLE) -> list[dict[str, Any]]:
-    """The cases of a table."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def judged(case: dict[str, Any]) -> tuple[float | str, str]:
@@ -42,7 +35,7 @@ def judged(case: dict[str, Any]) -> tuple[float | str, str]:
 
 def wrong_cases() -> tuple[int, list[str]]:
     """The number of cases, and a line for each that is judged otherwise than it must be."""
-    cases = read_cases()
+    cases = read_cases("code")
     wrong = []
     for case in cases:
         value, why = judged(case)

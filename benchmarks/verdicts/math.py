@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from rlplan.executor.rewards.kinds.math_reward import judge
 from rlplan.executor.rewards.verdict import PolicyError, RowError
 
-TABLE = Path(__file__).parents[2] / "tests" / "verdicts" / "math.jsonl"
+from . import read_cases
 
 
 def wrong_cases() -> tuple[int, list[str]]:
     """The number of cases, and a line for each whose verdict is wrong: the case, what is right, what came out."""
-    lines = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    lines = read_cases("math")
     wrong = []
     for line in lines:
         expected, got = line["expect"], _verdict(line["response"], line["answer"])

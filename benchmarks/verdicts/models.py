@@ -8,10 +8,8 @@ count.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rlplan.plans.facts.config_shape import architecture_from_config
@@ -19,14 +17,15 @@ from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import tp_divides
 from rlplan.plans.facts.public_models import Architecture
 
-TABLE = Path(__file__).parents[2] / "tests" / "verdicts" / "models.jsonl"
+from . import read_cases
+
 TOLERANCE, VALUE_BYTES = 0.01, 2
 SIZES = (1, 2, 4, 8)
 
 
 def wrong_cases() -> tuple[int, list[str]]:
     """The number of cases, and a line for each thing that is wrong of one."""
-    rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+    rows = read_cases("models")
     return len(rows), [f"{row['model']}: {what}" for row in rows for what in _wrong(row)]
 
 

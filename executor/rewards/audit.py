@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ...plans.answers import AnswerError
+from ...plans.answers.code_tests import code_tests
 from ...plans.files.prompt_rows import Prompt, RowFault, read_rows
 from ...plans.phrases.numbers import count
 from ...plans.schema.job import Job, JobPaths, RewardSpec, scoring_paths
@@ -35,7 +37,7 @@ AUDITED = ("math", "code", "function")
 """Kinds of reward that compare a response with the row; a pattern or a length knows no row, a judge needs a model."""
 
 Told = Callable[[str, float], None]
-"""Told what is being done and the share that is done."""
+"""Called with what is being done, and the share that is done."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Audited:
-    """The counts of an audit; the rows that fail, by line; of the wrong responses those whose reward is 0 or less; and
-    what was not audited, a line each."""
+    """What an audit found.
+
+    Attributes:
+        audit: the counts.
+        failed: the rows that fail, by line.
+        zero: how many of the wrong responses got 0 or less.
+        left_out: what was not audited, a line each.
+    """
 
     audit: RewardAudit
     failed: Sequence[Failure]
@@ -70,28 +78,18 @@ class _Question:
 
 
 def audit_job(job: Job, job_path: str | Path, most: int | None = None, told: Told = lambda text, done: None) -> Audited:
-    """`audit` of a job on the rows of its data file. Raises InputError as `read_rows` does, too."""
+    """Audit the reward of a job on `most` rows of its data, evenly spread over the file; None: on all.
+
+    Raises InputError as `read_rows` does, and for a reward that cannot be used.
+    """
     paths = scoring_paths(job, job_path)
     assert paths.data is not None, "it is refused without data"
     # The reward reads the answers that it is asked about; all answers of a large file would take minutes.
-    return audit(job, paths, *read_rows(paths.data, job.reward, "no", told), most, told)
-
-
-def audit(
-    job: Job,
-    paths: JobPaths,
-    rows: Sequence[Prompt],
-    faults: Sequence[RowFault] = (),
-    most: int | None = None,
-    told: Told = lambda text, done: None,
-) -> Audited:
-    """Audit the reward of a job on `most` of its rows, evenly spread over the file; None: on all.
-
-    `faults`: rows of the file that reading it refused. Raises InputError for a reward that cannot be used.
-    """
+    rows, faults = read_rows(paths.data, job.reward, "no", told)
     every: list[Prompt | RowFault] = sorted([*rows, *faults], key=lambda each: each.line)
-    if most is not None and most < len(every):
-        every = [every[(2 * place + 1) * len(every) // (2 * most)] for place in range(most)]
+    of = len(every)
+    if most is not None and most < of:
+        every = [every[(2 * place + 1) * of // (2 * most)] for place in range(most)]
     asked = [each for each in every if isinstance(each, Prompt)]
     failed = [Failure(each.id, each.line, "row", None, each.text) for each in every if isinstance(each, RowFault)]
     parts = [part for part in job.reward.parts if part.kind in AUDITED]
@@ -106,14 +104,13 @@ def audit(
             told(text, (number + done) / len(parts))
 
         of_part = _PartAudit(part, paths, asked, rows, share)
-        failures = of_part.run()
         name = f"{part.label}: " if len(parts) > 1 else ""
-        failed += [replace(failure, why=f"{name}{failure.why}") for failure in failures]
+        failed += [replace(failure, why=f"{name}{failure.why}") for failure in of_part.run()]
         left_out += [f"{part.label}{text}" for text in of_part.left_out]
         counts += of_part.counts
     counted = RewardAudit(
         rows=len(every),
-        of=len(rows) + len(faults),
+        of=of,
         refused=len({failure.line for failure in failed if failure.probe == "row"}),
         **{key: counts[key] for key in ("references", "full", "wrong", "paid")},
     )
@@ -132,8 +129,8 @@ class _PartAudit:
         self.counts: Counter[str] = Counter()
         self.left_out: list[str] = []
 
-    def run(self) -> Iterator[Failure]:
-        """Ask, count, and yield the rows that fail."""
+    def run(self) -> list[Failure]:
+        """Ask and count; the rows that fail."""
         questions = [question for row in self._asked for question in self._questions(row)]
         pairs = list(zip(questions, self._answers(questions, self._told), strict=True))
         refused = {question.row.id: answer for question, answer in pairs if answer.refused}
@@ -154,7 +151,7 @@ class _PartAudit:
         full = self._full(own, wrong)
         if full is None:
             self.left_out.append(" is not audited: it pays no answer as it is, in a box or in tags; write references")
-            return iter(failures)
+            return failures
         tried = {question.row.id for question in questions if question.probe == "reference"}
         if without := len({row.id for row in self._asked} - tried - refused.keys()):
             self.left_out.append(f": {count(without, 'row')} of {len(self._asked)} without a reference solution to try")
@@ -178,7 +175,7 @@ class _PartAudit:
             if answer.reward >= full:
                 row, why = question.row, _PAID[question.probe].format(question)
                 failures.append(Failure(row.id, row.line, question.probe, answer.reward, why))
-        return iter(failures)
+        return failures
 
     def _full(self, own: Mapping[str, Scored], wrong: Sequence[tuple[_Question, Scored]]) -> float | None:
         """The full reward; None of a function that pays none of the answers that were guessed."""
@@ -199,8 +196,10 @@ class _PartAudit:
         return answers
 
     def _equal(self, paid: Sequence[_Question], full: float) -> set[_Question]:
-        """Of questions where another row's answer was paid: those whose own answer is paid there, too. The two rows ask
-        for the same, so that nothing is wrong."""
+        """Questions whose two rows ask for the same: each row pays the other's answer, and nothing is wrong.
+
+        `paid`: questions whose response, another row's answer, got the full reward.
+        """
         back = []
         for question in paid:
             forms = list(references(self._part, question.row)) or [""]
@@ -230,7 +229,7 @@ class _PartAudit:
 
 
 MOST_LOOKED_AT = 100
-"""Rows behind a row among which one with another answer is looked for."""
+"""So many rows behind a row are searched for one with another answer."""
 
 _PAID: dict[Probe, str] = {
     "blank": "an empty response gets the full reward",
@@ -247,8 +246,8 @@ def _line(text: str) -> str:
 
 
 def references(part: RewardSpec, row: Prompt) -> Iterator[str]:
-    """Responses that should be right: the row's own solution; else, of mathematics, the answer in a box; else, of a
-    function, the answer as it is and in two frames, of which one at least should be."""
+    """Responses that should be right: the row's own solution. A row without one has, for mathematics, its answer in a
+    box; for a function its answer as it is and in two frames, one of which at least should be paid."""
     if row.reference is not None:
         yield _fenced(row.reference) if part.kind == "code" else row.reference
     elif part.kind != "code" and (text := answer_text(row.answer)):
@@ -282,9 +281,6 @@ def _fenced(source: str) -> str:
 def _constant(part: RewardSpec, row: Prompt) -> str | None:
     """The same response for every row; None where a row's own answer is that."""
     if part.kind == "code":
-        from ...plans.answers import AnswerError
-        from ...plans.answers.code_tests import code_tests
-
         try:
             tests = code_tests(row.answer)
         except AnswerError:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...plans.schema.job import JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError
 from .verdict import MEMORY_BYTES, Verdict
 from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
@@ -25,9 +24,12 @@ from .verdict import PolicyError as PolicyError
 from .verdict import PolicyTimeout as PolicyTimeout
 from .verdict import RowError as RowError
 
+if TYPE_CHECKING:  # the process that scores starts without the documents' schemas, in a quarter of the time
+    from ...plans.schema.job import JobPaths, RewardSpec
+
 RewardFunction = Callable[[str, str, Any], float]
 Judge = Callable[[str, str, Any], Verdict]
-"""As a reward function, and it tells how it came to the reward."""
+"""A reward function that also tells how it came to the reward."""
 
 REWARD_KINDS = ("function", "math", "code", "format")
 

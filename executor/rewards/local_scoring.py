@@ -122,7 +122,7 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
             processes.append(local.process)
         return _all_of(local.process, batch, left)
 
-    # A process that scores dies with the thread that started it, so that the threads outlive all batches.
+    # A process that scores dies with the thread that started it, so the threads must outlive all batches.
     pool = ThreadPoolExecutor(cores)
     try:
         for results in pool.map(score, batches):
@@ -143,10 +143,10 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
 
 
 _PLACE = re.compile(r" \(\w+\.py:\d+\)$")
-"""Where an exception was raised, as it is told: here that is never the user's function."""
+"""The line that raised, at the end of a detail. For a wrong return it is a line of rlplan, which helps no user."""
 
 TRIES = 3
-"""How often a response is scored where the machine is to blame for a failure: a host that does not let it run."""
+"""Tries to score a response when the machine fails: a host may not let the process run."""
 
 
 def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[Scored]:

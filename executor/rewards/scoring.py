@@ -100,7 +100,7 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
 
 
 TOLD = 2000
-"""Characters of a step that are told."""
+"""Most characters that are kept of a step."""
 
 
 def judge_one(judge: Judge, alarm_s: float, prompt: str, response: str, answer: Any) -> Scored:

@@ -25,8 +25,13 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class CheckedData:
-    """What was found in a data file: the number of its good rows, the faults of the others, and how many of the good
-    ones have an answer that could not be read here (math-verify is not installed)."""
+    """What was found in a data file.
+
+    Attributes:
+        rows: number of good rows.
+        faults: of the other rows.
+        unjudged: good rows whose answer could not be read here, where math-verify is not installed.
+    """
 
     rows: int
     faults: tuple[RowFault, ...]

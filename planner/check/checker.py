@@ -8,7 +8,7 @@ simulated, and a fault of one file hides none of another.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +38,6 @@ from ...profiles.profile_schema import Profile
 from . import group_rules, job_rules, plan_rules, profile_rules
 from .accelerator_rules import unlike_names
 from .check_options import CheckOptions, DataReader
-from .stale_figures import without_stale
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Checker:
         faults, summary = _faults(read, options)
         allowed = rules_file.rules if rules_file else None
         # Where the site rules waive an edit, its stale figures are findings all the same.
-        kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
+        kept = _without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
         cannot = tuple(located(_not_executable(read), path, read.document))
         findings = [*located(kept, path, read.document), *(cannot if self.for_executor else ())]
         findings.sort(key=lambda finding: finding.line or 0)
@@ -225,3 +224,31 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
         return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, SiteRules), "these are all kinds of document"
     return [], "policy"
+
+
+_STALE = ("decisions-edited", "input-changed")
+"""Rules by whose findings figures of the plan are stale: they were predicted for other decisions or inputs. Findings on
+these figures are left out, since solving again predicts all of them anew."""
+_STALE_KEYS = {
+    "capacity-contradicts-inputs": "predicted.",
+    "nodes-do-not-add-up": "predicted.nodes",
+    "price-does-not-add-up": "predicted.usd_per_hour",
+    "lengths-beyond-cap": "predicted.lengths_tokens",
+}
+"""By rule, the beginning of the keys of those figures that the rule compares with the decisions or the inputs."""
+_MEMORY = ("train-memory", "host-memory")
+
+
+def _without_stale(faults: Sequence[Fault]) -> list[Fault]:
+    """The faults, without those on stale figures; memory that is too small is then reported only at the decision."""
+    if not any(fault.rule in _STALE for fault in faults):
+        return list(faults)
+    decided = {fault.rule for fault in faults if fault.rule in _MEMORY and fault.location[0] == "job"}
+
+    def left_out(fault: Fault) -> bool:
+        begins = _STALE_KEYS.get(fault.rule)
+        if begins is not None and fault.key.startswith(begins):
+            return True
+        return fault.location[0] == "predicted" and fault.rule in decided
+
+    return [fault for fault in faults if not left_out(fault)]

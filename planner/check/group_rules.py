@@ -75,10 +75,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
         return faults
     faults += unlike_names_at(("cluster",), cluster)
     for location, fault_text in way_faults(workload, cluster):
-        message, _, remedy = fault_text.partition("; ")
-        faults.append(
-            Fault("unknown-pool" if location[-1] == "pool" else "does-not-fit-pool", location, message, remedy)
-        )
+        faults.append(Fault.of("unknown-pool" if location[-1] == "pool" else "does-not-fit-pool", location, fault_text))
     if faults:
         return faults
     try:

@@ -21,7 +21,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from ..choose.candidates.pool_choice import LOCATION, placement_fault
 from .check_options import CheckOptions, DataReader, M
-from .reward_rules import crowded_workers, deadline_fault, failed_audit, function_unfit, judge_faults, short_deadlines
+from .reward_rules import crowded_workers, failed_audit, function_unfit, judge_faults, short_deadlines
 
 
 def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
@@ -30,8 +30,7 @@ def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
     faults = _beside(job, path)
     missing = list(missing_files(job, path))
     if missing:
-        split = [(location, *text.partition("; ")[::2]) for location, text in missing]
-        return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
+        return [*faults, *(Fault.of("input-missing", location, text) for location, text in missing)]
     paths = job_paths(job, path)
     faults += [*few_prompts(job, paths.data, ("data", "path"), options.data), *judge_faults(job, path)]
     try:
@@ -40,7 +39,7 @@ def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
         return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
     beside = _neighbour(path, "profile.yaml", Profile)
     if named.unsure and (beside is None or beside.provenance != "measured"):
-        faults.append(Fault("model-guessed", ("model", "path"), *named.unsure.partition("; ")[::2]))
+        faults.append(Fault.of("model-guessed", ("model", "path"), named.unsure))
     model = named.shape
     if model is None or any(tp_divides(tp, model) for tp in job.search.tp):
         return faults
@@ -55,15 +54,13 @@ def _beside(job: Job, path: str) -> list[Fault]:
     profile, cluster = _neighbour(path, "profile.yaml", Profile), _neighbour(path, "cluster.yaml", Cluster)
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
-    faults = [fault for location, text in short_deadlines(job, profile) for fault in deadline_fault(location, text)]
+    faults = [Fault.of("deadline-too-short", location, text) for location, text in short_deadlines(job, profile)]
     faults += [*_placement(job, cluster, profile), *function_unfit(job, path)]
     faults += failed_audit(None if profile is None else profile.reward_audit, ("reward",))
     pools = sorted(cluster.pools.items()) if cluster is not None else []
     crowded = [crowded_workers(job, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
-        location, text = crowded[0]
-        message, _, remedy = text.partition("; ")
-        faults.append(Fault("too-many-reward-workers", location, message, remedy))
+        faults.append(Fault.of("too-many-reward-workers", *crowded[0]))
     return faults
 
 
@@ -117,8 +114,7 @@ def few_prompts(
     if plan is None:
         if job.data.prompts in (None, rows):
             return []
-        message, _, remedy = other_count(job, rows).partition("; ")
-        return [Fault("prompts-miscounted", ("data", "prompts"), message, remedy)]
+        return [Fault.of("prompts-miscounted", ("data", "prompts"), other_count(job, rows))]
     short, target = plan.rounds.short, plan.issue.prompts_per_step
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
     if rows >= wanted:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ...plans.check.finding import Fault
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import memory_bars
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
@@ -18,7 +19,6 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.architecture import Architecture
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
@@ -51,7 +51,7 @@ def priced(
             cost = decode_of(profile, rollout)
         except InputError as error:
             all_priced = False
-            yield _fault("layout-unmeasured", (*location, "rollout"), error.message)
+            yield Fault.of("layout-unmeasured", (*location, "rollout"), error.message)
         else:
             most = engines_of(profile, rollout.layout).entry.kv_capacity_tokens
             yield from _engine((*location, "rollout"), rollout, cost, job, most)
@@ -59,7 +59,7 @@ def priced(
             try:
                 draft_laws(profile.drafts, job.search.drafts, rollout.drafts.tokens)
             except InputError as error:
-                yield _fault("drafts-unpriced", (*location, "rollout", "drafts"), error.message)
+                yield Fault.of("drafts-unpriced", (*location, "rollout", "drafts"), error.message)
         trains = list(_update((*location, "train"), train, job, profile, shape, per_node))
         yield from trains
         if cost is not None and pools is not None:
@@ -69,17 +69,17 @@ def priced(
         try:
             judge_of(profile, planned.reward.judge)
         except InputError as error:
-            yield _fault("judge-unpriced", ("job", "reward", "judge"), error.message)
+            yield Fault.of("judge-unpriced", ("job", "reward", "judge"), error.message)
     if pools is not None:
         if all_priced:
             yield from _hosts(plan, job, profile, pools)
         less = less_memory(profile, pools.rollout, rounds.short.rollout.pool)
         if less is not None:
-            yield _fault("engine-memory", ("job", "rounds", "short", "rollout", "pool"), less)
+            yield Fault.of("engine-memory", ("job", "rounds", "short", "rollout", "pool"), less)
         if pools.train is not None and planned.placement is not None:
             less = less_memory(profile, pools.train, planned.placement.train_pool)
             if less is not None:
-                yield _fault("train-memory", ("job", "placement", "train_pool"), less)
+                yield Fault.of("train-memory", ("job", "placement", "train_pool"), less)
 
 
 def bars(plan: Plan) -> Iterator[Fault]:
@@ -173,12 +173,12 @@ def _update(
     measured = measured_update(profile, train) is not None
     dtype_fault = None if measured else law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
     if dtype_fault is not None:
-        yield _fault("update-unmeasured", location, dtype_fault)
+        yield Fault.of("update-unmeasured", location, dtype_fault)
         return
     try:
         train_of(profile, train)
     except InputError as error:
-        yield _fault("update-unmeasured", location, error.message)
+        yield Fault.of("update-unmeasured", location, error.message)
 
 
 def _devices(
@@ -220,8 +220,3 @@ def _beyond(bar: Bar) -> str:
     place = "an accelerator" if bar.place == "device" else "a node's host"
     held = f"{gb(bar.needed_bytes)} ({largest(bar.holds_bytes)})"
     return f"{_DOING[bar.phase]}, {place} holds {held}, and it has {gb(bar.capacity_bytes)}"
-
-
-def _fault(rule: str, location: Loc, text: str) -> Fault:
-    message, _, remedy = text.partition("; ")
-    return Fault(rule, location, message, remedy)

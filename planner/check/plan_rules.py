@@ -62,7 +62,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         faults += length_faults(plan, job)
     faults += physics(plan, cluster, job, profile, model)
     if model.unsure and profile is not None and profile.provenance != "measured":
-        faults.append(Fault("model-guessed", ("inputs", "job"), *model.unsure.partition("; ")[::2]))
+        faults.append(Fault.of("model-guessed", ("inputs", "job"), model.unsure))
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)
     faults += bars_as_they_are(plan, profile, pools_of_plan(plan.job, cluster))
@@ -201,6 +201,5 @@ def _profile(
     if named is not None and named.train_pool in pools:
         unlike = other_accelerator(profile, pools[named.train_pool], named.train_pool)
         if unlike is not None and (pool is None or pool.accelerators.kind == pools[named.train_pool].accelerators.kind):
-            message, _, remedy = unlike.partition("; ")
-            faults.append(Fault("profile-of-other-machine", ("job", "placement", "train_pool"), message, remedy))
+            faults.append(Fault.of("profile-of-other-machine", ("job", "placement", "train_pool"), unlike))
     return faults

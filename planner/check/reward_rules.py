@@ -107,12 +107,6 @@ def crowded_workers(job: Job, name: str, pool: Pool) -> tuple[Loc, str] | None:
     return (*job.reward.key_of(most), *(["workers"] if most.workers else [])), text
 
 
-def deadline_fault(location: Loc, text: str) -> list[Fault]:
-    """The fault of a deadline that is too short by such a text."""
-    message, _, remedy = text.partition("; ")
-    return [Fault("deadline-too-short", location, message, remedy)]
-
-
 def plan_deadlines(plan: Plan, job: Job, profile: Profile | None) -> list[Fault]:
     """The faults of a plan's reward deadlines that are shorter than the median reward of their part."""
     faults: list[Fault] = []
@@ -123,7 +117,7 @@ def plan_deadlines(plan: Plan, job: Job, profile: Profile | None) -> list[Fault]
             text = short_deadline(planned.deadline_s, part.kind, None if place else profile)
         if text is not None:
             location: Loc = ("job", "reward", *(["further", part.label] if place else []), "deadline_s")
-            faults += deadline_fault(location, text)
+            faults.append(Fault.of("deadline-too-short", location, text))
     return faults
 
 
@@ -142,12 +136,10 @@ def judge_faults(job: Job, job_path: str | Path, location: Loc | None = None) ->
 def function_unfit(job: Job, job_path: str | Path, location: Loc | None = None) -> list[Fault]:
     """The faults of reward functions that cannot be called, by their text, at `location` (None: where the job names the
     function)."""
-    faults = []
-    for place, text in function_faults(job, job_path):
-        message, _, remedy = text.partition("; ")
-        named = message if location is None else f"{'.'.join(map(str, place))}: {message}"
-        faults.append(Fault("function-unfit", location or place, named, remedy))
-    return faults
+    found = function_faults(job, job_path)
+    if location is None:
+        return [Fault.of("function-unfit", place, text) for place, text in found]
+    return [Fault.of("function-unfit", location, f"{'.'.join(map(str, place))}: {text}") for place, text in found]
 
 
 def failed_audit(audit: RewardAudit | None, location: Loc) -> list[Fault]:

@@ -74,9 +74,9 @@ class Bar:
         return self.needed_bytes <= self.capacity_bytes * (1 + 1e-9)
 
 
-def largest(holds_bytes: Mapping[str, float], count: int = 3) -> str:
-    """The largest holders of memory as text: `optimizer 262 GB, parameters 131 GB`."""
-    names = sorted(holds_bytes, key=lambda name: -holds_bytes[name])[:count]
+def largest(holds_bytes: Mapping[str, float]) -> str:
+    """The three largest holders of memory as text: `optimizer 262 GB, parameters 131 GB`."""
+    names = sorted(holds_bytes, key=lambda name: -holds_bytes[name])[:3]
     return ", ".join(f"{name.replace('_', ' ')} {gb(holds_bytes[name])}" for name in names)
 
 

@@ -4,5 +4,5 @@ predictions      the block `predicted`; watched_rounds what only watched rounds 
 scheduled_rounds, holdout_rounds   the simulated rounds that predictions and reasons are read from
 cost_error, length_error, length_basis, assumed_effects   how far it may be off, and for what
 pareto_front     speed against bias
-why, decisions, waste   the reasons, by decision
+why, decisions   the reasons, by decision
 """

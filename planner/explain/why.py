@@ -6,6 +6,7 @@ Alternatives that lost early were simulated for a few rounds only; their figures
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -19,6 +20,7 @@ from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates.round_kinds import ShortKey
+from ..choose.candidates.short_rounds import over_issue
 from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.rewards.reward_choices import fixed_workers
@@ -32,8 +34,7 @@ from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout
-from .scheduled_rounds import scheduled_rounds
-from .waste import waste_text
+from .scheduled_rounds import ScheduledRounds, scheduled_rounds
 
 
 def explain(
@@ -139,7 +140,7 @@ def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predi
     turns = [(kind.layout.tp, kind.train.layout, each) for kind, each in zip(rounds, take, strict=True)]
     texts = {
         "ties": _tie(search, decided),
-        "waste": waste_text(rounds, search.setting.target, search.limits.group_size),
+        "waste": _waste_text(rounds, search.setting.target, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
         "colocation": None if search.space.pools.apart else turns_text(profile, turns),
         "placement": placement_text(search, decided.cycle, profile, predicted.phases_s),
@@ -302,3 +303,32 @@ def _timeouts(reward: RewardCost) -> str | None:
         f"{fixed.mean_s():.3g} s if every prompt kept the longest deadline; right answers slower than a prompt's "
         "earlier ones may be judged wrong for it, which the run counts"
     )
+
+
+def _wasted_shares(rounds: Sequence[ScheduledRounds], group_size: int) -> tuple[float, float | None]:
+    """(samples issued for each trained one, share of the decoded tokens whose samples are not trained), both over all
+    simulated steps: redraws count as issued, and aborted samples as decoded up to their abort.
+
+    The share is None where some rounds were composed without it (race_cells.py).
+    """
+    issued = sum(p.share * mean(p.log.issued) for p in rounds)
+    trained = sum(p.share * mean(p.log.groups) * group_size for p in rounds)
+    decoded = sum(p.share * mean(p.log.decoded) for p in rounds)
+    kept = sum(p.share * mean(p.log.kept) for p in rounds)
+    counted = all(mean(p.log.decoded) > 0 for p in rounds)
+    return issued / trained, 1.0 - kept / decoded if counted else None
+
+
+def _waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int) -> str | None:
+    """The plan's `why.waste`, where rounds train `target` prompts; None if all decoded tokens are trained."""
+    issued, wasted = _wasted_shares(rounds, group_size)
+    text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
+    short = [p.key for p in rounds if isinstance(p.key, ShortKey)]
+    if short:
+        begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
+        text += f" ({begun:.2f} at a short round's start, limited by search.max_over_issue)"
+    if wasted is None:
+        return text if issued >= 1.0005 else None
+    if wasted < 0.0005:
+        return None
+    return f"{text}; {wasted:.1%} of the decoded tokens are not trained"

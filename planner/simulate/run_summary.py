@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...plans.schema.plan import Plan
+from ...traces.report_steps import quantile
 from ..costs.decode_costs import DecodeCost
 from ..costs.job_pools import JobPools, NodesTaken
 from .reference_round import Observe
@@ -61,12 +62,6 @@ class _Steps:
 
     steps: Sequence[SimulatedStep]
     busy_s: Sequence[float]
-
-
-def quantile(values: Sequence[float], level: float) -> float:
-    """The smallest value that at least `level` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(level * len(ordered) - 1e-9) - 1)]
 
 
 def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pools: JobPools, nodes: NodesTaken) -> dict[str, Any]:

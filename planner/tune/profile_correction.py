@@ -20,7 +20,7 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import STEP_S
-from ...profiles.phase_schema import Reward, Spread, Train, TrainLaw
+from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.update_costs import TrainCost, measured_update, train_cost_in
@@ -46,7 +46,7 @@ def corrected(
     for entry in profile.rollout:
         own_lines = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
         factor = mean_factor(own_lines) if own_lines else mean_sync
-        entries.append(entry.model_copy(update={"sync": scaled(entry.sync, factor)}))
+        entries.append(entry.model_copy(update={"sync": entry.sync.scaled(factor)}))
     trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
@@ -130,8 +130,3 @@ def _step_s(priced: Profile, profile: Profile, train: TrainCost) -> float:
     if fewer states moved than in turns."""
     apart = train.host_link_s < train_cost_in(profile, train.layout).host_link_s
     return train_cost_in(priced, train.layout, apart).step_s
-
-
-def scaled(spread: Spread, factor: float) -> Spread:
-    """A spread whose seconds are multiplied."""
-    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)

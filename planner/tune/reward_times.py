@@ -12,7 +12,6 @@ from ...profiles.laws.reward_fit import ScoredSample, fit_executions
 from ...profiles.phase_schema import Reward
 from .executed_run import ExecutedRun
 from .fitted_line import Line
-from .profile_correction import scaled
 
 FEWEST = 128
 """Scored samples from which on a run's own distribution takes the place of the profile's."""
@@ -30,7 +29,7 @@ def refitted_reward(reward: Reward, run: ExecutedRun, line: Line) -> Reward:
     if executions is not None and len(scored) >= FEWEST:
         executions = fit_executions(scored) or executions
     changes: dict[str, object] = {
-        "latency": scaled(reward.latency, line.factor),
+        "latency": reward.latency.scaled(line.factor),
         "per_sample_s": line.factor * reward.per_sample_s,
         "executions": executions,
     }

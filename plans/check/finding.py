@@ -47,6 +47,12 @@ class Fault:
     def __post_init__(self) -> None:
         assert self.rule in RULES, f"rule '{self.rule}' is not in the catalogue"
 
+    @classmethod
+    def of(cls, rule: str, location: Loc, text: str) -> Fault:
+        """The fault that one line tells: behind the first semicolon it says what to do."""
+        message, _, remedy = text.partition("; ")
+        return cls(rule, location, message, remedy)
+
     @property
     def key(self) -> str:
         """The location as a dotted key."""

@@ -91,8 +91,7 @@ def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
     for name, pool in sorted(cluster.pools.items()):
         text = too_many_accelerators(pool)
         if text is not None:
-            message, _, remedy = text.partition("; ")
-            yield Fault("pool-too-large", ("pools", name, "nodes"), message, remedy)
+            yield Fault.of("pool-too-large", ("pools", name, "nodes"), text)
 
 
 def _unshared_heads(location: Loc, train: UpdateLayout, model: ModelShape) -> Fault | None:
@@ -119,8 +118,7 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
     if pool is not None:
         text = too_many_workers(plan.job.reward.all_workers, rounds.short.rollout.pool, pool)
         if text is not None:
-            message, _, remedy = text.partition("; ")
-            yield Fault("too-many-reward-workers", ("job", "reward", "workers"), message, remedy)
+            yield Fault.of("too-many-reward-workers", ("job", "reward", "workers"), text)
     if rounds.long is not None and rounds.long.rollout.pool != rounds.short.rollout.pool:
         yield Fault(
             "pools-differ",

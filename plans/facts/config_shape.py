@@ -26,7 +26,7 @@ _HEAD_DIM = {
     "ernie4_5": 128, "gemma": 256, "gemma2": 256, "gemma3": 256, "gemma3_text": 256, "glm": 128, "glm4": 128,
     "gpt_oss": 64, "hy_v3": 128, "minimax_m2": 128, "mistral3": 128, "qwen3": 128, "seed_oss": 128, "solar_open": 128,
 }  # fmt: skip
-"""Of a head, where config.json does not say and it is not hidden size over heads."""
+"""Size of a head in families where it is not hidden size over heads, and config.json need not say it."""
 _KNOWN = (
     _TIED
     | _UNGATED
@@ -40,7 +40,7 @@ _KNOWN = (
     )
 )
 _ALTERNATE = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
-"""Of so many layers one is without a window, where config.json does not list them."""
+"""One layer in so many has no window, in families whose config.json need not list the layers."""
 
 _OF_LANGUAGE = ("text_config", "llm_config", "language_config", "thinker_config")
 _OWN_LAYERS = (
@@ -98,7 +98,7 @@ def stated(config: Mapping[str, Any]) -> Stated:
 
 
 def architecture_from_config(config: Mapping[str, Any], name: str = "config.json") -> Architecture:
-    """The shape that a model's config.json states, `guessed` where its family is not known and counted as Llama's is.
+    """The shape that a model's config.json states; `guessed` where its family is not known, which is counted as Llama.
 
     Raises ValueError naming what is absent, or what is of no shape.
     """

@@ -20,18 +20,18 @@ _WORD = re.compile(
 )
 _SIZE = re.compile(r"(?:\d+x)?[ae]?\d+(?:\.\d+)?[bm]")
 _SAME_SIZE = 0.1
-"""Share by which a size in a name may be off the parameters of a row whose own name has no size."""
+"""A size in a name may differ by this share from the parameters of a row whose own name has no size."""
 
 _OTHER_SHAPE = word_set(
     "air audio depth distill distilled draft eagle flash lite mamba mini minitron mm moe multimodal nano omni "
     "pruned reap small speculator tiny upscaled vision vl width"
 )
-"""Words of models that are not of the shape of the rest of their name."""
+"""Words that say that a model has another shape than the rest of its name tells."""
 _SAME_SHAPE = word_set(
     "awq base bf chat code exp fp ft gguf gptq hf instruct int it meta mxfp nvfp plus preview pt reasoning "
     "sft speciale terminus thinking v zero"
 )
-"""Words of variants that have the shape of the rest of their name, where that states no size."""
+"""Words that change no shape. In a name without a size any other word leaves a doubt."""
 
 _HYBRID = re.compile(
     r"qwen3[-_]next|qwen3\.[5-9]|nemotron-(?:h\b|3(?!\d)|nano-\d+b-v2|nano-v2)|jamba|mamba|falcon-h1|granite-4|kimi-linear|"
@@ -79,13 +79,10 @@ def _by_rules(words: tuple[str, ...]) -> Architecture | None:
         return None
     else:
         unsure = not all(word in _SAME_SHAPE or re.fullmatch(r"\d{4,}|\d+k|4|8|16", word) for word in more)
-    alike = [own for _, own, other in found if _same(other, row)]
-    unsure |= all(_is_other_version(words, own) for own in alike) or not all(_same(other, row) for _, other in rows)
+    alike = [own for _, own, other in found if other.is_shaped_as(row)]
+    unsure |= all(_is_other_version(words, own) for own in alike)
+    unsure |= not all(other.is_shaped_as(row) for _, other in rows)
     return replace(row, guessed=True) if unsure else row
-
-
-def _same(one: Architecture, other: Architecture) -> bool:
-    return replace(one, name=other.name) == other
 
 
 def _by_family(words: tuple[str, ...]) -> Architecture | None:
@@ -115,7 +112,7 @@ def _is_other_version(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
 
 
 def _end(words: tuple[str, ...], run: tuple[str, ...]) -> int:
-    """Where a stretch ends in a name; 0: it is not in it."""
+    """The index behind a stretch of words in a name; 0: the name does not hold it."""
     last = len(words) - len(run)
     return next((at + len(run) for at in range(last + 1) if words[at : at + len(run)] == run), 0)
 

@@ -52,7 +52,7 @@ class NamedModel:
 
 
 UNKNOWN = NamedModel(None, None)
-"""Of a model that is not looked up."""
+"""Stands for a model that is not looked up."""
 
 
 def named_model(model: str | Path) -> NamedModel:
@@ -140,5 +140,5 @@ def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
 
 
 def sizes_text(a: Architecture) -> str:
-    """What layouts depend on, in words."""
+    """The sizes that layouts depend on, in words."""
     return f"{a.parameters / 1e9:.3g}B parameters, {a.layers} layers, {a.heads} heads, {a.kv_heads} of keys and values"

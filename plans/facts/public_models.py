@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Words with spaces between them."""
+    """The words of a text that spaces part."""
     return frozenset(words.split())
 
 
@@ -62,6 +62,10 @@ class Architecture:
     index_values: int = 0
     gated: bool = True
     tower: int = 0
+
+    def is_shaped_as(self, other: Architecture) -> bool:
+        """Whether both are of one shape, whatever they are called and however that is known."""
+        return replace(self, name=other.name, guessed=other.guessed) == other
 
     @property
     def attention_parameters(self) -> int:

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import InputError
-from ..architecture import Architecture, architecture_of
 from ..hardware import Gpu, gpu_of
 from ..laws.factor_fit import Factor, Factors, fit_factors
 from ..laws.rank_memory import train_memory

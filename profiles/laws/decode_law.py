@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..architecture import Architecture
+from ...plans.facts.public_models import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
 
@@ -33,7 +33,7 @@ SEQUENCE_S = 25e-6  # a sequence's share of scheduling, sampling, detokenizing
 SUM_LATENCY_S = 8e-6  # one all-reduce of a small message inside a node
 JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins runs outside the captured graphs
 
-ACTIVATION_BYTES = 2.0
+ACTIVATION_BYTES = KV_BYTES = 2.0
 
 CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Sequences for which a profile by this law states a decode step."""
@@ -92,8 +92,8 @@ class Sheet:
         return 2 * self.layers
 
 
-def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: float = 2.0) -> Sheet:
-    """The data sheets of a model on an accelerator; `weight_bytes`, `kv_bytes`: of one weight and of one KV value."""
+def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float) -> Sheet:
+    """The data sheets of a model on an accelerator, its KV in bf16; `weight_bytes`: of one weight."""
     a, rate, flops = architecture, gpu.memory_bytes_per_s, gpu.flops(weight_bytes)
     return Sheet(
         common_s=a.common_parameters * weight_bytes / rate,
@@ -101,8 +101,8 @@ def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: f
         touched=a.active_experts / a.experts if a.experts else 0.0,
         token_s=2.0 * a.active_parameters / flops,
         pair_s=a.attention_flops_per_pair / gpu.bf16_flops,
-        kv_token_s=a.kv_values_per_token * kv_bytes / rate,
-        window_s=a.window_kv_values * kv_bytes / rate,
+        kv_token_s=a.kv_values_per_token * KV_BYTES / rate,
+        window_s=a.window_kv_values * KV_BYTES / rate,
         # Latent KV has no heads to share out: every rank reads all of it.
         kv_heads=1 if a.latent_kv else a.kv_heads,
         layers=a.layers,
@@ -110,8 +110,8 @@ def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: f
         join_s=JOIN_S + JOIN_PER_LAYER_S * a.layers,
         # Ring all-reduce: each rank sends 2 (tp - 1)/tp of the activations, one way.
         token_link_s=2.0 * a.hidden * ACTIVATION_BYTES / (gpu.link_bytes_per_s / 2.0),
-        kv_bytes_per_token=a.kv_values_per_token * kv_bytes,
-        window_bytes=a.window_kv_values * kv_bytes,
+        kv_bytes_per_token=a.kv_values_per_token * KV_BYTES,
+        window_bytes=a.window_kv_values * KV_BYTES,
         weight_bytes=a.parameters * weight_bytes,
         memory_bytes=gpu.memory_bytes,
         exact=not a.guessed,

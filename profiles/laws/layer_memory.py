@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..architecture import Architecture
+from ...plans.facts.public_models import Architecture
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.model_shape import tp_divides
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.sections.layouts import UpdateLayout
-from ..architecture import Architecture
 from ..hardware import Gpu
 from .layer_memory import held_by_layers, token_bytes
 
@@ -33,7 +34,7 @@ COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the
 UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
-ENGINE_SIZES = (1, 2, 4, 8)  # of TP, of which derived profiles have an entry each
+ENGINE_SIZES = (1, 2, 4, 8)  # of TP; a derived profile has an entry for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,19 +289,13 @@ def _megatron_layer_bytes(a: Architecture) -> float:
     return 2.0 * (5 * a.hidden + a.head_dim * (2 * a.heads + 2 * a.kv_heads) + 3 * width + routed)
 
 
-def kv_capacity_tokens(a: Architecture, gpu: Gpu, tp: int, weight_bytes: float = 2.0, kv_bytes: float = 2.0) -> int:
-    """KV tokens that an engine holds; 0 where its weights leave no room."""
+def kv_capacity_tokens(a: Architecture, gpu: Gpu, tp: int) -> int:
+    """KV tokens that an engine holds, weights and KV in bf16; 0 where its weights leave no room."""
     ranks = min(tp, 1 if a.latent_kv else a.kv_heads)
-    free = tp * (UTILISATION * gpu.memory_bytes - ENGINE_RESERVE_BYTES) - a.parameters * weight_bytes
-    return max(0, int(free * ranks / tp / (a.kv_values_per_token * kv_bytes)))
+    free = tp * (UTILISATION * gpu.memory_bytes - ENGINE_RESERVE_BYTES) - 2.0 * a.parameters
+    return max(0, int(free * ranks / tp / (2.0 * a.kv_values_per_token)))
 
 
 def engine_tps(a: Architecture, gpu: Gpu, sizes: Sequence[int] = ENGINE_SIZES) -> list[int]:
     """Sizes of TP that divide the model's heads, and whose engines have room for KV beside the weights in bf16."""
-    return [
-        tp
-        for tp in sizes
-        if a.heads % tp == 0
-        and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
-        and kv_capacity_tokens(a, gpu, tp) >= LEAST_KV_TOKENS
-    ]
+    return [tp for tp in sizes if tp_divides(tp, a) and kv_capacity_tokens(a, gpu, tp) >= LEAST_KV_TOKENS]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..architecture import architecture_of, typical
+from ...plans.facts.model_names import architecture_of, guess
 from ..hardware import GPUS, gpu_of
 from ..imports.served_file import Group
 from .decode_law import FACTORS, DecodeLaw, Sheet, sheet
@@ -27,6 +27,8 @@ WEIGHT_BYTES = {"": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4
 
 # Sheets of guessed models and unknown accelerators are off by factors; then the points decide.
 GUESSED_SPREAD = 3.0
+# Stands for a model of unknown size. Its experts let a fit be of a dense model or of a sparse one.
+TYPICAL = "100b-a10b"
 PLAIN_KV = Factor("kv_width", 0.0, 0.05)
 
 # What the law misses: its size, how far it reaches in octaves of each coordinate, and what no neighbour shares.
@@ -36,9 +38,11 @@ REACH_OCTAVES = {"ranks": 1.5, "ep": 1.0, "groups": 1.0, "sequences": 2.0, "isl"
 
 def sheet_of(group: Group) -> Sheet:
     """What data sheets say of a group; a guess, marked so, where the GPU or the model is not known."""
-    gpu, architecture = gpu_of(group.system), architecture_of(group.model)
-    data_sheet = sheet(architecture or typical(), gpu or GPUS["H100"], WEIGHT_BYTES.get(group.precision, 2.0))
-    return data_sheet if gpu is not None and architecture is not None else data_sheet.as_guess()
+    gpu, known = gpu_of(group.system), architecture_of(group.model)
+    architecture = known or guess(TYPICAL)
+    assert architecture is not None, "its name tells its size"
+    data_sheet = sheet(architecture, gpu or GPUS["H100"], WEIGHT_BYTES.get(group.precision, 2.0))
+    return data_sheet if gpu is not None and known is not None else data_sheet.as_guess()
 
 
 @dataclass(frozen=True)

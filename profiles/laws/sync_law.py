@@ -24,8 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.yaml.errors import InputError
-from ..architecture import Architecture, architecture_of
 from ..imports.csv_rows import csv_rows, not_a_number
 from .factor_fit import Factor, Factors, fit_factors
 
@@ -129,23 +130,9 @@ def transfer_s(constant_s: float, network_s: float, tensors: int | None) -> floa
     return max(constant_s, fixed_s + network_s) if network_s > 0 else constant_s
 
 
-def cold_start_s(a: Architecture, tp: int, bytes_per_weight: float = 2.0) -> float:
-    """Seconds until an engine of `tp` ranks serves."""
-    return COLD_S + a.parameters * bytes_per_weight / tp / COLD_BYTES_PER_S
-
-
-def reshard_s(
-    a: Architecture, from_tp: int, to_tp: int, link_bytes_per_s: float, bytes_per_weight: float = 2.0
-) -> float:
-    """Seconds to lay out weights that are on GPUs for another TP: what a rank lacks comes over one way of its link.
-
-    A rank of `to_tp` needs 1/to_tp of the weights. Of a finer layout it has a part of that already; of a coarser one it
-    may have another slice, so nothing is counted on.
-    """
-    if from_tp == to_tp:
-        return 0.0
-    lacks = 1 / to_tp - (1 / from_tp if from_tp > to_tp else 0.0)
-    return a.parameters * bytes_per_weight * lacks / (link_bytes_per_s / 2)
+def cold_start_s(a: Architecture, tp: int) -> float:
+    """Seconds until an engine of `tp` ranks serves, its weights in bf16."""
+    return COLD_S + 2.0 * a.parameters / tp / COLD_BYTES_PER_S
 
 
 def read_syncs(path: str | Path) -> list[SyncRun]:

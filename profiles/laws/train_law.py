@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.sections.layouts import UpdateLayout
-from ..architecture import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
 from .layer_memory import token_bytes

@@ -6,13 +6,13 @@ may be off; `rlplan profile` on your own machines replaces them. `prices.yaml` h
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from pathlib import Path
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import load
-from ..architecture import Architecture, architecture_of
 from ..profile_schema import Profile
 
 FOLDER = Path(__file__).parent
@@ -46,7 +46,7 @@ def shipped_model(model: str | Architecture | None) -> str | None:
     for name in MODEL_NAMES:
         named_shape = architecture_of(name)
         assert named_shape is not None, name
-        if dataclasses.replace(named_shape, name=shape.name) == shape:
+        if named_shape.is_shaped_as(shape):
             return name
     return None
 

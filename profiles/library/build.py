@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump
-from ..architecture import Architecture, architecture_of
 from ..hardware import GPUS, Gpu, gpu_of
 from ..imports.served_file import read_served
 from ..imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..architecture import architecture_of
+from ...plans.facts.model_names import architecture_of
 from ..hardware import gpu_of
 from ..imports.served_file import Group
 from ..laws.decode_law import FACTORS, DecodeLaw

@@ -19,7 +19,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..architecture import Architecture, architecture_of
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.public_models import Architecture
 from ..hardware import gpu_of
 from ..phase_schema import Rollout, Train
 from ..profile_schema import Dtype, Machine, PolicyShape, Profile

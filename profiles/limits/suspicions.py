@@ -44,7 +44,8 @@ TOLERANCE = 0.05
 
 def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
     """Faults of a profile, each at its key; `mean_tokens`: of the sample of a trained token (PolicyWork.mfu)."""
-    faults = [*_scaled(profile), *_recompute_faster(profile.train, mean_tokens), *_larger_faster(profile.rollout)]
+    faults = [Fault.of("profile-scaled", ("scaled",), profile.scaled)] if profile.scaled else []
+    faults += [*_recompute_faster(profile.train, mean_tokens), *_larger_faster(profile.rollout)]
     if profile.model_parameters < LEAST_PARAMETERS:
         return faults
     faults += _tp_slower(profile.rollout)
@@ -54,12 +55,6 @@ def suspicions(profile: Profile, mean_tokens: float = 0.0) -> list[Fault]:
         faults += _beyond_peak(profile, work, peaks, mean_tokens)
         faults += [*_slow_update(profile.train, work, peaks, mean_tokens), *_slow_decode(profile, work, peaks)]
     return faults
-
-
-def _scaled(profile: Profile) -> Iterator[Fault]:
-    if profile.scaled:
-        message, _, remedy = profile.scaled.partition("; ")
-        yield Fault("profile-scaled", ("scaled",), message, remedy)
 
 
 def recompute_gains(with_recompute: float, without: float) -> bool:

@@ -10,9 +10,9 @@ import shutil
 
 import pytest
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import load
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.profile_schema import Profile
 

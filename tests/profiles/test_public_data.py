@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.imports import train_file
 from rlplan.profiles.imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from rlplan.profiles.laws import sync_law as sync
@@ -87,10 +87,6 @@ def test_syncs_take_longer_for_more_bytes_and_for_more_tensors(tmp_path):
     assert sync.sync_s(small, factors) < sync.sync_s(large, factors) < sync.sync_s(sparse, factors)
 
 
-def test_a_new_tp_moves_what_a_rank_lacks():
+def test_an_engine_of_more_ranks_starts_sooner():
     shape = architecture_of("Qwen2.5-7B")
-    whole = 2 * shape.parameters / 450e9
-    assert sync.reshard_s(shape, 2, 2, 900e9) == 0
-    assert sync.reshard_s(shape, 1, 2, 900e9) == pytest.approx(whole / 2)
-    assert sync.reshard_s(shape, 4, 2, 900e9) == pytest.approx(whole / 4)
     assert sync.cold_start_s(shape, 4) < sync.cold_start_s(shape, 1)

@@ -10,17 +10,17 @@ import pytest
 
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import rollout_error, update_error
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.job import JobPaths, load_job
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.fitness import other_model, unfit
 from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from rlplan.profiles.library import MODEL_NAMES, library_names, library_profile
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.scaled_profile import SCALED_ERROR, alike, priced_as
+from rlplan.profiles.scaled_profile import SCALED_ERROR, priced_as
 
 from ..cli.solved_folder import GPU_JOB, write_profiled
 from .public_laws import update_layout
@@ -221,8 +221,8 @@ def test_figures_that_the_law_does_not_have_stay_as_factors(scaled_to):
 
 def test_shapes_are_alike_whatever_they_are_called():
     shape = architecture_of("Qwen3-8B")
-    assert alike(shape, dataclasses.replace(shape, name="ours", guessed=True))
-    assert not alike(shape, dataclasses.replace(shape, kv_heads=4))
+    assert shape.is_shaped_as(dataclasses.replace(shape, name="ours", guessed=True))
+    assert not shape.is_shaped_as(dataclasses.replace(shape, kv_heads=4))
 
 
 def test_a_profile_measured_on_another_model_is_refused_for_good(tmp_path):

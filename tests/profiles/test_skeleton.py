@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.schema.cluster import Cluster
@@ -12,7 +13,6 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.canonical_form import canonical
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library.prices import gpu_price
 from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
@@ -58,6 +58,7 @@ def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
     assert path_of("qwen2.5-32b") == "Qwen/Qwen2.5-32B"
     assert path_of("Llama-3.1-8B-instruct") == "meta-llama/Llama-3.1-8B-Instruct"
     assert path_of("Mistral-7B") == "mistralai/Mistral-7B-v0.3"
+    assert path_of("Llama-3.1-Tulu-3-8B") == "allenai/Llama-3.1-Tulu-3-8B"
     with pytest.warns(
         UserWarning, match=r"shape of somebody/My-7B is guessed .*hf download somebody/My-7B config\.json"
     ):

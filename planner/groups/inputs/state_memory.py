@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ....profiles.architecture import Architecture
+from ....plans.facts.public_models import Architecture
 
 WEIGHT_BYTES = 2.0
 GRADIENT_BYTES = 2.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....plans.facts.public_models import Architecture
 from ....plans.schema.cluster import Cluster
-from ....profiles.architecture import Architecture
 from ....profiles.laws.sync_law import Networks, between_pools_s
 
 _BILLIONS = (3.09, 7.62, 14.77, 32.76)  # Qwen2.5-3B, 7B, 14B, 32B

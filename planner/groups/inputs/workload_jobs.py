@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....plans.check.plan_check import input_path
+from ....plans.facts.model_names import architecture_of
 from ....plans.facts.model_shape import model_of_job
 from ....plans.facts.node_price import usd_per_node_hour
+from ....plans.facts.public_models import Architecture
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import load_job
@@ -23,7 +25,6 @@ from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ....plans.yaml.errors import InputError, joined
 from ....plans.yaml.yaml_io import error_at
-from ....profiles.architecture import Architecture, architecture_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_run
 from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules

@@ -132,15 +132,16 @@ def test_a_function_that_returns_no_reward_ends_the_audit(job_of):
 
 def test_parts_that_know_no_row_are_left_out_and_said(job_of):
     pattern = "{kind: format, pattern: '.*', deadline_s: 1.0, weight: 0.5}"
-    path = job_of(f"[{MATH}, {pattern}, {{kind: overlong, cache_tokens: 8}}]", [row("a", "1"), row("b", "2")])
+    parts = f"[{function('score')}, {pattern}, {{kind: overlong, cache_tokens: 8}}]"
+    path = job_of(parts, [row("a", "1"), row("b", "2")], EXACT)
     job = load_job(path)
     found = audit_job(job, path)
     assert found.left_out == [f"{name} is not audited: it knows nothing of a row" for name in ("format", "overlong")]
     paths = scoring_paths(job, path)
     rows, _ = read_rows(paths.data, job.reward)
-    results = list(tried(job, paths, [(rows[0], r"\boxed{1}"), (rows[0], r"\boxed{2}")]))
-    assert [result.reward for result in results] == [1.5, 0.5]
-    assert [part.label for part, _ in results[0].parts] == ["math", "format"]
+    results = list(tried(job, paths, [(rows[0], "1"), (rows[0], "2")]))
+    assert [result.reward for result in results] == [1.5, -0.5]
+    assert [part.label for part, _ in results[0].parts] == ["function", "format"]
 
 
 def test_a_function_is_tried_before_a_run(job_of):
@@ -191,9 +192,9 @@ def test_a_response_that_hangs_or_kills_costs_no_other(job_of):
     job = load_job(path)
     paths = scoring_paths(job, path)
     (only,), _ = read_rows(paths.data, job.reward)
-    given = ["1", "hang", "2", "die", "1"] * 3
+    given = ["1", "hang", "2", "die", "1"] * 2
     results = list(tried(job, paths, [(only, response) for response in given]))
-    assert [result.reward for result in results] == [1.0, 0.0, 0.0, 0.0, 1.0] * 3
+    assert [result.reward for result in results] == [1.0, 0.0, 0.0, 0.0, 1.0] * 2
     whys = {response: result.why for response, result in zip(given, results, strict=True)}
     assert "no reward within 0.5 s" in whys["hang"] and "died: exit code 3" in whys["die"] and whys["1"] == ""
 

@@ -19,11 +19,11 @@ from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, law_dtype_fault, least_peak, train_cost_in
 from rlplan.planner.solve import Solved
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, update_faults
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import ModelShape, shape_from_architecture, shape_of_public
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of, train_layouts
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.phase_schema import Train

@@ -13,7 +13,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import Setting
-from rlplan.planner.simulate.run_summary import BusyMeter, quantile
+from rlplan.planner.simulate.run_summary import BusyMeter
 from rlplan.planner.simulate.run_timeline import Timeline
 from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
@@ -21,6 +21,7 @@ from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.rounds.round_spec import RoundSpec
+from rlplan.traces.report_steps import quantile
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile, some_inputs
 from ..synthetic_run import QUICK

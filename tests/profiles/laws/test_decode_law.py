@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.profiles.architecture import ARCHITECTURES, architecture_of
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.plans.facts.public_models import ARCHITECTURES
 from rlplan.profiles.hardware import GPUS, gpu_of, hint_of, variants
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw, sheet
 

@@ -7,7 +7,7 @@ new figures over.
 import numpy as np
 import pytest
 
-from rlplan.profiles.architecture import architecture_of
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw, sheet
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_peak_bytes, train_memory

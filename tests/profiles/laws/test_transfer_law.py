@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.profiles.architecture import architecture_of
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.laws.sync_law import (
     START_S,
     TENSOR_S,

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rlplan.planner.choose.candidates.update_layouts import measured_updates
-from rlplan.profiles.architecture import architecture_of
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.limits.hardware_peaks import (
     Decoding,

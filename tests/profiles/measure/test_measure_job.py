@@ -9,10 +9,10 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.host import cpu_name
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import NamedModel
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.laws.measured_fit import TrainPoint
 from rlplan.profiles.length_trace import LengthRow
 from rlplan.profiles.measure import measure_job

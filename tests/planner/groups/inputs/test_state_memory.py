@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlplan.planner.groups.inputs.state_memory import WEIGHT_BYTES, pinned_weight_bytes, rollout_bytes, train_bytes
-from rlplan.profiles.architecture import ARCHITECTURES, architecture_of
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.plans.facts.public_models import ARCHITECTURES
 
 # What the module claims.
 LARGEST_ERROR = 0.08

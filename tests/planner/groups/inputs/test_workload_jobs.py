@@ -9,13 +9,13 @@ import pytest
 from rlplan.planner.groups.inputs.phase_seconds import PAIRS, from_figures, from_plan
 from rlplan.planner.groups.inputs.state_memory import rollout_bytes, train_bytes
 from rlplan.planner.groups.inputs.switch_seconds import switch_seconds, sync_seconds
+from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedRound
 from rlplan.plans.schema.workload import Phase
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
-from rlplan.profiles.architecture import architecture_of
 
 from ....documents import expected_round, spread
 from ....plans.conftest import PLAN
