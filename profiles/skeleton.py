@@ -135,8 +135,10 @@ def machines_of(text: str) -> Machines:
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
         hint = hint_of(name)
-        known = "" if hint and not hint.endswith("?") else f"known are {', '.join(sorted(GPUS))}"
-        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}")
+        if not hint or hint.endswith("?"):
+            known = f"known are {', '.join(sorted(GPUS))}"
+            hint = f"no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}"
+        raise InputError(f"--gpus {text}: {hint}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:
         if per_node % 8:
@@ -225,8 +227,8 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
     cores = CORES_PER_GPU * machines.per_node * machines.nodes
     workers = max(1, min(MOST_REWARD_WORKERS, cores // 4))
     scored = {
-        "math": "the last expression of a response equals the row's answer (math-verify)",
-        "code": "the response's last Python block passes the row's tests; one that hangs takes the whole deadline",
+        "math": "the final answer of a response equals the row's",
+        "code": "the code of a response passes the row's tests; one that hangs takes the whole deadline",
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     function = ", function: 'reward:score'" if reward == "function" else ""

@@ -135,8 +135,10 @@ def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
         return NamedModel(shape, None, f"the shape of {model} is not known: its config.json{why}")
     if not known.guessed:
         return NamedModel(shape, known)
-    family = f"the family {stated(config).family} is not known, and is counted as Llama's is ({sizes_text(known)})"
-    return NamedModel(shape, known, f"the shape of {model} is guessed: {family}")
+    family = stated(config).family
+    why = "its config.json has no model_type" if family is None else f"the family {family} is not known"
+    told = f"the shape of {model} is guessed: {why}, and it is counted as Llama's is ({sizes_text(known)})"
+    return NamedModel(shape, known, told)
 
 
 def sizes_text(a: Architecture) -> str:

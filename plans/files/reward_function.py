@@ -92,6 +92,8 @@ def way_of(parameters: Sequence[Parameter]) -> Way:
         known = "; slime's (args, sample) is not known here" if "sample" in names or "samples" in names else ""
         raise UnfitFunction(f"{shown}, and is called with prompt, response and answer{known}; {WANTED}")
     for place, each in enumerate(each for each in parameters[:3] if each.kind.startswith("positional")):
+        if place < 2 and each.name.removesuffix("s") in (*_OWN, *_PLACES) and each.name.endswith("s"):
+            raise UnfitFunction(f"{shown}, lists of many, and is called with one response at a time; {WANTED}")
         # A third one with a default may well be an option.
         if _PLACES.get(each.name, place) != place or not (each.required or each.name in (*ANSWERS, *_OWN)):
             raise UnfitFunction(f"{shown}, and would get the {_OWN[place]} as {each.name}; {WANTED}")
@@ -215,7 +217,7 @@ def must_return(function: ast.AST) -> None:
         raise UnfitFunction("returns nothing (no return with a value); return a number")
     keys = [_keys(value) for value in given]
     if keys and all(each is not None and not each & set(SCORE_KEYS) for each in keys):
-        named = ", ".join(sorted({key for each in keys for key in each or ()}))
+        named = ", ".join(sorted({key for each in keys for key in each or ()})) or "none"
         raise UnfitFunction(f"returns a dict with the keys {named}; return a number, or a dict with the key score")
 
 

@@ -42,7 +42,7 @@ def edit(job, reward, module=""):
 def test_a_try_tells_each_step_and_the_reward(job):
     text = re.sub(r"in [\d.]+ \w+", "in SECONDS", printed("rewards", "try", job))
     assert text.splitlines()[:3] == [
-        "row first (line 1); response: the row's answer, 9 characters", r"    \boxed{2}", "math (math): 1 in SECONDS",
+        "row first (line 1); response: the row's answer, 9 characters", r"    \boxed{2}", "math: 1 in SECONDS",
     ]  # fmt: skip
     assert "  extracted: " in text and "  gold: number 2" in text and text.endswith("\nreward 1\n")
     (job / "said.txt").write_text("I say \\boxed{0.25}")
