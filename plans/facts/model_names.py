@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from .public_models import ARCHITECTURES, Architecture, moe, word_set
+from .public_models import ARCHITECTURES, FAMILIES, Architecture, moe, word_set
 
 _VERSION = re.compile(r"(?<=\d)[_p](?=\d)")  # `Llama-3_1`, `qwen2p5`
 _WORD = re.compile(
@@ -79,6 +79,7 @@ def _by_rules(words: tuple[str, ...]) -> Architecture | None:
         return None
     else:
         unsure = not all(word in _SAME_SHAPE or re.fullmatch(r"\d{4,}|\d+k|4|8|16", word) for word in more)
+    unsure |= _other_family_before_size(words, own)
     alike = [own for _, own, other in found if _same(other, row)]
     unsure |= all(_is_other_version(words, own) for own in alike) or not all(_same(other, row) for _, other in rows)
     return replace(row, guessed=True) if unsure else row
@@ -114,6 +115,13 @@ def _is_other_version(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
     return any(end < len(words) and re.fullmatch(r"\d{1,3}(\.\d+)*", words[end]) is not None for end in ends)
 
 
+def _other_family_before_size(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    """Whether another family stands between a row's words and its size: `llama-qwen-7b-mix`."""
+    begin = _end(words, _stretches(own)[0])
+    size = next((at for at in range(begin, len(words)) if words[at] in _sizes(own)), begin)
+    return any(word in _FAMILY_WORDS and word not in own for word in words[begin:size])
+
+
 def _end(words: tuple[str, ...], run: tuple[str, ...]) -> int:
     """Where a stretch ends in a name; 0: it is not in it."""
     last = len(words) - len(run)
@@ -144,6 +152,7 @@ def _billions(size: str) -> float:
 
 
 _BY_NAME = {row.name.lower(): row for row in ARCHITECTURES}
+_FAMILY_WORDS = frozenset(re.findall(r"\b[a-z]+", " ".join(FAMILIES.values())))
 _ROWS = tuple((_words(row.name.lower()), row) for row in ARCHITECTURES)
 
 

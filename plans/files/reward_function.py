@@ -143,6 +143,8 @@ def must_be_callable(job: Job, job_path: str | Path) -> None:
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_BINDERS = (b"import *", b"__getattr__", b"globals", b"exec", b"setattr", b"sys.modules", b"__dict__")
+"""What may bind a name that a module's text does not show."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -157,10 +159,12 @@ def source_fault(folder: Path, path: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the module's text
-            tree = ast.parse(file.read_bytes())
+            tree = ast.parse(text := file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # the import says more of it
     bound = [node for node in tree.body if name in _bound(node)]
+    if not bound and "." not in name and not any(word in text for word in _BINDERS):
+        return f"does not exist: {file.name} has no {name}; name a function of that module"
     if len(bound) != 1 or not isinstance(bound[0], _Function) or bound[0].decorator_list:
         return None
     try:

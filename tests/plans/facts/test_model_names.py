@@ -50,6 +50,7 @@ def test_each_row_is_found_by_its_name_and_variants():
         ("acme/Qwen2.5-7B-from-72B", "Qwen2.5-7B"),
         ("acme/Qwen2.5-7B-pruned", "Qwen2.5-7B"),
         ("mistralai/Ministral-3-8B", "Ministral-8B"),
+        ("acme/llama-qwen-7b-mix", "Llama-7b"),
         ("acme/foo-8x7b", "Mixtral-8x7B"),
         ("acme/foo-13b", "foo-13b"),
         ("nvidia/Llama-3.1-Minitron-4B-Width-Base", "llama-3.1-minitron-4b-width-base"),
