@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..plans.facts.model_names import plain_name
 from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.schema.base import NAME_PATTERN
 from ..plans.schema.cluster import Cluster
@@ -159,6 +160,7 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
 
     `text`: a hub id, a folder, or the usual name of a public model (`Qwen2.5-32B-Instruct`). Raises InputError.
     """
+    text = text.rstrip("/") or text
     named = named_model(text)
     shape = named.architecture
     if os.path.isdir(text):  # noqa: PTH112 (pathlib raises for what can be no path)
@@ -168,8 +170,8 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
     else:
         public_names = {shape.name.lower(): shape.name for shape in ARCHITECTURES}
         owner = next((o for prefix, o in _OWNERS if text.lower().startswith(prefix)), None)
-        if shape is None or shape.guessed or owner is None:
-            near = difflib.get_close_matches(text.lower(), public_names, 3, 0.6)
+        if shape is None or shape.guessed or not is_hub_id(f"{owner}/{text}") or owner is None:
+            near = difflib.get_close_matches(plain_name(text), public_names, 3, 0.6)
             hint = f"did you mean {' or '.join(public_names[name] for name in near)}? " if near else ""
             raise InputError(
                 f"--model {text}: no public model of that name is known; {hint}a model of your own goes by its hub id "
