@@ -299,12 +299,14 @@ def _try_all(
         else:
             told = "refused" if line["refused"] else "not scored" if line["reward"] is None else f"{line['reward']:g}"
             click.echo(f"{line['id']}: {told}{'' if not line['why'] else '  ' + line['why']}")
+    unscored = len(given) - len(rewards) - refused
     if not as_json:
         mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
-        click.echo(f"{count(len(given), 'response')}: {len(rewards)} scored{mean}, {refused} refused")
+        failed = f", {unscored} not scored" if unscored else ""
+        click.echo(f"{count(len(given), 'response')}: {len(rewards)} scored{mean}, {refused} refused{failed}")
         for label in left_out:
             click.echo(f"without {label}, which needs a model or its tokens")
-    return 0
+    return EXIT_FAILED if unscored else 0
 
 
 def _by_id(rows: list[Prompt], faults: list[RowFault]) -> dict[str, Prompt | RowFault]:
