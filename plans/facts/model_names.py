@@ -14,7 +14,8 @@ from functools import cache
 
 from .public_models import ARCHITECTURES, FAMILIES, Architecture, moe, word_set
 
-_VERSION = re.compile(r"(?<=\d)[_p](?=\d)")  # `Llama-3_1`, `qwen2p5`
+_POINT = re.compile(r"(?<=\d)[_p](?=\d+(?![\d.]*[bm](?![a-z0-9])))|(?<=[-_][01])[_p](?=\db)")
+"""What stands for a point: in `Llama-3_1`, `qwen2p5` and `qwen2_5-1_5b`; not before the size in `qwen3_8b`."""
 _WORD = re.compile(
     r"\d+x\d+(?:\.\d+)?b(?![a-z0-9])|[ae]?\d+(?:\.\d+)?[bm](?![a-z0-9])|\d+(?:\.\d+)*(?:[a-z](?![a-z]))?|[a-z]+"
 )
@@ -136,7 +137,7 @@ def _stretches(own: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    return tuple(_WORD.findall(_VERSION.sub(".", name)))
+    return tuple(_WORD.findall(_POINT.sub(".", name)))
 
 
 def _sizes(words: tuple[str, ...]) -> frozenset[str]:
