@@ -75,9 +75,9 @@ def rewards_command(
     A profile that ships holds no times of your rewards. Solve takes the seconds that ship for the job's reward.kind,
     says so, and includes their uncertainty in the plan's error. list and show print them.
 
-    import FILE: times from CSV, gzipped CSV or JSON Lines of one scored sample a row, into a profile. Columns: seconds
-    is needed; correct and prompt are used if present. Seconds are those of a worker under the job's longest
-    deadline; an execution that hangs has the deadline.
+    import FILE: times from a table (CSV, JSON Lines, a JSON array or Parquet, gzipped or not) of one scored sample a
+    row, into a profile. Columns: seconds is needed; correct and prompt are used if present. Seconds are those of a
+    worker under the job's longest deadline; an execution that hangs has the deadline.
     """
     if action in ("try", "audit"):
         allowed = ("row", "response", "responses_path") if action == "try" else ("rows",)
@@ -250,8 +250,11 @@ def _try(path: Path, name: str | None, response: str | None, responses: Path | N
         else:
             click.echo(f"row {row.id or '?'} (line {row.line}) is refused: {row.text}")
         return EXIT_FAILED
-    text, source = _response(parts, row, response)
+    given = _response(parts, row, response)
+    text, source = given or ("", "none")
     (result,) = tried(job, paths, [(row, text)])
+    if given is None and not result.refused:
+        raise InputError(f"row '{row.id}' has no reference solution to try; give a response with --response")
     if as_json:
         told = [
             {"name": part.label, "kind": part.kind, "weight": part.weight, "value": scored.reward,
@@ -296,12 +299,14 @@ def _try_all(
         else:
             told = "refused" if line["refused"] else "not scored" if line["reward"] is None else f"{line['reward']:g}"
             click.echo(f"{line['id']}: {told}{'' if not line['why'] else '  ' + line['why']}")
+    unscored = len(given) - len(rewards) - refused
     if not as_json:
         mean = f", mean reward {sum(rewards) / len(rewards):.3f}" if rewards else ""
-        click.echo(f"{count(len(given), 'response')}: {len(rewards)} scored{mean}, {refused} refused")
+        failed = f", {unscored} not scored" if unscored else ""
+        click.echo(f"{count(len(given), 'response')}: {len(rewards)} scored{mean}, {refused} refused{failed}")
         for label in left_out:
             click.echo(f"without {label}, which needs a model or its tokens")
-    return 0
+    return EXIT_FAILED if unscored else 0
 
 
 def _by_id(rows: list[Prompt], faults: list[RowFault]) -> dict[str, Prompt | RowFault]:
@@ -354,8 +359,8 @@ def _responses(
     return iter(read)
 
 
-def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[str, str]:
-    """(what is scored, where it is from). Raises InputError where nothing is given and the row has no reference."""
+def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[str, str] | None:
+    """(what is scored, where it is from); None where nothing is given and the row has no reference."""
     from ..executor.rewards.audit import AUDITED, references
     from ..plans.schema.limits import DATA_BYTES
     from ..plans.yaml.input_files import read_text
@@ -368,7 +373,7 @@ def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[
     part = next((part for part in parts if part.kind in AUDITED), parts[0])
     text = next(references(part, row), None)
     if text is None:
-        raise InputError(f"row '{row.id}' has no reference solution to try; give a response with --response")
+        return None
     return text, "the row's own solution" if row.reference is not None else "the row's answer"
 
 

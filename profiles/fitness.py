@@ -49,7 +49,7 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
         yield Unfit("profile-of-other-job", text, "run rlplan profile", forcible=False)
     unlike = [differences(profile, machine_of(pool)) for pool in pools]
     if unlike and all(unlike):
-        text = f"was measured on another machine ({'; '.join(unlike[0])})"
+        text = f"is of another machine ({'; '.join(unlike[0])})"
         yield Unfit("profile-of-other-machine", text, "run rlplan profile on this cluster")
     folder = None if paths is None else paths.model_folder
     if not measured:

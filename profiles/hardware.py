@@ -68,6 +68,7 @@ GPUS: dict[str, Gpu] = {
         _gpu("A100", 80, 2.039, 312, 312, 312, 600, 32),
         _gpu("A100-PCIE", 80, 1.935, 312, 312, 312, 64, 32),
         _gpu("A100-40GB", 40, 1.555, 312, 312, 312, 600, 32),
+        _gpu("A100-PCIE-40GB", 40, 1.555, 312, 312, 312, 64, 32),
         _gpu("A800", 80, 2.039, 312, 312, 312, 400, 32),
         _gpu("A800-PCIE", 80, 1.935, 312, 312, 312, 64, 32),
         _gpu("A800-40GB", 40, 1.555, 312, 312, 312, 64, 32),
@@ -177,7 +178,7 @@ def gpu_of(text: str) -> Gpu | None:
         found = [gpu for gpu in found if abs(gpu.memory_bytes - sizes[0]) == nearest]
     form = _FORM.search(plain)
     fits = [gpu for gpu in found if form is not None and form[0].upper() in gpu.name]
-    return next(iter(fits or sorted(found, key=lambda gpu: gpu.name.endswith(("PCIE", "NVL")))), None)
+    return next(iter(fits or sorted(found, key=lambda gpu: "PCIE" in gpu.name or "NVL" in gpu.name)), None)
 
 
 def states_memory(text: str) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..plans.facts.model_names import plain_name
 from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import NAME_PATTERN
@@ -136,8 +137,10 @@ def machines_of(text: str) -> Machines:
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
         hint = hint_of(name)
-        known = "" if hint and not hint.endswith("?") else f"known are {', '.join(sorted(GPUS))}"
-        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}")
+        if not hint or hint.endswith("?"):
+            known = f"known are {', '.join(sorted(GPUS))}"
+            hint = f"no GPU {name!r} is known; {' '.join(filter(None, (hint, known)))}"
+        raise InputError(f"--gpus {text}: {hint}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:
         if per_node % 8:
@@ -158,6 +161,7 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
 
     `text`: a hub id, a folder, or the usual name of a public model (`Qwen2.5-32B-Instruct`). Raises InputError.
     """
+    text = text.rstrip("/") or text
     named = named_model(text)
     shape = named.architecture
     if os.path.isdir(text):  # noqa: PTH112 (pathlib raises for what can be no path)
@@ -167,8 +171,8 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
     else:
         public_names = {shape.name.lower(): shape.name for shape in ARCHITECTURES}
         owner = next((o for prefix, o in _OWNERS if text.lower().startswith(prefix)), None)
-        if shape is None or shape.guessed or owner is None:
-            near = difflib.get_close_matches(text.lower(), public_names, 3, 0.6)
+        if shape is None or shape.guessed or not is_hub_id(f"{owner}/{text}") or owner is None:
+            near = difflib.get_close_matches(plain_name(text), public_names, 3, 0.6)
             hint = f"did you mean {' or '.join(public_names[name] for name in near)}? " if near else ""
             raise InputError(
                 f"--model {text}: no public model of that name is known; {hint}a model of your own goes by its hub id "
@@ -226,8 +230,8 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
     cores = CORES_PER_GPU * machines.per_node * machines.nodes
     workers = max(1, min(MOST_REWARD_WORKERS, cores // 4))
     scored = {
-        "math": "the last expression of a response equals the row's answer (math-verify)",
-        "code": "the response's last Python block passes the row's tests; one that hangs takes the whole deadline",
+        "math": "the final answer of a response equals the row's",
+        "code": "the code of a response passes the row's tests; one that hangs takes the whole deadline",
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     function = ", function: 'reward:score'" if reward == "function" else ""

@@ -24,11 +24,11 @@ def tried_text(row: Prompt, response: str, source: str, result: Tried, left_out:
     lines = [f"row {row.id} (line {row.line}); response: {source}, {count(len(response), 'character')}"]
     lines += _block(response)
     for part, scored in result.parts:
-        lines.append(f"{part.label} ({part.kind}): {_ended(scored.outcome, scored.reward, scored.refused)} in "
-                     f"{seconds(scored.seconds)}")  # fmt: skip
-        for name, text in scored.steps:
-            one = len(text.splitlines()) < 2
-            lines += [f"  {name}: {text}"] if one else [f"  {name}:", *_block(text)]
+        named = part.label if part.label == part.kind else f"{part.label} ({part.kind})"
+        ended = _ended(scored.outcome, scored.reward, scored.refused)
+        lines.append(f"{named}: {ended} in {seconds(scored.seconds)}")
+        for name, text in ((name, text.strip("\n")) for name, text in scored.steps):
+            lines += [f"  {name}:", *_block(text)] if "\n" in text else [f"  {name}: {text}"]
         lines += [f"  why: {scored.detail}"] if scored.detail else []
     if result.reward is None:
         lines.append("no reward: the row is refused" if result.refused else "no reward: scoring failed")
@@ -49,7 +49,7 @@ def _ended(outcome: str, reward: float, refused: bool) -> str:
 
 def _block(text: str) -> list[str]:
     cut = text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n…\n{text[-_SHOWN // 2 :]}"
-    return [f"{_INDENT}{line}" for line in cut.splitlines()]
+    return [f"{_INDENT}{line}".rstrip() for line in cut.splitlines()]
 
 
 def audit_text(found: Audited) -> str:

@@ -39,7 +39,7 @@ def must_fit_action(action: str, operand: str | None, listing: str, showing: str
     if action != "import":
         refuse_options_but(action, "as_json")
     if (operand is None) != (action == "list"):
-        importing = "import what? Name a CSV, a gzipped CSV or JSON Lines"
+        importing = "import what? Name a table: CSV, JSON Lines, a JSON array or Parquet"
         raise InputError({"list": listing, "show": showing, "import": importing}[action])
 
 

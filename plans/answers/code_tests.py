@@ -186,7 +186,7 @@ def _gather(value: Any, known: dict[str, Any], scripts: list[str], cases: list[d
         _gather_object(value, known, scripts, cases)
     else:
         shown = json.dumps(value)
-        raise AnswerError(f"the answer has no test in {shown[:40]}; write {_FORMS}")
+        raise AnswerError(f"the answer {shown[:40]} has no test in it; write {_FORMS}")
 
 
 def _gather_object(

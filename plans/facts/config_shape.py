@@ -39,6 +39,9 @@ _KNOWN = (
         "qwen3_moe qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text solar stablelm"
     )
 )
+_GEMMA3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"gemma3": _GEMMA3, "gemma3_text": _GEMMA3}
+"""What published configs of a family leave out (that of gemma-3-4b does)."""
 _ALTERNATE = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2, "olmo3": 4}
 """One layer in so many has no window, in families whose config.json need not list the layers."""
 
@@ -115,9 +118,12 @@ def architecture_from_config(config: Mapping[str, Any], name: str = "config.json
     active = _active(language) if found.experts else 0
     absent = [key for key, value in sizes.items() if not value] + ["num_experts_per_tok"] * (active is None)
     if absent or active is None:
-        raise ValueError(f"{name} states no {', '.join(absent)}; it is no decoder whose memory can be told")
+        keys = f"{', '.join(absent)} that is a whole number above 0"
+        raise ValueError(f"{name} states no {keys}; it is no decoder whose memory can be told")
     layers, hidden, heads, vocab, width = (value or 0 for value in sizes.values())
-    kind = str(language.get("model_type") or found.family or "llama")
+    if heads % (found.kv_heads or heads):
+        raise ValueError(f"{name} states {heads} heads, which {found.kv_heads} of keys and values cannot serve evenly")
+    kind = str(language.get("model_type") or found.family or "")
     latent = _count(language, "kv_lora_rank") or 0
     rope = _count(language, "qk_rope_head_dim") or 0
     head_dim = _count(language, "head_dim", "kv_channels") or _default_head_dim(language, kind, hidden // heads)
@@ -158,7 +164,7 @@ def _language(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in _OF_LANGUAGE:
         if isinstance(inner := config.get(key), Mapping):
             return _language(inner)
-    return config
+    return {**_DEFAULTS.get(str(config.get("model_type")), {}), **config}
 
 
 def _default_head_dim(language: Mapping[str, Any], kind: str, even: int) -> int:

@@ -12,9 +12,10 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from .public_models import ARCHITECTURES, Architecture, moe, word_set
+from .public_models import ARCHITECTURES, FAMILIES, Architecture, moe, word_set
 
-_VERSION = re.compile(r"(?<=\d)[_p](?=\d)")  # `Llama-3_1`, `qwen2p5`
+_POINT = re.compile(r"(?<=\d)[_p](?=\d+(?![\d.]*[bm](?![a-z0-9])))|(?<=[-_][01])[_p](?=\db)")
+"""What stands for a point: in `Llama-3_1`, `qwen2p5` and `qwen2_5-1_5b`; not before the size in `qwen3_8b`."""
 _WORD = re.compile(
     r"\d+x\d+(?:\.\d+)?b(?![a-z0-9])|[ae]?\d+(?:\.\d+)?[bm](?![a-z0-9])|\d+(?:\.\d+)*(?:[a-z](?![a-z]))?|[a-z]+"
 )
@@ -79,6 +80,7 @@ def _by_rules(words: tuple[str, ...]) -> Architecture | None:
         return None
     else:
         unsure = not all(word in _SAME_SHAPE or re.fullmatch(r"\d{4,}|\d+k|4|8|16", word) for word in more)
+    unsure |= _other_family_before_size(words, own)
     alike = [own for _, own, other in found if other.is_shaped_as(row)]
     unsure |= all(_is_other_version(words, own) for own in alike)
     unsure |= not all(other.is_shaped_as(row) for _, other in rows)
@@ -111,6 +113,13 @@ def _is_other_version(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
     return any(end < len(words) and re.fullmatch(r"\d{1,3}(\.\d+)*", words[end]) is not None for end in ends)
 
 
+def _other_family_before_size(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    """Whether another family stands between a row's words and its size: `llama-qwen-7b-mix`."""
+    begin = _end(words, _stretches(own)[0])
+    size = next((at for at in range(begin, len(words)) if words[at] in _sizes(own)), begin)
+    return any(word in _FAMILY_WORDS and word not in own for word in words[begin:size])
+
+
 def _end(words: tuple[str, ...], run: tuple[str, ...]) -> int:
     """The index behind a stretch of words in a name; 0: the name does not hold it."""
     last = len(words) - len(run)
@@ -125,7 +134,7 @@ def _stretches(own: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    return tuple(_WORD.findall(_VERSION.sub(".", name)))
+    return tuple(_WORD.findall(_POINT.sub(".", name)))
 
 
 def _sizes(words: tuple[str, ...]) -> frozenset[str]:
@@ -141,6 +150,7 @@ def _billions(size: str) -> float:
 
 
 _BY_NAME = {row.name.lower(): row for row in ARCHITECTURES}
+_FAMILY_WORDS = frozenset(re.findall(r"\b[a-z]+", " ".join(FAMILIES.values())))
 _ROWS = tuple((_words(row.name.lower()), row) for row in ARCHITECTURES)
 
 

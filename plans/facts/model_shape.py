@@ -71,8 +71,10 @@ def _by_name(model: str) -> NamedModel:
         return _by_config(model, config)
     known, remedy = architecture_of(model), _remedy(model)
     if known is None:
-        why = "its layers differ in their attention" if is_hybrid(model) else "its name does not tell its size"
-        return NamedModel(None, None, f"the shape of {model} is not known: {why}; {remedy}")
+        why = f"its name does not tell its size; {remedy}"
+        if is_hybrid(model):  # its config.json would tell no more
+            why = "its layers differ in their attention, so its memory cannot be told; take another model"
+        return NamedModel(None, None, f"the shape of {model} is not known: {why}")
     if known.guessed:
         return NamedModel(None, known, f"the shape of {model} is guessed from its name ({sizes_text(known)}); {remedy}")
     return NamedModel(shape_from_architecture(known), known)
@@ -135,8 +137,10 @@ def _by_config(model: str, config: Mapping[str, Any]) -> NamedModel:
         return NamedModel(shape, None, f"the shape of {model} is not known: its config.json{why}")
     if not known.guessed:
         return NamedModel(shape, known)
-    family = f"the family {stated(config).family} is not known, and is counted as Llama's is ({sizes_text(known)})"
-    return NamedModel(shape, known, f"the shape of {model} is guessed: {family}")
+    family = stated(config).family
+    why = "its config.json has no model_type" if family is None else f"the family {family} is not known"
+    told = f"the shape of {model} is guessed: {why}, and it is counted as Llama's is ({sizes_text(known)})"
+    return NamedModel(shape, known, told)
 
 
 def sizes_text(a: Architecture) -> str:

@@ -92,6 +92,8 @@ def way_of(parameters: Sequence[Parameter]) -> Way:
         known = "; slime's (args, sample) is not known here" if "sample" in names or "samples" in names else ""
         raise UnfitFunction(f"{shown}, and is called with prompt, response and answer{known}; {WANTED}")
     for place, each in enumerate(each for each in parameters[:3] if each.kind.startswith("positional")):
+        if place < 2 and each.name.removesuffix("s") in (*_OWN, *_PLACES) and each.name.endswith("s"):
+            raise UnfitFunction(f"{shown}, lists of many, and is called with one response at a time; {WANTED}")
         # A third one with a default may well be an option.
         if _PLACES.get(each.name, place) != place or not (each.required or each.name in (*ANSWERS, *_OWN)):
             raise UnfitFunction(f"{shown}, and would get the {_OWN[place]} as {each.name}; {WANTED}")
@@ -141,6 +143,8 @@ def must_be_callable(job: Job, job_path: str | Path) -> None:
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_BINDERS = (b"import *", b"__getattr__", b"globals", b"exec", b"setattr", b"sys.modules", b"__dict__")
+"""What may bind a name that a module's text does not show."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -155,10 +159,12 @@ def source_fault(folder: Path, path: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the module's text
-            tree = ast.parse(file.read_bytes())
+            tree = ast.parse(text := file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # the import says more of it
     bound = [node for node in tree.body if name in _bound(node)]
+    if not bound and "." not in name and not any(word in text for word in _BINDERS):
+        return f"does not exist: {file.name} has no {name}; name a function of that module"
     if len(bound) != 1 or not isinstance(bound[0], _Function) or bound[0].decorator_list:
         return None
     try:
@@ -215,7 +221,7 @@ def must_return(function: ast.AST) -> None:
         raise UnfitFunction("returns nothing (no return with a value); return a number")
     keys = [_keys(value) for value in given]
     if keys and all(each is not None and not each & set(SCORE_KEYS) for each in keys):
-        named = ", ".join(sorted({key for each in keys for key in each or ()}))
+        named = ", ".join(sorted({key for each in keys for key in each or ()})) or "none"
         raise UnfitFunction(f"returns a dict with the keys {named}; return a number, or a dict with the key score")
 
 

@@ -119,7 +119,7 @@ def _is_cut(row: Row, path: Path, line: int) -> bool | None:
                 line,
             ) from None
         # A number is vLLM's stop_reason: the token at which the response ended by itself.
-        return found if name == "truncated" or isinstance(value, bool) else False
+        return found and (name == "truncated" or not word.isdigit())
     return None
 
 

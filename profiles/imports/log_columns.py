@@ -168,7 +168,7 @@ def _value(row: Row, column: str) -> Any:
 def _table(path: Path) -> Iterator[tuple[int, Row]]:
     """(line, {column: value}) of each row of a table of any of these kinds."""
     if not path.exists():
-        raise InputError("no such file; name a CSV, a gzipped CSV or JSON Lines", str(path))
+        raise InputError("no such file; name a table: CSV, JSON Lines, a JSON array or Parquet", str(path))
     data = unpacked(path, MOST_BYTES)
     if data[:4] == PARQUET_MAGIC:
         yield from parquet_rows(data, path)

@@ -42,7 +42,7 @@ def edit(job, reward, module=""):
 def test_a_try_tells_each_step_and_the_reward(job):
     text = re.sub(r"in [\d.]+ \w+", "in SECONDS", printed("rewards", "try", job))
     assert text.splitlines()[:3] == [
-        "row first (line 1); response: the row's answer, 9 characters", r"    \boxed{2}", "math (math): 1 in SECONDS",
+        "row first (line 1); response: the row's answer, 9 characters", r"    \boxed{2}", "math: 1 in SECONDS",
     ]  # fmt: skip
     assert "  extracted: " in text and "  gold: number 2" in text and text.endswith("\nreward 1\n")
     (job / "said.txt").write_text("I say \\boxed{0.25}")
@@ -77,6 +77,22 @@ def test_many_responses_give_a_line_each_in_order(job):
     assert "answer is empty" in found[1]["why"] and found[0]["why"] == "" and found[3]["why"]
     text = printed("rewards", "try", job, "--responses", job / "said.jsonl").splitlines()
     assert text[-1] == "25 responses: 20 scored, mean reward 0.500, 5 refused" and text[1].startswith("blank: refused")
+
+
+def test_responses_that_a_machine_failed_to_score_are_counted(job):
+    edit(job, "{kind: function, function: 'mine:score', deadline_s: 5.0}", "def score(prompt, response, answer):\n"
+         "    if response == 'down':\n        from rlplan.executor.rewards.functions import InfrastructureError\n"
+         "        raise InfrastructureError('no service')\n    return 1.0\n")  # fmt: skip
+    (job / "said.jsonl").write_text('{"id": "half", "response": "1"}\n{"id": "half", "response": "down"}\n')
+    text = printed("rewards", "try", job, "--responses", job / "said.jsonl", code=1).splitlines()
+    assert text[1].startswith("half: not scored") and "no service" in text[1]
+    assert text[-1] == "2 responses: 1 scored, mean reward 1.000, 0 refused, 1 not scored"
+
+
+def test_a_row_without_a_solution_is_refused_before_one_is_asked_for(job):
+    edit(job, "{kind: code, deadline_s: 5.0}")
+    result = rlplan("rewards", "try", job, "--row", "half")
+    assert result.returncode == 1 and "the tests are no Python" in result.stdout and not result.stderr
 
 
 def test_bad_responses_are_told_by_file_and_line(job):

@@ -59,6 +59,7 @@ def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
     assert path_of("Llama-3.1-8B-instruct") == "meta-llama/Llama-3.1-8B-Instruct"
     assert path_of("Mistral-7B") == "mistralai/Mistral-7B-v0.3"
     assert path_of("Llama-3.1-Tulu-3-8B") == "allenai/Llama-3.1-Tulu-3-8B"
+    assert path_of("Qwen/Qwen3-8B/") == "Qwen/Qwen3-8B"
     with pytest.warns(
         UserWarning, match=r"shape of somebody/My-7B is guessed .*hf download somebody/My-7B config\.json"
     ):
@@ -75,6 +76,8 @@ def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
         ("somebody/model", "its name does not tell its size"),
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", "its layers differ"),
         ("my model", "hub id"),
+        ("Llama 3.1 8B", "did you mean Llama-3.1-8B"),
+        ("Qwen/Qwen3-8B@main", "did you mean Qwen3-8B"),
     ):
         with pytest.raises(InputError) as caught:
             path_of(text)

@@ -65,9 +65,9 @@ def _imported(path: str | None, search_path: str | None) -> Any:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         # The user's module may raise anything while it is imported.
+        todo = "install it, or put the module beside job.yaml" if isinstance(error, ImportError) else "mend the module"
         raise InputError(
-            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
-            "install it, or put the module beside job.yaml"
+            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); {todo}"
         ) from error
     target: Any = module
     for part in name.split("."):
@@ -202,7 +202,7 @@ def reward_of(returned: Any) -> float:
     if isinstance(returned, Mapping):
         key = next((key for key in SCORE_KEYS if key in returned), None)
         if key is None:
-            named = ", ".join(sorted(map(str, returned)))
+            named = ", ".join(sorted(map(str, returned))) or "none"
             raise WrongReturn(
                 f"the reward function returned a dict with the keys {named}; return a number, or score in it"
             )
@@ -216,6 +216,8 @@ def reward_of(returned: Any) -> float:
             )
         return reward_of(next(iter(returned)))
     try:
+        if isinstance(returned, str | bytes):  # what `float` reads of them is a guess
+            raise TypeError
         return float(returned)
     except (TypeError, ValueError):
         raise WrongReturn(f"the reward function returned {returned!r:.100}; return a number") from None

@@ -59,6 +59,7 @@ def test_an_answer_that_is_an_object_has_columns_of_its_own():
         ("wants_a_router", "nothing to give it as reward_router_address", True),
         ("wants_more", r"takes \(prompt, response, answer, tokenizer\)", True),
         ("out_of_order", "would get the prompt as response", True),
+        ("batch_in_order", "lists of many, and is called with one response at a time", True),
         ("yields", "is a generator", True),
         ("returns_nothing", "returns nothing", True),
         ("returns_other_keys", "a dict with the keys accuracy", True),
@@ -81,8 +82,10 @@ def test_text_that_does_not_show_a_function_is_no_fault(tmp_path):
     (tmp_path / "later.py").write_text("def score(a): ...\nscore = other(score)\n")
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__init__.py").write_text("def score(a):\n    return 1\n")
-    for path in ("torn:score", "wrapped:score", "later:score", "nowhere:score", "wrapped:other"):
+    (tmp_path / "starred.py").write_text("from later import *\n")
+    for path in ("torn:score", "wrapped:score", "later:score", "nowhere:score", "starred:other"):
         assert source_fault(tmp_path, path) is None, path
+    assert "does not exist: wrapped.py has no other" in (source_fault(tmp_path, "wrapped:other") or "")
     assert "takes (a)" in (source_fault(tmp_path, "pack:score") or "")
 
 
@@ -97,7 +100,7 @@ def test_what_stands_for_one_number_is_the_reward(returned, reward):
     assert reward_of(returned) == reward
 
 
-@pytest.mark.parametrize("returned", [None, [None], [], [1.0, 2.0], {}, {"acc": 1}, "yes", object(), ()])
+@pytest.mark.parametrize("returned", [None, [None], [], [1.0, 2.0], {}, {"acc": 1}, "yes", "1.0", b"1", object(), ()])
 def test_what_is_no_number_is_a_wrong_return(returned):
     with pytest.raises(WrongReturn, match="the reward function returned"):
         reward_of(returned)

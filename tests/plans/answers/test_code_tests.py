@@ -117,9 +117,9 @@ def test_limits_of_a_case_are_read_in_their_units():
         ({"fn_name": "f(1)", "inputs": [[1]], "outputs": [1]}, "write a name"),
         ({**STDIN, "time_limit": "soon"}, "time_limit is \"soon\"; write seconds"),
         ({**STDIN, "tolerance": -1}, "the tolerance is -1"),
-        (None, "has no test in null"),
-        ([], r"has no test in \[\]"),
-        (3, "has no test in 3"),
+        (None, "the answer null has no test in it"),
+        ([], r"the answer \[\] has no test in it"),
+        (3, "the answer 3 has no test in it"),
     ],
 )  # fmt: skip
 def test_a_row_without_tests_that_can_be_run_is_refused(answer, why):

@@ -97,6 +97,8 @@ def test_a_multimodal_model_has_its_language_models_heads():
         ({"hidden_size": None, "vocab_size": "many"}, "states no hidden_size, vocab_size"),
         ({"num_attention_heads": [8, 4]}, "states no num_attention_heads"),
         ({"num_experts": 8}, "states no num_experts_per_tok"),
+        ({"num_hidden_layers": 8.0}, "states no num_hidden_layers that is a whole number above 0"),
+        ({"num_key_value_heads": 3}, "states 8 heads, which 3 of keys and values cannot serve evenly"),
     ],
 )
 def test_layers_that_differ_are_refused_by_the_key_that_says_so(keys, words):
@@ -105,4 +107,5 @@ def test_layers_that_differ_are_refused_by_the_key_that_says_so(keys, words):
 
 
 def test_a_family_that_is_not_known_is_a_guess():
-    assert architecture_from_config({**LLAMA, "model_type": "novel"}).guessed
+    for kind in ("novel", None):
+        assert architecture_from_config({**LLAMA, "model_type": kind}).guessed

@@ -115,7 +115,7 @@ def test_an_empty_answer_is_refused_where_the_reward_compares_with_it(file, answ
             read_prompts(file, kind)
     file.write_text(ROW.replace("1}", "0}"))
     assert read_prompts(file, "math")[0].answer == 0
-    with pytest.raises(InputError, match=r"d.jsonl:1: the answer has no test in 0 \(id 'first'\); write"):
+    with pytest.raises(InputError, match=r"d.jsonl:1: the answer 0 has no test in it \(id 'first'\); write"):
         read_prompts(file, "code")
 
 

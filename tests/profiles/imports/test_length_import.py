@@ -97,7 +97,7 @@ def test_words_say_which_responses_were_cut(tmp_path):
     whole = ["stop", "eos", "eos_token", "finished", "Status.COMPLETED", "end_turn", "stop-sequence", "false", "0"]
     text = "prompt,tokens,truncated\n" + "".join(f"{n},5,{word}\n" for n, word in enumerate(cut + whole))
     assert [r.truncated for r in import_lengths(write(tmp_path, text), {})] == [True] * len(cut) + [False] * len(whole)
-    reasons = ["length", None, "stop", {"type": "length"}, ["stop"], 151645]
+    reasons = ["length", None, "stop", {"type": "length"}, ["stop"], 151645, "true", "1"]
     rows = [{"prompt": "a", "tokens": 5, "finish_reason": reason} for reason in reasons]
     rows = [
         {"prompt": "b", "tokens": 9},
@@ -105,7 +105,9 @@ def test_words_say_which_responses_were_cut(tmp_path):
         {"prompt": "b", "tokens": 9, "truncated": 0, "finish_reason": "length"},
     ]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert [r.truncated for r in import_lengths(path, {}, 9)] == [True, True, False, False, True, False, False, False]
+    assert [r.truncated for r in import_lengths(path, {}, 9)] == [
+        True, True, False, False, True, False, False, True, False, False,
+    ]  # fmt: skip
 
 
 def test_a_prompts_text_is_kept_as_a_digest(tmp_path):

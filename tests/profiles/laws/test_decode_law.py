@@ -87,7 +87,7 @@ def test_accelerators_are_found_in_what_platforms_call_them():
         "NVIDIA A100-SXM4-80GB": "A100", "8xH100": "H100", "H100SXM5": "H100", "GB200-NVL72": "GB200",
         "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX6000PRO", "rtxpro6000": "RTX6000PRO",
         "NVIDIA RTX A6000": "A6000", "RTXA6000": "A6000", "NVIDIA L40S": "L40S", **{name: name for name in GPUS},
-        "NVIDIA A100-PCIE-40GB": "A100-40GB", "A100-SXM4-40GB": "A100-40GB", "a100_40gb": "A100-40GB",
+        "NVIDIA A100-PCIE-40GB": "A100-PCIE-40GB", "A100-SXM4-40GB": "A100-40GB", "a100_40gb": "A100-40GB",
         "NVIDIA A100 80GB PCIe": "A100-PCIE", "NVIDIA H100 NVL": "H100-NVL", "H100-94GB": "H100-NVL",
         "NVIDIA H100 PCIe": "H100-PCIE", "NVIDIA H20-3e": "H20-141GB", "B200 192GB": "B200", "B300-288GB": "B300",
         "NVIDIA GH200 480GB": "GH200", "NVIDIA GH200 144G HBM3e": "GH200-144GB", "NVIDIA A10G": "A10G",
