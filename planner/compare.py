@@ -214,7 +214,7 @@ def _profile_of_point(
     if train_law is None or gpu is None:
         if unfit_model is not None and not other_machine:
             raise InputError(f"the profile {unfit_model.message}; {unfit_model.remedy}")
-        raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
+        raise InputError(f"the profile is of another machine ({'; '.join(unlike[0])}); name one of it")
     if varied:
         raise InputError(
             "a value of the profile is varied, and this point takes another profile; vary the profile alone, on its "
