@@ -192,7 +192,7 @@ def _profile_of_point(
     other_machine = all(unlike)
     if profile.provenance == "measured":
         if other_machine:
-            raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
+            raise InputError(f"the profile is of another machine ({'; '.join(unlike[0])}); name one of it")
         for fault in unfit(profile, job, None, []):
             raise InputError(f"the profile {fault.message}; {fault.remedy}")
         return profile, _measured_otherwise(base, job)
