@@ -25,6 +25,7 @@ arcsinh arccosh arctanh ln log lg exp gcd lcm max min sqrt cbrt abs Re Im sgn"""
 _GREEK_NAMES = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
 phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell"""
 _FUNCTIONS, _GREEK = set(_FUNCTION_NAMES.split()), set(_GREEK_NAMES.split())
+_NAMED_FUNCTION = re.compile(rf"\\text\s*\{{\s*({'|'.join(_FUNCTIONS)})\s*\}}")
 _PLAIN = re.compile(
     r"(?<![a-zA-Z\\])(pi|theta|alpha|beta|infty|infinity|inf|oo|"
     + "|".join(sorted(_FUNCTIONS, key=len)[::-1])
@@ -35,6 +36,12 @@ _BUILDER = re.compile(
     r"\\?\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)\s*)?"
     r"(?:\||:|\\text\s*\{\s*such that\s*\})\s*([^|]+?)\s*\\?\}"
 )
+_WHOLE = re.compile(
+    r"[\s,;]*(?:\\text\s*\{\s*,?\s*(?:where|for|with|and)?\s*\})?\s*\(?\s*(?P<name>[a-zA-Z])\s*"
+    r"(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|Z)|\\text\s*\{\s*(?:is an(?:y)? |any )?integer\s*\})\s*\)?$"
+)
+_MODULUS = re.compile(r"\s*\(?\s*(?:\\[pb]?mod|\\text\s*\{\s*mod\s*\}|\bmod)\s*\{?\s*([1-9]\d{0,8})\s*\}?\s*\)?$")
+"""A name for whole numbers, at the end: k pi, k in Z."""
 _NOT_PLAIN = re.compile(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}(?:\{[lcr|]*\})?|_\s*\{[^{}]*\}")
 _COMMON_WORDS = "so if is in we to by of at as on it be are the then thus hence for where with from not"
 _WORDS = set(_COMMON_WORDS.split())
@@ -49,13 +56,18 @@ def read(text: str) -> Node:
         raise Unread("a text of too many signs")
     if (written := whole_number_form(text)) is not None:
         return written
+    if (condition := _WHOLE.search(text)) and condition.start():
+        return _renamed(read(text[: condition.start()]), condition["name"], "k")
+    if (modulus := _MODULUS.search(text)) and modulus.start():
+        return _residue(read(text[: modulus.start()]), int(modulus[1]))
     if builder := _BUILDER.fullmatch(text):
         text = builder[1]
+    text = _NAMED_FUNCTION.sub(r"\\\1 ", text)
     for letters in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", _NOT_PLAIN.sub(" ", text)):
         wordy = len(letters) > 3 and letters not in _FUNCTIONS | _NAMES and "".join(sorted(set(letters))) != letters
         if wordy or letters.lower() in _WORDS:
             raise Unread(f"the word {letters}")
-    text = _JOINT.sub(" , ", text).replace(";", ",")
+    text = _JOINT.sub(" , ", text).replace(";", " , ")
     text = _PLAIN.sub(
         lambda found: "\\" + {"infinity": "infty", "inf": "infty", "oo": "infty"}.get(found[1], found[1]) + " ", text
     )
@@ -119,19 +131,28 @@ class _Parser:
         return found[0]
 
     def relation(self) -> Node:
-        left = self.union()
+        left = self.ratio()
         if self.take("\\in"):
             right = self.union()
             return Node("rel", ("in", left, right))
         chain = []
         while isinstance(sign := self.peek(), str) and sign in _RELATIONS:
             self.place += 1
-            right = self.union()
+            right = self.ratio()
             chain.append(Node("rel", (_RELATIONS[sign], left, right)))
             left = right
         if not chain:
             return left
         return chain[0] if len(chain) == 1 else Node("chain", tuple(chain))
+
+    def ratio(self) -> Node:
+        """Of two a fraction, of more a tuple that begins with 1."""
+        parts = [self.union()]
+        while self.take(":"):
+            parts.append(self.union())
+        if len(parts) < 3:
+            return parts[0] if len(parts) == 1 else Node("ratio", tuple(parts))
+        return Node("tuple", tuple(Node("div", (each, parts[0])) for each in parts))
 
     def union(self) -> Node:
         parts = [self.sum()]
@@ -169,14 +190,14 @@ class _Parser:
         parts = [self.power()]
         while True:
             token = self.peek()
-            if not implicit_only and token in ("\\cdot", "\\times", "*", "/", ":"):
+            if not implicit_only and token in ("\\cdot", "\\times", "*", "/"):
                 self.place += 1
                 sign = self.signed()
                 right = sign(self.power())
-                if token in ("/", ":"):
+                if token == "/":
                     left = parts[0] if len(parts) == 1 else Node("mul", tuple(parts))
                     # 1/2x is a half of x, as calculators and math-verify have it.
-                    parts = [Node("div" if token == "/" else "ratio", (left, right))]
+                    parts = [Node("div", (left, right))]
                 else:
                     parts.append(right)
             elif self._begins_factor(token):
@@ -184,7 +205,7 @@ class _Parser:
                     break
                 if isinstance(token, Node) and isinstance(self.peek(-1), Node):
                     raise Unread("two numbers with no sign between them")
-                if isinstance(token, Node) and self.peek(-1) not in (")", "}", "]", "|", "\\}"):
+                if isinstance(token, Node) and self.peek(-1) not in (")", "}", "]", "|", "\\}", "!"):
                     raise Unread("a number behind a letter")
                 parts.append(self.power())
             else:
@@ -352,11 +373,8 @@ class _Parser:
                     raise Unread("words")
                 letters.append(token)
                 self.place += 1
-            word = "".join(letters)
-            if word in _FUNCTIONS:
-                return self.function(word)
-            if len(word) == 1:
-                return Node("sym", (word + self.subscript(),))
+            if len(letters) == 1:
+                return Node("sym", (letters[0] + self.subscript(),))
             raise Unread("words")
         if name == "begin":
             return self.matrix()
@@ -443,6 +461,26 @@ class _Parser:
         if not rows or len({len(each) for each in rows}) != 1:
             raise Unread("a matrix whose rows differ in length")
         return Node("matrix", tuple(rows))
+
+
+def _residue(node: Node, modulus: int) -> Node:
+    """n = 1 and mod = 3, as a list."""
+
+    def reduced(each: Node) -> Node:
+        if each.op == "rel":
+            return Node("rel", (*each.args[:2], reduced(each.args[2])))
+        return Node("num", (each.args[0] % modulus, None)) if each.op == "num" else each
+
+    found = tuple(map(reduced, node.args)) if node.op == "list" else (reduced(node),)
+    return Node("list", (*found, Node("rel", ("=", Node("sym", ("mod",)), number(str(modulus))))))
+
+
+def _renamed(node: Any, name: str, other: str) -> Any:
+    if not isinstance(node, Node):
+        return tuple(_renamed(each, name, other) for each in node) if isinstance(node, tuple) else node
+    if node == Node("sym", (name,)):
+        return Node("sym", (other,))
+    return Node(node.op, tuple(_renamed(each, name, other) for each in node.args))
 
 
 def _negative(node: Node) -> Node:

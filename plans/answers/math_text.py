@@ -46,7 +46,7 @@ _TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?
 _LAYOUT = re.compile(
     r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
-    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it)(?![a-zA-Z])\.?"
+    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it|tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])\.?"
 )
 _SPACES = re.compile(
     r"\\(?:quad|qquad|enspace|thinspace|medspace|thickspace|space|nobreakspace)(?![a-zA-Z])|\\[;:> ]|~"
@@ -58,7 +58,7 @@ _RENAMED = {
     "hbox": "text", "emph": "text", "underline": "text", "mathrm": "text", "operatorname": "text",
     "varnothing": "emptyset",
     "dbinom": "binom", "tbinom": "binom", "lbrace": "{", "rbrace": "}", "lbrack": "[", "rbrack": "]", "lparen": "(",
-    "rparen": ")", "ast": "cdot", "degree": "circ", "simeq": "approx", "thickapprox": "approx", "div": "/",
+    "rparen": ")", "ast": "cdot", "simeq": "approx", "thickapprox": "approx", "div": "/",
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "colon": ":", "varphi": "phi",
     "varepsilon": "epsilon", "vartheta": "theta", "bar": "overline", "overbar": "overline",
     "land": "\\text{and}", "lor": "\\text{or}",
@@ -70,11 +70,19 @@ _HABITS = (
     (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|rm)\s*\{(?:st|nd|rd|th)\}\s*\}?"), ""),
     (re.compile(r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"^([^{}]*)\\over(?![a-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?<![\\a-zA-Z])(?:C|\\(?:text|mathrm)\{C\})\s*_\s*\{?(\w+)\}?\s*\^\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?<![\\a-zA-Z])C\((\d+),\s*(\d+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\^?\s*\\degree(?![a-z])|(?<=\d)\s*\\circ(?![a-z])"), r"^\\circ "),
+    (re.compile(r"(?<=\S)\s*,?\s*(?:\\(?:text|mathrm)\s*\{\s*,?\s*for (?:all|every|any)\b|\\forall).*$"), ""),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
     (re.compile(r"^\s*(?:\\approx|\\sim|~|about|approximately|roughly)(?![a-z])\s*", re.IGNORECASE), ""),
     (re.compile(r"\s*\(?\s*(?:\\text\s*\{\s*)?\(?(?:in )?[Bb]ase[ -]([a-z]+|\d{1,2})\)?\s*\}?\s*\)?$"), r"_{\1}"),
 )
-"""Ordinals, \\over, an x for times, a word for about, a base in words: what stands for it."""
+"""Ordinals, \\over, binomials, an x for times, a word for about, a base in words: what stands for it."""
+MAGNITUDES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MAGNITUDE = re.compile(rf"(?<=\d)\s*(\\text\s*\{{\s*)?({'|'.join(MAGNITUDES)})(?![a-zA-Z])")
+_TEXT_WITH_POWERS = re.compile(r"\\text\s*\{((?:[^{}]|\^\s*\{[^{}]*\})*\^(?:[^{}]|\^\s*\{[^{}]*\}|\{[^{}]*\})*)\}")
 _LINES = re.compile(r"\\(?:begin|end)\{(?:aligned|align|gathered|gather|split|cases|equation)\*?\}")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -142,6 +150,11 @@ def one_spelling(text: str) -> str:
     if _LINES.search(text):
         text = _LINES.sub(" ", text).replace("&", "").replace("\x01", " , ")
     text = _COMMAND.sub(_renamed, re.sub(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-z]))", "'", text))
+    # \text{m/s^2} is \text{m/s}^2.
+    text = _TEXT_WITH_POWERS.sub(
+        lambda found: "\\text{" + re.sub(r"\^\s*(-?\d|\{[^{}]*\})", r"}^\1\\text{", found[1]) + "}", text
+    ).replace("\\text{}", "")
+    text = _MAGNITUDE.sub(lambda found: f"\\times 10^{{{MAGNITUDES[found[2]]}}}" + (found[1] or " "), text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)

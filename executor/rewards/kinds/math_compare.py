@@ -32,6 +32,8 @@ _MOST_MATCHED = 50
 """Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
 _STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
+_RESULT = re.compile(r"[^=<>]*=([^=<>]*)")
+"""Of \\dim V = 6, whose left side is not read, the 6."""
 
 
 def same(gold: Gold, text: str) -> tuple[bool, str]:
@@ -51,12 +53,15 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
     if gold.node is None or given.node is None:
         if given.kind == "choice":
             return _letter(gold) == given.letter, "letters"
+        if gold.kind == "number" and (right := _RESULT.fullmatch(given.text)):
+            return same(gold, right[1])
         return _by_math_verify(gold, given)
     readings = [given]
     if gold.kind == "number":
         readings += [each for each in (typed(text, attached=True), _with_comma(given)) if each is not None]
     for reading in readings:
-        assert reading.node is not None
+        if reading.node is None:
+            continue
         found = _same_nodes(gold.node, gold.unit, reading.node, reading.unit)
         if found:
             return True, "equal in value"
@@ -95,7 +100,7 @@ def _same_choice(gold: Gold, given: Gold) -> tuple[bool, str]:
 
 def _same_text(gold: Gold, given: Gold) -> tuple[bool, str]:
     one, two = (words_of(each.text) for each in (gold, given))
-    if one == two or one in _listed_letters(two) or two in _listed_letters(one):
+    if one == two or {one, *_listed_letters(one)} & {two, *_listed_letters(two)}:
         return True, "text"
     as_nodes = [each.node or SETS_IN_WORDS.get(words) for each, words in ((gold, one), (given, two))]
     if all(as_nodes) and gold.kind != given.kind:
@@ -110,8 +115,10 @@ def _same_text(gold: Gold, given: Gold) -> tuple[bool, str]:
 
 
 def _listed_letters(words: str) -> tuple[str, ...]:
-    """`a, c` and `a and c` as `ac`, for several choices."""
+    """`a, c` and `a and c` as `ac`, for several choices; `i and ii` as `i,ii`."""
     letters = re.split(r"\s*(?:,|;|and|&|\s)\s*", words)
+    if len(letters) > 1 and all(re.fullmatch("[ivx]+", each) for each in letters):
+        return (",".join(sorted(letters)),)
     return ("".join(sorted(letters)),) if len(letters) > 1 and all(len(each) == 1 for each in letters) else ()
 
 
@@ -175,7 +182,8 @@ def _same(gold: Node, given: Node) -> bool | None:
         if ends is None and others is None and gold.op == given.op == "rel":
             return _same_inequality(gold, given)
         if gold.op == given.op == "chain" and len(gold.args) == len(given.args):
-            return _all(_same_inequality(one, two) for one, two in zip(gold.args, given.args, strict=True))
+            orders = (given.args, given.args[::-1])
+            return _first(_all(_same_inequality(*pair) for pair in zip(gold.args, order, strict=True)) for order in orders)
         if is_order(gold) or gold.op in ("union", "interval"):
             return False if ends is not None and others is None and given.op != "rel" else None
     if gold.op in ("rel", "chain"):
@@ -268,8 +276,8 @@ def _value_of(node: Node) -> Node:
 
 
 def _is_name(node: Node) -> bool:
-    """A variable, or one with an argument: x, a_n, f(x), P(A)."""
-    return node.op == "sym" or (node.op == "mul" and all(part.op in ("sym", "tuple") for part in node.args))
+    """A variable, one with an argument, or a tuple of them: x, a_n, f(x), P(A), (x, y)."""
+    return node.op == "sym" or (node.op in ("mul", "tuple") and all(part.op in ("sym", "tuple") for part in node.args))
 
 
 def _names_of(node: Node) -> list[str]:
@@ -283,11 +291,14 @@ def _names_of(node: Node) -> list[str]:
 
 
 def _by_name(node: Node) -> list[Node] | None:
-    """Of `y = 2, x = 1` the values in the order of the names, as a tuple gives them; None of other items."""
+    """Of `y = 2, x = 1` the values as a tuple gives them: by name, if the names are neighbours in the alphabet, else
+    (n and k, r and theta) as written; None of other items."""
     names = _names_of(node)
     if len(names) != len(node.args) or len(set(names)) != len(names) or not names:
         return None
-    return [each.args[2] for each in sorted(node.args, key=lambda each: str(each.args[1].args[0]))]
+    values = dict(zip(names, (each.args[2] for each in node.args), strict=True))
+    neighbours = all(len(name) == 1 for name in names) and ord(max(names)) - ord(min(names)) == len(names) - 1
+    return [values[name] for name in (sorted(names) if neighbours else names)]
 
 
 def _distinct(items: list[Node]) -> list[Node]:
@@ -395,6 +406,8 @@ def _same_equation(gold: Node, given: Node) -> bool | None:
     if _is_name(name) and _is_name(opening.args[1]):
         if name == opening.args[1] or str(name).lower() == str(opening.args[1]).lower():
             return _same(right, closing.args[2])
+        if Node("sym", ("y",)) in (name, opening.args[1]) and {name.op, opening.args[1].op} == {"sym", "mul"}:
+            return _same(right, closing.args[2])  # y = 2x for f(x) = 2x
         if not symbols(right) and not symbols(closing.args[2]):
             return False
     if gold.op == "chain" or given.op == "chain":
@@ -466,13 +479,14 @@ def _same_inequality(gold: Node, given: Node) -> bool | None:
 
 # math-verify ---------------------------------------------------------------------------------------------------------
 
-_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
+_TOWER = re.compile(r"\^\s*(?:\{[^{}^]*(?:\^|\d{5})|\w\s*\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
 """What SymPy would compute for hours: powers of powers, long exponents, factorials."""
 
 
 def _by_math_verify(gold: Gold, given: Gold) -> tuple[bool, str]:
     """What math-verify says of two LaTeX expressions of which the grammar reads at most one."""
-    if gold.text.replace(" ", "") == given.text.replace(" ", ""):
+    one_way, other = (re.sub(r"\{(\w)\}| ", r"\1", each.text) for each in (gold, given))
+    if one_way == other:
         return True, "equal as written"
     if any(len(each.text) > LONGEST_LATEX for each in (gold, given)):
         return False, "differs as written, and is too long to compute"

@@ -124,7 +124,9 @@ def as_intervals(node: Node) -> list[Ends] | None:
     if not is_order(node):
         return None
     if node.op == "list":
-        return _of_several([as_intervals(each) for each in node.args])
+        holes = [_turned(each).args for each in node.args if each.op == "rel" and each.args[0] == "!="]
+        others = [as_intervals(each) for each in node.args if each.op != "rel" or each.args[0] != "!="]
+        return _without(_of_several(others) if others else [REALS.args], holes)
     if node.op == "chain":
         if len(node.args) != 2 or any(_is_bare(each) is None for each in node.args):
             return None
@@ -140,6 +142,23 @@ def as_intervals(node: Node) -> list[Ends] | None:
     if sign in ("<", "<="):
         return [(minus, right, False, sign == "<=")]
     return [(right, _INFINITY, sign == ">=", False)]
+
+
+def _without(ends: list[Ends] | None, holes: list[tuple[Any, ...]]) -> list[Ends] | None:
+    """Intervals without the points that a variable is not equal to: of 0 < x < 2, x != 1 two."""
+    for _, name, point in holes:
+        if ends is None or name.op != "sym" or symbols(point):
+            return None
+        try:
+            split = [(each, real(each[0]) < real(point) < real(each[1])) for each in ends]
+        except NoValue:
+            return None
+        ends = [
+            part
+            for each, inside in split
+            for part in ([(each[0], point, each[2], False), (point, each[1], False, each[3])] if inside else [each])
+        ]
+    return ends
 
 
 def _is_bare(relation: Node) -> Node | None:
