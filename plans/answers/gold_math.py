@@ -142,7 +142,7 @@ def typed(text: str, attached: bool = False) -> Gold | None:
         return Gold("text", spelled, words=plain)
     if plain in _NUMBERS:
         return Gold("number", spelled, Node("num", (Fraction(_NUMBERS[plain]), None)), words=plain)
-    if re.fullmatch(r"\d{1,2}:\d\d\s*[ap]\.?\s?m\.?", spelled, re.IGNORECASE):
+    if re.fullmatch(r"\d{1,2}:\d\d\s*[ap]\.?\s?m\.?\s*", _TEXT.sub(r" \1 ", spelled), re.IGNORECASE):
         return Gold("text", spelled, words=plain)
     if choice := _choice(spelled):
         return choice

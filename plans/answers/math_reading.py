@@ -405,7 +405,7 @@ class _Parser:
         else:
             sign = self.signed()
             inner = sign(self.product(implicit_only=True))
-        arguments = inner.args if inner.op in ("tuple", "list", "interval") else (inner,)
+        arguments = inner.args if inner.op in ("tuple", "list", "set", "interval") else (inner,)
         if inner.op == "interval":
             arguments = inner.args[:2]
         name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(name, name)

@@ -46,7 +46,7 @@ _TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?
 _LAYOUT = re.compile(
     r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
-    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it|tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])\.?"
+    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it|hat|widehat|vec|overrightarrow|tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])\.?"
 )
 _SPACES = re.compile(
     r"\\(?:quad|qquad|enspace|thinspace|medspace|thickspace|space|nobreakspace)(?![a-zA-Z])|\\[;:> ]|~"
@@ -84,6 +84,8 @@ MAGNITUDES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MAGNITUDE = re.compile(rf"(?<=\d)\s*(\\text\s*\{{\s*)?({'|'.join(MAGNITUDES)})(?![a-zA-Z])")
 _TEXT_WITH_POWERS = re.compile(r"\\text\s*\{((?:[^{}]|\^\s*\{[^{}]*\})*\^(?:[^{}]|\^\s*\{[^{}]*\}|\{[^{}]*\})*)\}")
 _LINES = re.compile(r"\\(?:begin|end)\{(?:aligned|align|gathered|gather|split|cases|equation)\*?\}")
+_SYSTEM = re.compile(r"\\\{\s*\\begin\{(?:array|matrix)\}(?:\{[lcr| ]*\})?(.*?)\\end\{(?:array|matrix)\}")
+"""Equations one below the other, behind a brace."""
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
@@ -147,6 +149,7 @@ def one_spelling(text: str) -> str:
     text = re.sub(r"\s+", " ", _LAYOUT.sub("", text))
     for pattern, plain in _HABITS:
         text = pattern.sub(plain, text)
+    text = _SYSTEM.sub(r"\\begin{cases}\1\\end{cases}", text)
     if _LINES.search(text):
         text = _LINES.sub(" ", text).replace("&", "").replace("\x01", " , ")
     text = _COMMAND.sub(_renamed, re.sub(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-z]))", "'", text))

@@ -263,7 +263,8 @@ def _same_items(gold: Node, given: Node) -> bool | None:
             return False
         ordered = dict(zip(names[1], two, strict=True))
         return _all(_same(left, ordered[name]) for name, left in zip(names[0], one, strict=True))
-    if names[0] and names[1] and names[0][0] != names[1][0]:
+    bases = [{name.partition("_")[0] for name in each} for each in names]
+    if names[0] and names[1] and bases[0] != bases[1]:
         return False
     if "set" in ops:
         one, two = _distinct(one), _distinct(two)
@@ -276,8 +277,14 @@ def _value_of(node: Node) -> Node:
 
 
 def _is_name(node: Node) -> bool:
-    """A variable, one with an argument, or a tuple of them: x, a_n, f(x), P(A), (x, y)."""
-    return node.op == "sym" or (node.op in ("mul", "tuple") and all(part.op in ("sym", "tuple") for part in node.args))
+    """A variable, one with an argument, a tuple of them, an inverse or a derivative: x, a_n, f(x), (x, y), dy/dx."""
+    if node.op == "div":
+        return all(part.op == "mul" and part.args[0] == Node("sym", ("d",)) and _is_name(part) for part in node.args)
+    if node.op == "pow":
+        return node.args[0].op == "sym" and value(node.args[1]) == -1
+    return node.op == "sym" or (
+        node.op in ("mul", "tuple") and all(part.op in ("sym", "tuple") or part.op == "pow" and _is_name(part) for part in node.args)
+    )
 
 
 def _names_of(node: Node) -> list[str]:
@@ -363,8 +370,8 @@ def _right_side(given: Node, gold: Node) -> Node | None:
             return Node(*exact)
         return None
     left = relations[0].args[1]
-    if len(relations) == 1 and symbols(left) and _has_number(left):
-        unsolved = left.op == "mul" or value(last.args[2]) in (0, 1)
+    if len(relations) == 1 and symbols(left) and (left.op == "neg" or _has_number(left)):
+        unsolved = left.op in ("neg", "mul") or value(last.args[2]) in (0, 1)
         if unsolved:
             return None
     right = last.args[2]

@@ -133,7 +133,7 @@ def as_intervals(node: Node) -> list[Ends] | None:
         return _of_several([as_intervals(each) for each in node.args])
     sign, left, right = _turned(node).args
     if sign == "in":
-        return as_intervals(plain(right))
+        return None if left.op == "neg" else as_intervals(plain(right))
     if left.op != "sym" or symbols(right):
         return None
     minus = Node("neg", (_INFINITY,))

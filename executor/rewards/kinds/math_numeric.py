@@ -32,10 +32,10 @@ class NoValue(ValueError):
 
 @functools.lru_cache(maxsize=1024)
 def _point(name: str, number: int) -> Any:
-    """A value of a symbol: positive in the first half of the points, of either sign in the rest; every third is large,
-    so that |x - 9| is not 9 - x."""
+    """A value of a symbol: positive in the first half of the points, of either sign in the rest; some are large, so
+    that |x - 9| is not 9 - x."""
     drawn = random.Random(f"{name} {number}")
-    size = mpmath.mpf(drawn.randrange(300_001, 2_700_001, 2)) / 1_000_003 * (17 if number % 3 == 2 else 1)
+    size = mpmath.mpf(drawn.randrange(300_001, 2_700_001, 2)) / 1_000_003 * {2: 17, 5: 1009}.get(number % 6, 1)
     return size if number < _POINTS // 2 or drawn.random() < 0.4 else -size
 
 
