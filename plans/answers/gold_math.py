@@ -187,10 +187,6 @@ def _mathematics(spelled: str, attached: bool) -> Gold | None:
             node = read(text)
         except (Unread, RecursionError, ValueError, OverflowError):
             continue
-        if node.op == "percent":
-            node, of = node.args[0], "%"
-        elif node.op == "degree":
-            node, of = node.args[0], "^\\circ"
         return Gold(_kind(node), text, node, of)
     return None
 

@@ -14,7 +14,9 @@ from .math_numbers import NUMBER_FORMS, Node, Unread, number, whole_number_form
 from .math_text import groups_joined
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<num>\d+\.\d+|\d+|\.\d+)|(?P<cmd>\\[a-zA-Z]+|\\[{}|\\])|(?P<word>[a-zA-Z])|(?P<sign><=|>=|!=|\.\.\.|\S))"
+    r"\s*(?:(?P<num>\d+\.\d+|\d+|\.\d+)"
+    r"|(?P<cmd>\\begin\{(?:[pbB]?|small)(?:matrix|array)\*?\}(?:\{[lcr| ]*\})?|\\end\{\w+\*?\}|\\[a-zA-Z]+|\\[{}|\\])"
+    r"|(?P<word>[a-zA-Z])|(?P<sign><=|>=|!=|\.\.\.|\S))"
 )
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "\\le": "<=", "\\ge": ">=", "\\ne": "!=", "!=": "!=",
@@ -25,7 +27,7 @@ arcsinh arccosh arctanh ln log lg exp gcd lcm max min sqrt cbrt abs Re Im sgn"""
 _GREEK_NAMES = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
 phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell"""
 _FUNCTIONS, _GREEK = set(_FUNCTION_NAMES.split()), set(_GREEK_NAMES.split())
-_NAMED_FUNCTION = re.compile(rf"\\text\s*\{{\s*({'|'.join(_FUNCTIONS)})\s*\}}")
+_TEXT_NAME = re.compile(rf"\\text\s*\{{\s*({'|'.join(_FUNCTIONS)}|[a-zA-Z])\s*\}}")
 _PLAIN = re.compile(
     r"(?<![a-zA-Z\\])(pi|theta|alpha|beta|infty|infinity|inf|oo|"
     + "|".join(sorted(_FUNCTIONS, key=len)[::-1])
@@ -62,7 +64,7 @@ def read(text: str) -> Node:
         return _residue(read(text[: modulus.start()]), int(modulus[1]))
     if builder := _BUILDER.fullmatch(text):
         text = builder[1]
-    text = _NAMED_FUNCTION.sub(r"\\\1 ", text)
+    text = _TEXT_NAME.sub(lambda found: (" " if len(found[1]) == 1 else "\\") + found[1] + " ", text)
     for letters in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", _NOT_PLAIN.sub(" ", text)):
         wordy = len(letters) > 3 and letters not in _FUNCTIONS | _NAMES and "".join(sorted(set(letters))) != letters
         if wordy or letters.lower() in _WORDS:
@@ -221,9 +223,8 @@ class _Parser:
             return self.bars == 0
         if token.startswith("\\"):
             name = token[1:]
-            return name in ("frac", "sqrt", "binom", "pi", "infty", "text", "lfloor", "lceil", "begin", "overline") or (
-                name in _FUNCTIONS or name in _GREEK
-            )
+            others = ("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "overline")
+            return name in others or name in _FUNCTIONS or name in _GREEK or name.startswith("begin{")
         return token in "({" or (token.isalpha() and token.isascii())
 
     def power(self) -> Node:
@@ -364,19 +365,7 @@ class _Parser:
             self.place += 1
             self.want("}")
             return Node("sym", (f"\\mathbb{{{letter}}}",))
-        if name == "text":
-            self.want("{")
-            letters = []
-            while not self.take("}"):
-                token = self.peek()
-                if not isinstance(token, str) or not token.isalpha():
-                    raise Unread("words")
-                letters.append(token)
-                self.place += 1
-            if len(letters) == 1:
-                return Node("sym", (letters[0] + self.subscript(),))
-            raise Unread("words")
-        if name == "begin":
+        if name.startswith("begin{"):
             return self.matrix()
         if name in _FUNCTIONS:
             return self.function(name)
@@ -405,12 +394,8 @@ class _Parser:
         else:
             sign = self.signed()
             inner = sign(self.product(implicit_only=True))
-        arguments = inner.args if inner.op in ("tuple", "list", "set", "interval") else (inner,)
-        if inner.op == "interval":
-            arguments = inner.args[:2]
+        arguments = inner.args if inner.op in ("tuple", "list", "set") else (inner,)
         name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(name, name)
-        if name == "sqrt":
-            return Node("root", (inner, number("2")))
         if name == "exp":
             called = Node("pow", (Node("sym", ("e",)), inner))
         else:
@@ -422,45 +407,18 @@ class _Parser:
         return Node("pow", (called, exponent))
 
     def matrix(self) -> Node:
-        self.want("{")
-        letters = []
-        while not self.take("}"):
-            token = self.peek()
-            if not isinstance(token, str) or not (token.isalpha() or token == "*"):
-                raise Unread("an environment")
-            letters.append(token)
-            self.place += 1
-        name = "".join(letters)
-        if name == "array" and self.take("{"):
-            while not self.take("}"):
-                if self.peek() is None:
-                    raise Unread("an open bracket")
-                self.place += 1
-        if name.strip("*") not in ("pmatrix", "bmatrix", "matrix", "smallmatrix", "array", "Bmatrix"):
-            raise Unread(f"the environment {name}")
-        rows: list[tuple[Node, ...]] = []
-        row: list[Node] = []
-        while True:
-            if self.take("\\end"):
-                self.want("{")
-                while not self.take("}"):
-                    if self.peek() is None:
-                        raise Unread("an open environment")
-                    self.place += 1
-                break
-            row.append(self.sum())
-            if self.take("&"):
-                continue
+        rows: list[list[Node]] = [[]]
+        while not str(self.peek()).startswith("\\end{"):
+            rows[-1].append(self.sum())
             if self.take("\\\\"):
-                rows.append(tuple(row))
-                row = []
-            elif self.peek() != "\\end":
-                raise Unread("a matrix")
-        if row:
-            rows.append(tuple(row))
-        if not rows or len({len(each) for each in rows}) != 1:
+                rows.append([])
+            elif not str(self.peek()).startswith("\\end{"):
+                self.want("&")
+        self.place += 1
+        rows = [row for row in rows if row]
+        if len({len(row) for row in rows}) != 1:
             raise Unread("a matrix whose rows differ in length")
-        return Node("matrix", tuple(rows))
+        return Node("matrix", tuple(map(tuple, rows)))
 
 
 def _residue(node: Node, modulus: int) -> Node:

@@ -42,7 +42,7 @@ _CHARACTERS = str.maketrans(_SIGNS | _GREEK)
 _SUPER, _SUB = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+"), re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 _OVERLINED = re.compile(r"((?:\d\u0305)+)")
 
-_TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
+TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LAYOUT = re.compile(
     r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
@@ -71,8 +71,8 @@ _HABITS = (
     (re.compile(r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"^([^{}]*)\\over(?![a-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
     (re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
-    (re.compile(r"(?<![\\a-zA-Z])(?:C|\\(?:text|mathrm)\{C\})\s*_\s*\{?(\w+)\}?\s*\^\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
-    (re.compile(r"(?<![\\a-zA-Z])C\((\d+),\s*(\d+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?:\b|\\(?:text|mathrm)\{)C\}?\s*_\s*\{?(\w+)\}?\s*\^\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\bC\((\d+),\s*(\d+)\)"), r"\\binom{\1}{\2}"),
     (re.compile(r"\^?\s*\\degree(?![a-z])|(?<=\d)\s*\\circ(?![a-z])"), r"^\\circ "),
     (re.compile(r"(?<=\S)\s*,?\s*(?:\\(?:text|mathrm)\s*\{\s*,?\s*for (?:all|every|any)\b|\\forall).*$"), ""),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
@@ -129,7 +129,7 @@ def one_spelling(text: str) -> str:
     text = re.sub(r"\s+", " ", text)
     if "&" in text and re.search(r"&(?:[lg][te]|amp|nbsp|minus|times|#\d+);", text):
         text = html.unescape(text)
-    text = _TAGS.sub(" ", in_ascii(text))
+    text = TAGS.sub(" ", in_ascii(text))
     text = re.sub(r"<sup>(.*?)</sup>", r"^{\1}", text)
     text = re.sub(r"<sub>(.*?)</sub>", r"_{\1}", text)
     # A doubled backslash is one that was escaped twice, but in a matrix it ends a row.

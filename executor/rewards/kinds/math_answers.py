@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from ....plans.answers.gold_math import Gold, typed
-from ....plans.answers.math_text import MAGNITUDES, boxes, one_spelling
+from ....plans.answers.math_text import MAGNITUDES, TAGS, boxes, one_spelling
 from .math_compare import SETS_IN_WORDS
 from .math_numeric import symbols
 
@@ -21,9 +21,7 @@ _THOUGHT_ENDS = re.compile(
 _THOUGHT = re.compile(r"</?(?:think|thinking|thought|reasoning|seed:think)>")
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|</?s>|<eos>|<end_of_turn>|<pad>|<｜[^｜<>]*｜>")
 _TAG = re.compile(r"<(answer|final_answer|solution)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
-_MARKUP = re.compile(
-    r"(?<![a-zA-Z0-9)])\*\*|\*\*(?![a-zA-Z0-9(])|__|<<[^<>\n]*>>|</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE
-)
+_MARKUP = re.compile(rf"(?<![a-zA-Z0-9)])\*\*|\*\*(?![a-zA-Z0-9(])|__|<<[^<>\n]*>>|{TAGS.pattern}", re.IGNORECASE)
 _IS = r"[^\S\n]*(?:\([^()\n]*\)[^\S\n]*)?(?:%s|[:：=])"
 _ANNOUNCED = (
     (
@@ -100,8 +98,9 @@ _OTHER_CHOICE = re.compile(
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
 _DENIED = re.compile(
-    r"(?:\b(?:not|isn't|wasn't|aren't|(?:more|less|fewer|greater) than|no es|nicht|n'est pas|não é|не)\s+|不是\s*)("
-    r"?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
+    r"(?:\b(?:not|isn't|wasn't|aren't|(?:more|less|fewer|greater) than|no es|nicht|n'est pas|não é|не)\s+|不是\s*)"
+    r"(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)"
+)
 _REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
 _RIVAL = re.compile(
     r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?(?:\s+(?:maybe|perhaps|possibly|else))?[\s,;/$\\()]*",
@@ -178,8 +177,6 @@ def _sentence(rest: str) -> str:
     rest = re.sub(r"^[\s*_:：=>`]+", "", rest)
     if display := re.match(r"(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", rest, re.DOTALL):
         return display[1] or display[2]
-    if fence := re.match(r"```\w*\n(.*?)```", rest, re.DOTALL):
-        return fence[1]
     line = rest.partition("\n")[0][:_LONGEST_LINE]
     end = _SENTENCE_END.search(line, 1)
     return _ENDINGS.sub("", line[: end.start()] if end else line).strip()

@@ -163,8 +163,6 @@ def _scaled(node: Node, factor: Fraction) -> Node:
         return Node("num", (node.args[0] * factor, node.args[1] and node.args[1] * factor))
     if node.op == "rel":
         return Node("rel", (*node.args[:2], _scaled(node.args[2], factor)))
-    if node.op in ("list", "set", "tuple", "chain"):
-        return Node(node.op, tuple(_scaled(each, factor) for each in node.args))
     return Node("mul", (node, Node("num", (factor, None))))
 
 
@@ -182,8 +180,8 @@ def _same(gold: Node, given: Node) -> bool | None:
         if ends is None and others is None and gold.op == given.op == "rel":
             return _same_inequality(gold, given)
         if gold.op == given.op == "chain" and len(gold.args) == len(given.args):
-            orders = (given.args, given.args[::-1])
-            return _first(_all(_same_inequality(*pair) for pair in zip(gold.args, order, strict=True)) for order in orders)
+            pairs = [zip(gold.args, order, strict=True) for order in (given.args, given.args[::-1])]
+            return _first(_all(_same_inequality(*pair) for pair in each) for each in pairs)
         if is_order(gold) or gold.op in ("union", "interval"):
             return False if ends is not None and others is None and given.op != "rel" else None
     if gold.op in ("rel", "chain"):
@@ -204,9 +202,6 @@ def _unmarked(node: Node) -> Node:
 
 def _same_based(gold: Node, given: Node) -> bool | None:
     """Digits and base must be the same; of two numbers one may leave its base out."""
-    if given.op in ("rel", "chain"):
-        right = _right_side(given, gold)
-        return False if right is None else _same(gold, right)
     if gold.op == given.op:
         return gold.args == given.args
     based, other = (gold, given) if gold.op == "based" else (given, gold)
@@ -283,7 +278,7 @@ def _is_name(node: Node) -> bool:
     if node.op == "pow":
         return node.args[0].op == "sym" and value(node.args[1]) == -1
     return node.op == "sym" or (
-        node.op in ("mul", "tuple") and all(part.op in ("sym", "tuple") or part.op == "pow" and _is_name(part) for part in node.args)
+        node.op in ("mul", "tuple") and all(part.op == "tuple" or _is_name(part) for part in node.args)
     )
 
 

@@ -25,8 +25,6 @@ def plain(node: Node) -> Node:
         return REALS
     if node.op == "rel" and node.args[0] == "in":
         return node
-    if node.op == "rel" and node.args[0] == "=" and node.args[2].op == "sym" and not symbols(node.args[1]):
-        return plain(Node("rel", ("=", node.args[2], node.args[1]))) if symbols(node.args[2]) else node
     if node.op == "list":
         node = Node("list", tuple(part for each in node.args for part in _parts_of(plain(each))))
         node = _filled(node)
