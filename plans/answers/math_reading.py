@@ -59,7 +59,8 @@ def read(text: str) -> Node:
     if (written := whole_number_form(text)) is not None:
         return written
     if (condition := _WHOLE.search(text)) and condition.start():
-        return _renamed(read(text[: condition.start()]), condition["name"], "k")
+        tree: Node = _renamed(read(text[: condition.start()]), condition["name"], "k")
+        return tree
     if (modulus := _MODULUS.search(text)) and modulus.start():
         return _residue(read(text[: modulus.start()]), int(modulus[1]))
     if builder := _BUILDER.fullmatch(text):

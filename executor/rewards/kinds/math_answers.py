@@ -276,8 +276,6 @@ def _names_only(text: str, gold: Gold) -> bool:
 def _from_last_line(text: str, gold: Gold) -> str:
     """What the last line that holds an answer ends in."""
     lines = [line for line in re.split(r"\n+", text) if not _RULE.match(line)]
-    if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
-        lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
         bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
         line = _DENIED.sub(" ", re.sub(bullet, "", line)[-_LONGEST_LINE:]).strip()

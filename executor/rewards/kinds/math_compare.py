@@ -30,7 +30,6 @@ SETS_IN_WORDS = {
 
 _MOST_MATCHED = 50
 """Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
-_STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
 _RESULT = re.compile(r"[^=<>]*=([^=<>]*)")
 """Of \\dim V = 6, whose left side is not read, the 6."""
@@ -80,21 +79,15 @@ def _with_comma(given: Gold) -> Gold | None:
 
 def _letter(gold: Gold) -> str:
     """The letter that an answer is, in capitals; "" if it is none."""
-    if gold.letter:
-        return gold.letter
-    if gold.node is not None and gold.node.op == "sym" and re.fullmatch("[A-Za-z]", gold.node.args[0]):
-        return str(gold.node.args[0]).upper()
-    return ""
+    return gold.letter or (gold.text.upper() if re.fullmatch("[A-Za-z]", gold.text) else "")
 
 
 def _same_choice(gold: Gold, given: Gold) -> tuple[bool, str]:
     if letter := _letter(given):
         return letter == gold.letter, "the letter of the choice"
-    if not gold.words:
-        return False, "the letter of the choice"
-    inner = typed(gold.text)
+    inner = typed(gold.text) if gold.words else None
     if inner is None or inner.kind == "choice":
-        return gold.words == given.words, "the words of the choice"
+        return bool(gold.words) and gold.words == given.words, "the words of the choice"
     return same(inner, given.text)[0], "the words of the choice"
 
 
@@ -136,17 +129,11 @@ def _product(gold: Gold) -> Node | None:
 
 def _same_nodes(gold: Node, unit: str, given: Node, given_unit: str) -> bool | None:
     """Whether two trees with units are one answer; None if that cannot be told."""
-    if is_percent(unit) != is_percent(given_unit):
-        # 50 %, 50 and 0.5 answer the same question.
-        either = (
-            [(gold, given), (_scaled(gold, Fraction(1, 100)), given)]
-            if is_percent(unit)
-            else [(gold, given), (gold, _scaled(given, Fraction(1, 100)))]
-        )
-        return _first(_same(one, two) for one, two in either)
-    if is_degree(unit) != is_degree(given_unit):
-        turned = [(Node("degree", (gold,)), given)] if is_degree(unit) else [(gold, Node("degree", (given,)))]
-        return _first(_same(one, two) for one, two in [(gold, given), *turned])
+    for is_unit, turned in ((is_percent, _hundredth), (is_degree, _in_degrees)):
+        if is_unit(unit) != is_unit(given_unit):
+            # 50 %, 50 and 0.5 answer the same question.
+            pair = (turned(gold), given) if is_unit(unit) else (gold, turned(given))
+            return _first(_same(*each) for each in ((gold, given), pair))
     factor = factor_between(unit, given_unit)
     if factor is None:
         return False
@@ -156,6 +143,14 @@ def _same_nodes(gold: Node, unit: str, given: Node, given_unit: str) -> bool | N
 def _first(found: Iterator[bool | None]) -> bool | None:
     answers = list(found)
     return True if True in answers else False if False in answers else None
+
+
+def _hundredth(node: Node) -> Node:
+    return _scaled(node, Fraction(1, 100))
+
+
+def _in_degrees(node: Node) -> Node:
+    return Node("degree", (node,))
 
 
 def _scaled(node: Node, factor: Fraction) -> Node:
@@ -168,9 +163,6 @@ def _scaled(node: Node, factor: Fraction) -> Node:
 
 def _same(gold: Node, given: Node) -> bool | None:
     gold, given = plain(gold), plain(given)
-    if gold.op != given.op and {gold.op, given.op} & {"percent", "degree"} and not {gold.op, given.op} & _STRUCTURES:
-        either = [_unmarked(gold), _unmarked(given)]
-        return _first(equal(*pair) for pair in ((gold, given), (either[0], either[1])))
     if gold.op == "based" or given.op == "based":
         return _same_based(gold, given)
     if any(is_order(each) or each.op in ("union", "interval") for each in (gold, given)):
@@ -194,10 +186,6 @@ def _same(gold: Node, given: Node) -> bool | None:
     if gold.op in ("list", "set", "tuple") or given.op in ("list", "set", "tuple"):
         return _same_items(gold, given)
     return equal(gold, given)
-
-
-def _unmarked(node: Node) -> Node:
-    return Node(*node.args[0]) if node.op in ("percent", "degree") else node
 
 
 def _same_based(gold: Node, given: Node) -> bool | None:
@@ -284,12 +272,8 @@ def _is_name(node: Node) -> bool:
 
 def _names_of(node: Node) -> list[str]:
     """Names that the items of a list are assigned to, if they are."""
-    named = [
-        each
-        for each in node.args
-        if isinstance(each, Node) and each.op == "rel" and each.args[0] == "=" and each.args[1].op == "sym"
-    ]
-    return [str(each.args[1].args[0]) for each in named]
+    equations = [each for each in node.args if isinstance(each, Node) and each.op == "rel" and each.args[0] == "="]
+    return [str(each.args[1].args[0]) for each in equations if each.args[1].op == "sym"]
 
 
 def _by_name(node: Node) -> list[Node] | None:
