@@ -172,12 +172,9 @@ def _choice(spelled: str) -> Gold | None:
 
 def _mathematics(spelled: str, attached: bool) -> Gold | None:
     """Numbers with units and all that the grammar reads; None for words."""
-    if re.fullmatch(r"[^\W\d_]{2,}(?:[\s'-]+[^\W\d_]+)*", spelled) and spelled.lower() not in (
-        "pi",
-        "infinity",
-        "oo",
-        "inf",
-    ):
+    is_words = re.fullmatch(r"[^\W\d_]{2,}(?:[\s'-]+[^\W\d_]+)*", spelled) is not None
+    is_difference = re.fullmatch(r"[a-zA-Z]{1,2}(?:\s?-\s?[a-zA-Z]{1,2})+", spelled) is not None  # ad - bc
+    if is_words and not is_difference and spelled.lower() not in ("pi", "infinity", "oo", "inf"):
         return None
     if whole := re.fullmatch(r"\(([^(),]*(?:\([^(),]*\)[^(),]*)*)\)", spelled):
         spelled = whole[1].strip()

@@ -39,7 +39,7 @@ _BUILDER = re.compile(
     r"(?:\||:|\\text\s*\{\s*such that\s*\})\s*([^|]+?)\s*\\?\}"
 )
 _WHOLE = re.compile(
-    r"[\s,;]*(?:\\text\s*\{\s*,?\s*(?:where|for|with|and)?\s*\})?\s*\(?\s*(?P<name>[a-zA-Z])\s*"
+    r"(?<![\s,;])[\s,;]*(?:\\text\s*\{\s*,?\s*(?:where|for|with|and)?\s*\})?\s*\(?\s*(?P<name>[a-zA-Z])\s*"
     r"(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|Z)|\\text\s*\{\s*(?:is an(?:y)? |any )?integer\s*\})\s*\)?$"
 )
 _MODULUS = re.compile(r"\s*\(?\s*(?:\\[pb]?mod|\\text\s*\{\s*mod\s*\}|\bmod)\s*\{?\s*([1-9]\d{0,8})\s*\}?\s*\)?$")

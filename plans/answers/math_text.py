@@ -71,7 +71,10 @@ _HABITS = (
     (re.compile(r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"^([^{}]*)\\over(?![a-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
     (re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
-    (re.compile(r"(?:\b|\\(?:text|mathrm)\{)C\}?\s*_\s*\{?(\w+)\}?\s*\^\s*\{?(\w+)\}?"), r"\\binom{\1}{\2}"),
+    (
+        re.compile(r"(?:\b|\\(?:text|mathrm)\{)C\}?\s*_\s*\{?((?<=\{)\w+|\w)\}?\s*\^\s*\{?((?<=\{)\w+|\w)\}?"),
+        r"\\binom{\1}{\2}",
+    ),
     (re.compile(r"\bC\((\d+),\s*(\d+)\)"), r"\\binom{\1}{\2}"),
     (re.compile(r"\^?\s*\\degree(?![a-z])|(?<=\d)\s*\\circ(?![a-z])"), r"^\\circ "),
     (re.compile(r"(?<=\S)\s*,?\s*(?:\\(?:text|mathrm)\s*\{\s*,?\s*for (?:all|every|any)\b|\\forall).*$"), ""),
@@ -146,7 +149,7 @@ def one_spelling(text: str) -> str:
     if text.count("$") % 2 == 0:
         text = re.sub(r"\${1,2}", "", text) if not re.fullmatch(r"\s*\$\d[^$]*\$\d[^$]*", text) else text
     text = text.replace("\x00", "$")
-    text = re.sub(r"\s+", " ", _LAYOUT.sub("", text))
+    text = re.sub(r"\s+", " ", _LAYOUT.sub("", text).replace("{}", ""))
     for pattern, plain in _HABITS:
         text = pattern.sub(plain, text)
     text = _SYSTEM.sub(r"\\begin{cases}\1\\end{cases}", text)
@@ -157,7 +160,7 @@ def one_spelling(text: str) -> str:
     text = _TEXT_WITH_POWERS.sub(
         lambda found: "\\text{" + re.sub(r"\^\s*(-?\d|\{[^{}]*\})", r"}^\1\\text{", found[1]) + "}", text
     ).replace("\\text{}", "")
-    text = _MAGNITUDE.sub(lambda found: f"\\times 10^{{{MAGNITUDES[found[2]]}}}" + (found[1] or " "), text)
+    text = _MAGNITUDE.sub(lambda found: f"\\times 10^{MAGNITUDES[found[2]]}" + (found[1] or " "), text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)

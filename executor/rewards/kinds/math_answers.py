@@ -56,8 +56,11 @@ _ANNOUNCED = (
 )
 _PHRASES = tuple((keys.split(), re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for keys, pattern in _ANNOUNCED)
 """By words in lower case of which a line must hold one: what announces an answer."""
-_JSON = re.compile(r'"(?:final_)?answer"\s*:\s*("?)(.*?)\1\s*(?=[,}\n])', re.IGNORECASE)
-_MINUS = re.compile(r"\b(?:negative|(?<![\d$)}] )(?<!\b\w )minus)\s+(?=[$\\(]*\d)", re.IGNORECASE)
+_JSON = re.compile(r'"(?:final_)?answer"\s*:\s*("?)(.{0,200}?)\1\s*(?=[,}\n])', re.IGNORECASE)
+_MINUS = re.compile(
+    r"(?:\\text\s*\{\s*(?:negative|minus)\s*\}|\b(?:negative|(?<![\d$)}] )(?<!\b\w )minus)\s)\s*(?=[$\\(]*\d)",
+    re.IGNORECASE,
+)
 _HASHES = re.compile(r"\s*####\s*(.+?)\s*$")
 _SENTENCE_END = re.compile(
     r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"

@@ -235,7 +235,9 @@ def _same_at_whole_numbers(gold: Node, given: Node, names: list[str]) -> bool:
     try:
         return all(
             _agree_near(at(gold, point), at(given, point))
-            for point in map(functools.partial(dict.fromkeys, names), range(1, 9))
+            for point in (
+                {name: 1 + number * (3 * place + 1) % 11 for place, name in enumerate(names)} for number in range(1, 9)
+            )
         )
     except NoValue:
         return False
