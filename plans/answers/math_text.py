@@ -176,7 +176,7 @@ def bare(text: str) -> str:
         before = text
         text = text.strip(' \t\n*_"').strip()
         text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
-        text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
+        text = re.sub(r"(?:(?<!\.)\.|[,;:?\s]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
         text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text
 
