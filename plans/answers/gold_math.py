@@ -142,7 +142,7 @@ def typed(text: str, attached: bool = False) -> Gold | None:
         return Gold("text", spelled, words=plain)
     if plain in _NUMBERS:
         return Gold("number", spelled, Node("num", (Fraction(_NUMBERS[plain]), None)), words=plain)
-    if re.fullmatch(r"\d{1,2}:\d\d\s*[ap]\.?\s?m\.?", spelled, re.IGNORECASE):
+    if re.fullmatch(r"\d{1,2}:\d\d\s*[ap]\.?\s?m\.?\s*", _TEXT.sub(r" \1 ", spelled), re.IGNORECASE):
         return Gold("text", spelled, words=plain)
     if choice := _choice(spelled):
         return choice
@@ -172,12 +172,9 @@ def _choice(spelled: str) -> Gold | None:
 
 def _mathematics(spelled: str, attached: bool) -> Gold | None:
     """Numbers with units and all that the grammar reads; None for words."""
-    if re.fullmatch(r"[^\W\d_]{2,}(?:[\s'-]+[^\W\d_]+)*", spelled) and spelled.lower() not in (
-        "pi",
-        "infinity",
-        "oo",
-        "inf",
-    ):
+    is_words = re.fullmatch(r"[^\W\d_]{2,}(?:[\s'-]+[^\W\d_]+)*", spelled) is not None
+    is_difference = re.fullmatch(r"[a-zA-Z]{1,2}(?:\s?-\s?[a-zA-Z]{1,2})+", spelled) is not None  # ad - bc
+    if is_words and not is_difference and spelled.lower() not in ("pi", "infinity", "oo", "inf"):
         return None
     if whole := re.fullmatch(r"\(([^(),]*(?:\([^(),]*\)[^(),]*)*)\)", spelled):
         spelled = whole[1].strip()
@@ -187,10 +184,6 @@ def _mathematics(spelled: str, attached: bool) -> Gold | None:
             node = read(text)
         except (Unread, RecursionError, ValueError, OverflowError):
             continue
-        if node.op == "percent":
-            node, of = node.args[0], "%"
-        elif node.op == "degree":
-            node, of = node.args[0], "^\\circ"
         return Gold(_kind(node), text, node, of)
     return None
 

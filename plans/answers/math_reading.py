@@ -14,7 +14,9 @@ from .math_numbers import NUMBER_FORMS, Node, Unread, number, whole_number_form
 from .math_text import groups_joined
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<num>\d+\.\d+|\d+|\.\d+)|(?P<cmd>\\[a-zA-Z]+|\\[{}|\\])|(?P<word>[a-zA-Z])|(?P<sign><=|>=|!=|\.\.\.|\S))"
+    r"\s*(?:(?P<num>\d+\.\d+|\d+|\.\d+)"
+    r"|(?P<cmd>\\begin\{(?:[pbB]?|small)(?:matrix|array)\*?\}(?:\{[lcr| ]*\})?|\\end\{\w+\*?\}|\\[a-zA-Z]+|\\[{}|\\])"
+    r"|(?P<word>[a-zA-Z])|(?P<sign><=|>=|!=|\.\.\.|\S))"
 )
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "\\le": "<=", "\\ge": ">=", "\\ne": "!=", "!=": "!=",
@@ -25,6 +27,7 @@ arcsinh arccosh arctanh ln log lg exp gcd lcm max min sqrt cbrt abs Re Im sgn"""
 _GREEK_NAMES = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon
 phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell"""
 _FUNCTIONS, _GREEK = set(_FUNCTION_NAMES.split()), set(_GREEK_NAMES.split())
+_TEXT_NAME = re.compile(rf"\\text\s*\{{\s*({'|'.join(_FUNCTIONS)}|[a-zA-Z])\s*\}}")
 _PLAIN = re.compile(
     r"(?<![a-zA-Z\\])(pi|theta|alpha|beta|infty|infinity|inf|oo|"
     + "|".join(sorted(_FUNCTIONS, key=len)[::-1])
@@ -35,6 +38,12 @@ _BUILDER = re.compile(
     r"\\?\{\s*[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)\s*)?"
     r"(?:\||:|\\text\s*\{\s*such that\s*\})\s*([^|]+?)\s*\\?\}"
 )
+_WHOLE = re.compile(
+    r"(?<![\s,;])[\s,;]*(?:\\text\s*\{\s*,?\s*(?:where|for|with|and)?\s*\})?\s*\(?\s*(?P<name>[a-zA-Z])\s*"
+    r"(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|Z)|\\text\s*\{\s*(?:is an(?:y)? |any )?integer\s*\})\s*\)?$"
+)
+_MODULUS = re.compile(r"\s*\(?\s*(?:\\[pb]?mod|\\text\s*\{\s*mod\s*\}|\bmod)\s*\{?\s*([1-9]\d{0,8})\s*\}?\s*\)?$")
+"""A name for whole numbers, at the end: k pi, k in Z."""
 _NOT_PLAIN = re.compile(r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[a-z*]+\}(?:\{[lcr|]*\})?|_\s*\{[^{}]*\}")
 _COMMON_WORDS = "so if is in we to by of at as on it be are the then thus hence for where with from not"
 _WORDS = set(_COMMON_WORDS.split())
@@ -49,13 +58,19 @@ def read(text: str) -> Node:
         raise Unread("a text of too many signs")
     if (written := whole_number_form(text)) is not None:
         return written
+    if (condition := _WHOLE.search(text)) and condition.start():
+        tree: Node = _renamed(read(text[: condition.start()]), condition["name"], "k")
+        return tree
+    if (modulus := _MODULUS.search(text)) and modulus.start():
+        return _residue(read(text[: modulus.start()]), int(modulus[1]))
     if builder := _BUILDER.fullmatch(text):
         text = builder[1]
+    text = _TEXT_NAME.sub(lambda found: (" " if len(found[1]) == 1 else "\\") + found[1] + " ", text)
     for letters in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}", _NOT_PLAIN.sub(" ", text)):
         wordy = len(letters) > 3 and letters not in _FUNCTIONS | _NAMES and "".join(sorted(set(letters))) != letters
         if wordy or letters.lower() in _WORDS:
             raise Unread(f"the word {letters}")
-    text = _JOINT.sub(" , ", text).replace(";", ",")
+    text = _JOINT.sub(" , ", text).replace(";", " , ")
     text = _PLAIN.sub(
         lambda found: "\\" + {"infinity": "infty", "inf": "infty", "oo": "infty"}.get(found[1], found[1]) + " ", text
     )
@@ -119,19 +134,28 @@ class _Parser:
         return found[0]
 
     def relation(self) -> Node:
-        left = self.union()
+        left = self.ratio()
         if self.take("\\in"):
             right = self.union()
             return Node("rel", ("in", left, right))
         chain = []
         while isinstance(sign := self.peek(), str) and sign in _RELATIONS:
             self.place += 1
-            right = self.union()
+            right = self.ratio()
             chain.append(Node("rel", (_RELATIONS[sign], left, right)))
             left = right
         if not chain:
             return left
         return chain[0] if len(chain) == 1 else Node("chain", tuple(chain))
+
+    def ratio(self) -> Node:
+        """Of two a fraction, of more a tuple that begins with 1."""
+        parts = [self.union()]
+        while self.take(":"):
+            parts.append(self.union())
+        if len(parts) < 3:
+            return parts[0] if len(parts) == 1 else Node("ratio", tuple(parts))
+        return Node("tuple", tuple(Node("div", (each, parts[0])) for each in parts))
 
     def union(self) -> Node:
         parts = [self.sum()]
@@ -169,14 +193,14 @@ class _Parser:
         parts = [self.power()]
         while True:
             token = self.peek()
-            if not implicit_only and token in ("\\cdot", "\\times", "*", "/", ":"):
+            if not implicit_only and token in ("\\cdot", "\\times", "*", "/"):
                 self.place += 1
                 sign = self.signed()
                 right = sign(self.power())
-                if token in ("/", ":"):
+                if token == "/":
                     left = parts[0] if len(parts) == 1 else Node("mul", tuple(parts))
                     # 1/2x is a half of x, as calculators and math-verify have it.
-                    parts = [Node("div" if token == "/" else "ratio", (left, right))]
+                    parts = [Node("div", (left, right))]
                 else:
                     parts.append(right)
             elif self._begins_factor(token):
@@ -184,7 +208,7 @@ class _Parser:
                     break
                 if isinstance(token, Node) and isinstance(self.peek(-1), Node):
                     raise Unread("two numbers with no sign between them")
-                if isinstance(token, Node) and self.peek(-1) not in (")", "}", "]", "|", "\\}"):
+                if isinstance(token, Node) and self.peek(-1) not in (")", "}", "]", "|", "\\}", "!"):
                     raise Unread("a number behind a letter")
                 parts.append(self.power())
             else:
@@ -200,9 +224,8 @@ class _Parser:
             return self.bars == 0
         if token.startswith("\\"):
             name = token[1:]
-            return name in ("frac", "sqrt", "binom", "pi", "infty", "text", "lfloor", "lceil", "begin", "overline") or (
-                name in _FUNCTIONS or name in _GREEK
-            )
+            others = ("frac", "sqrt", "binom", "pi", "infty", "lfloor", "lceil", "overline")
+            return name in others or name in _FUNCTIONS or name in _GREEK or name.startswith("begin{")
         return token in "({" or (token.isalpha() and token.isascii())
 
     def power(self) -> Node:
@@ -343,22 +366,7 @@ class _Parser:
             self.place += 1
             self.want("}")
             return Node("sym", (f"\\mathbb{{{letter}}}",))
-        if name == "text":
-            self.want("{")
-            letters = []
-            while not self.take("}"):
-                token = self.peek()
-                if not isinstance(token, str) or not token.isalpha():
-                    raise Unread("words")
-                letters.append(token)
-                self.place += 1
-            word = "".join(letters)
-            if word in _FUNCTIONS:
-                return self.function(word)
-            if len(word) == 1:
-                return Node("sym", (word + self.subscript(),))
-            raise Unread("words")
-        if name == "begin":
+        if name.startswith("begin{"):
             return self.matrix()
         if name in _FUNCTIONS:
             return self.function(name)
@@ -387,12 +395,8 @@ class _Parser:
         else:
             sign = self.signed()
             inner = sign(self.product(implicit_only=True))
-        arguments = inner.args if inner.op in ("tuple", "list", "interval") else (inner,)
-        if inner.op == "interval":
-            arguments = inner.args[:2]
+        arguments = inner.args if inner.op in ("tuple", "list", "set") else (inner,)
         name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(name, name)
-        if name == "sqrt":
-            return Node("root", (inner, number("2")))
         if name == "exp":
             called = Node("pow", (Node("sym", ("e",)), inner))
         else:
@@ -404,45 +408,38 @@ class _Parser:
         return Node("pow", (called, exponent))
 
     def matrix(self) -> Node:
-        self.want("{")
-        letters = []
-        while not self.take("}"):
-            token = self.peek()
-            if not isinstance(token, str) or not (token.isalpha() or token == "*"):
-                raise Unread("an environment")
-            letters.append(token)
-            self.place += 1
-        name = "".join(letters)
-        if name == "array" and self.take("{"):
-            while not self.take("}"):
-                if self.peek() is None:
-                    raise Unread("an open bracket")
-                self.place += 1
-        if name.strip("*") not in ("pmatrix", "bmatrix", "matrix", "smallmatrix", "array", "Bmatrix"):
-            raise Unread(f"the environment {name}")
-        rows: list[tuple[Node, ...]] = []
-        row: list[Node] = []
-        while True:
-            if self.take("\\end"):
-                self.want("{")
-                while not self.take("}"):
-                    if self.peek() is None:
-                        raise Unread("an open environment")
-                    self.place += 1
-                break
-            row.append(self.sum())
-            if self.take("&"):
-                continue
+        rows: list[list[Node]] = [[]]
+        while not str(self.peek()).startswith("\\end{"):
+            rows[-1].append(self.sum())
             if self.take("\\\\"):
-                rows.append(tuple(row))
-                row = []
-            elif self.peek() != "\\end":
-                raise Unread("a matrix")
-        if row:
-            rows.append(tuple(row))
-        if not rows or len({len(each) for each in rows}) != 1:
+                rows.append([])
+            elif not str(self.peek()).startswith("\\end{"):
+                self.want("&")
+        self.place += 1
+        rows = [row for row in rows if row]
+        if len({len(row) for row in rows}) != 1:
             raise Unread("a matrix whose rows differ in length")
-        return Node("matrix", tuple(rows))
+        return Node("matrix", tuple(map(tuple, rows)))
+
+
+def _residue(node: Node, modulus: int) -> Node:
+    """n = 1 and mod = 3, as a list."""
+
+    def reduced(each: Node) -> Node:
+        if each.op == "rel":
+            return Node("rel", (*each.args[:2], reduced(each.args[2])))
+        return Node("num", (each.args[0] % modulus, None)) if each.op == "num" else each
+
+    found = tuple(map(reduced, node.args)) if node.op == "list" else (reduced(node),)
+    return Node("list", (*found, Node("rel", ("=", Node("sym", ("mod",)), number(str(modulus))))))
+
+
+def _renamed(node: Any, name: str, other: str) -> Any:
+    if not isinstance(node, Node):
+        return tuple(_renamed(each, name, other) for each in node) if isinstance(node, tuple) else node
+    if node == Node("sym", (name,)):
+        return Node("sym", (other,))
+    return Node(node.op, tuple(_renamed(each, name, other) for each in node.args))
 
 
 def _negative(node: Node) -> Node:

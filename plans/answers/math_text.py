@@ -42,11 +42,11 @@ _CHARACTERS = str.maketrans(_SIGNS | _GREEK)
 _SUPER, _SUB = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+"), re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
 _OVERLINED = re.compile(r"((?:\d\u0305)+)")
 
-_TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
+TAGS = re.compile(r"</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LAYOUT = re.compile(
     r"\\(?:text)?color(?:box)?\{[^{}]*\}|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|bigl|bigr|Bigl|Bigr|biggl|biggr|big|Big|bigg|Bigg|left|right"
     r"|middle|mleft|mright|phantom\{[^{}]*\}|hspace\*?\{[^{}]*\}|vspace\*?\{[^{}]*\}|noindent|boldsymbol|bm|mathbf|bold"
-    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it)(?![a-zA-Z])\.?"
+    r"|mathit|mathnormal|mathsf|mathcal|mathtt|rm|bf|it|hat|widehat|vec|overrightarrow|tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])\.?"
 )
 _SPACES = re.compile(
     r"\\(?:quad|qquad|enspace|thinspace|medspace|thickspace|space|nobreakspace)(?![a-zA-Z])|\\[;:> ]|~"
@@ -58,7 +58,7 @@ _RENAMED = {
     "hbox": "text", "emph": "text", "underline": "text", "mathrm": "text", "operatorname": "text",
     "varnothing": "emptyset",
     "dbinom": "binom", "tbinom": "binom", "lbrace": "{", "rbrace": "}", "lbrack": "[", "rbrack": "]", "lparen": "(",
-    "rparen": ")", "ast": "cdot", "degree": "circ", "simeq": "approx", "thickapprox": "approx", "div": "/",
+    "rparen": ")", "ast": "cdot", "simeq": "approx", "thickapprox": "approx", "div": "/",
     "lt": "<", "gt": ">", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "colon": ":", "varphi": "phi",
     "varepsilon": "epsilon", "vartheta": "theta", "bar": "overline", "overbar": "overline",
     "land": "\\text{and}", "lor": "\\text{or}",
@@ -70,12 +70,25 @@ _HABITS = (
     (re.compile(r"\^\s*\{?\s*\\(?:text|mathrm|rm)\s*\{(?:st|nd|rd|th)\}\s*\}?"), ""),
     (re.compile(r"\{([^{}]*)\\over(?![a-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"^([^{}]*)\\over(?![a-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (
+        re.compile(r"(?:\b|\\(?:text|mathrm)\{)C\}?\s*_\s*\{?((?<=\{)\w+|\w)\}?\s*\^\s*\{?((?<=\{)\w+|\w)\}?"),
+        r"\\binom{\1}{\2}",
+    ),
+    (re.compile(r"\bC\((\d+),\s*(\d+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\^?\s*\\degree(?![a-z])|(?<=\d)\s*\\circ(?![a-z])"), r"^\\circ "),
+    (re.compile(r"(?<=\S)\s*,?\s*(?:\\(?:text|mathrm)\s*\{\s*,?\s*for (?:all|every|any)\b|\\forall).*$"), ""),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
     (re.compile(r"^\s*(?:\\approx|\\sim|~|about|approximately|roughly)(?![a-z])\s*", re.IGNORECASE), ""),
     (re.compile(r"\s*\(?\s*(?:\\text\s*\{\s*)?\(?(?:in )?[Bb]ase[ -]([a-z]+|\d{1,2})\)?\s*\}?\s*\)?$"), r"_{\1}"),
 )
-"""Ordinals, \\over, an x for times, a word for about, a base in words: what stands for it."""
+"""Ordinals, \\over, binomials, an x for times, a word for about, a base in words: what stands for it."""
+MAGNITUDES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MAGNITUDE = re.compile(rf"(?<=\d)\s*(\\text\s*\{{\s*)?({'|'.join(MAGNITUDES)})(?![a-zA-Z])")
+_TEXT_WITH_POWERS = re.compile(r"\\text\s*\{((?:[^{}]|\^\s*\{[^{}]*\})*\^(?:[^{}]|\^\s*\{[^{}]*\}|\{[^{}]*\})*)\}")
 _LINES = re.compile(r"\\(?:begin|end)\{(?:aligned|align|gathered|gather|split|cases|equation)\*?\}")
+_SYSTEM = re.compile(r"\\\{\s*\\begin\{(?:array|matrix)\}(?:\{[lcr| ]*\})?(.*?)\\end\{(?:array|matrix)\}")
+"""Equations one below the other, behind a brace."""
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _GROUPS = r"\d{1,3}(?:%s\d{3})+(?!\d)"
@@ -119,7 +132,7 @@ def one_spelling(text: str) -> str:
     text = re.sub(r"\s+", " ", text)
     if "&" in text and re.search(r"&(?:[lg][te]|amp|nbsp|minus|times|#\d+);", text):
         text = html.unescape(text)
-    text = _TAGS.sub(" ", in_ascii(text))
+    text = TAGS.sub(" ", in_ascii(text))
     text = re.sub(r"<sup>(.*?)</sup>", r"^{\1}", text)
     text = re.sub(r"<sub>(.*?)</sub>", r"_{\1}", text)
     # A doubled backslash is one that was escaped twice, but in a matrix it ends a row.
@@ -136,12 +149,18 @@ def one_spelling(text: str) -> str:
     if text.count("$") % 2 == 0:
         text = re.sub(r"\${1,2}", "", text) if not re.fullmatch(r"\s*\$\d[^$]*\$\d[^$]*", text) else text
     text = text.replace("\x00", "$")
-    text = re.sub(r"\s+", " ", _LAYOUT.sub("", text))
+    text = re.sub(r"\s+", " ", _LAYOUT.sub("", text).replace("{}", ""))
     for pattern, plain in _HABITS:
         text = pattern.sub(plain, text)
+    text = _SYSTEM.sub(r"\\begin{cases}\1\\end{cases}", text)
     if _LINES.search(text):
         text = _LINES.sub(" ", text).replace("&", "").replace("\x01", " , ")
     text = _COMMAND.sub(_renamed, re.sub(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-z]))", "'", text))
+    # \text{m/s^2} is \text{m/s}^2.
+    text = _TEXT_WITH_POWERS.sub(
+        lambda found: "\\text{" + re.sub(r"\^\s*(-?\d|\{[^{}]*\})", r"}^\1\\text{", found[1]) + "}", text
+    ).replace("\\text{}", "")
+    text = _MAGNITUDE.sub(lambda found: f"\\times 10^{MAGNITUDES[found[2]]}" + (found[1] or " "), text)
     text = re.sub(r"\\text\s*\{\s*([()\[\]{}.,:;\d\s/+=-]*)\s*\}", r" \1 ", text)
     text = _SPACED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _BRACED_COMMA.sub(lambda found: "." if "{" in found[0] else ",", text)
@@ -157,7 +176,7 @@ def bare(text: str) -> str:
         before = text
         text = text.strip(' \t\n*_"').strip()
         text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text
-        text = re.sub(r"(?:(?<!\.)\.|[,;:?]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
+        text = re.sub(r"(?:(?<!\.)\.|[,;:?\s]+|(?<![\dn)}!])!+|(?<!!)!{3,})$", "", text)
         text = re.sub(r"^[=:]\s*|(?<!\\)\\$", "", text)
     return text
 

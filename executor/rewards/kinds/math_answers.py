@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from ....plans.answers.gold_math import Gold, typed
-from ....plans.answers.math_text import boxes, one_spelling
+from ....plans.answers.math_text import MAGNITUDES, TAGS, boxes, one_spelling
 from .math_compare import SETS_IN_WORDS
 from .math_numeric import symbols
 
@@ -21,19 +21,17 @@ _THOUGHT_ENDS = re.compile(
 _THOUGHT = re.compile(r"</?(?:think|thinking|thought|reasoning|seed:think)>")
 _CONTROL = re.compile(r"<\|[a-zA-Z_]+\|>|</?s>|<eos>|<end_of_turn>|<pad>|<｜[^｜<>]*｜>")
 _TAG = re.compile(r"<(answer|final_answer|solution)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
-_MARKUP = re.compile(
-    r"\*\*|__|</?(?:b|strong|i|em|u|p|br|span|div|code|mark|center|h\d)(?:\s[^<>]*)?/?>", re.IGNORECASE
-)
+_MARKUP = re.compile(rf"(?<![a-zA-Z0-9)])\*\*|\*\*(?![a-zA-Z0-9(])|__|<<[^<>\n]*>>|{TAGS.pattern}", re.IGNORECASE)
 _IS = r"[^\S\n]*(?:\([^()\n]*\)[^\S\n]*)?(?:%s|[:：=])"
 _ANNOUNCED = (
     (
-        "answer",
-        r"\banswers?\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|\s*[:=])",
+        "ans",
+        r"\b(?:answers?|ans)\b(?:[^.\n:=$\\]{0,60}?\b(?:is|are|equals|was|be)\b(?!\s+(?:not|wrong|correct|right)\b)|\s*[:=])",
     ),
     ("answer", r"\bfinal answer\b[^\S\n]*[:：.]?[^\S\n]*(?=\n)|^#+[^\S\n]*answer[^\S\n]*(?=\n)"),
     (
         "答案 正解 解答 答え 結果",
-        r"(?:答案|正解|解答|答え|結果)[^。：:是为為は]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)",
+        r"(?:答案|正解|解答|答え|結果)[^。：:是为為は不]{0,12}(?:应该是|应为|應為|是|为|為|は|：|:)",
     ),
     ("答", r"(?:^|[^\w\s])\s*答[：:]"),
     ("选", r"(?:故|应|因此|所以|正确)?选(?:择|项)?\s*(?:是|为|[:：])?\s*(?=[(（]?[A-J])"),
@@ -58,6 +56,11 @@ _ANNOUNCED = (
 )
 _PHRASES = tuple((keys.split(), re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for keys, pattern in _ANNOUNCED)
 """By words in lower case of which a line must hold one: what announces an answer."""
+_JSON = re.compile(r'"(?:final_)?answer"\s*:\s*("?)(.{0,200}?)\1\s*(?=[,}\n])', re.IGNORECASE)
+_MINUS = re.compile(
+    r"(?:\\text\s*\{\s*(?:negative|minus)\s*\}|\b(?:negative|(?<![\d$)}] )(?<!\b\w )minus)\s)\s*(?=[$\\(]*\d)",
+    re.IGNORECASE,
+)
 _HASHES = re.compile(r"\s*####\s*(.+?)\s*$")
 _SENTENCE_END = re.compile(
     r"(?<=[^\s\d.])\.(?=\s|$)|(?<=\d)\.(?=\s+[^\d\s]|\s*$)|[。；！？]|[?](?=\s|$)"
@@ -72,19 +75,22 @@ _MATH = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\\w])\$(?!\s)([^$\n]+?)(?<![\\\s])\$(?!\d)", re.DOTALL
 )
 _NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.])[-+−]?(?:\d{1,3}(?:[,\u202f\u00a0]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+(?![\d/]))?(?:[eE][+-]?\d+)?(?:\s*%)?"
-    r"(?![\d])"
+    r"(?<![A-Za-z0-9_.])[-+−]?(?:\d{1,3}(?:(?:[,\u202f\u00a0]|\{,\}|\\,)\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+(?![\d/]))?(?:[eE][+-]?\d+)?(?:\s*%)?"
+    rf"(?:\s*(?:{'|'.join(MAGNITUDES)})\b)?(?![\d])"
 )
 _CHOICE = re.compile(
-    r"\W*(?:(?:option|choice|answer|letter|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?![A-Za-z0-9_'’-]|\s*[=+*^])",
+    r"\W*(?:(?:option|choice|answer|letter|la|opción|letra|选项|选)\s*)*[(（]?\s*([A-J])\s*[)）]?(?![A-Za-z0-9_'’-]|\s*[=+*^])",
     re.IGNORECASE,
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[+*/^×·÷_{<>≤≥√(]|\\[a-zA-Z]+|(?<![A-Za-z][A-Za-z] )[-−])\s*$")
 _OPERATOR_BEHIND = re.compile(
     r"\s*(?:[+*^×·÷<>≤≥√_!}]|/|\\(?!text|,|\)|\]|%|\$)|[-−]\s*(?:\d|[a-z]\b|\\))|[A-Za-z](?![A-Za-z])|\("
+    r"|\|\s*[a-z\d]|\s+(?:times|plus|minus|divided by|multiplied by)\s+[\d$]|\s+or (?:more|less|fewer)\b"
 )
 """What makes a number a part of an expression that is not read as a whole."""
-_NAMED = re.compile(r"(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\)")
+_NAMED = re.compile(
+    r"(?:(?:[Oo]ption|[Cc]hoice)\s+\(?([A-J])\b|(?<![A-Za-z])\(([A-J])\))(?!\)?\s+(?:is|are)\s+(?:not|incorrect|wrong|false)\b)"
+)
 _CHOSEN = re.compile(
     r"(?:^|\s)\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
     r"|^(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o)[,:]?\s+\(?([A-J])\)?[.!]?$"
@@ -94,7 +100,10 @@ _OTHER_CHOICE = re.compile(
 )
 _PROSE = re.compile(r"\b(?:so|we|is|it|the|and|of|to|in|as|[A-Za-z]{4,})\b", re.IGNORECASE)
 _NOT_PROSE = re.compile(r"\\[a-zA-Z]+(?:\{[a-z]+\})?|_\s*\{[^{}]*\}")
-_DENIED = re.compile(r"\b(?:not|isn't|wasn't|aren't)\s+(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)")
+_DENIED = re.compile(
+    r"(?:\b(?:not|isn't|wasn't|aren't|(?:more|less|fewer|greater) than|no es|nicht|n'est pas|não é|не)\s+|不是\s*)"
+    r"(?:\$[^$]*\$|\(?[A-J]\)?(?=\W|$)|[-−(]?\d\S*)"
+)
 _REMARK = re.compile(r"\s\([^()]*[A-Za-z]{2}[^()]*\)\s*[.。]?\s*$")
 _RIVAL = re.compile(
     r"[\s,;/$\\()]*(?:or|and|to|或|和|oder|und|ou|et|o|u|y|e|или|и)?(?:\s+(?:maybe|perhaps|possibly|else))?[\s,;/$\\()]*",
@@ -124,7 +133,7 @@ def without_thinking(response: str) -> str:
 
 def answer_of_response(response: str, gold: Gold) -> Extracted:
     """The answer that a response gives to a row; of a sentence the part that can be of the type of `gold`."""
-    text = without_thinking(response)
+    text = _MINUS.sub("-", without_thinking(response))
     found, is_open = boxes(text)
     if found:
         return Extracted("the last box", _part(found[-1], gold, only=True))
@@ -144,7 +153,7 @@ def answer_of_response(response: str, gold: Gold) -> Extracted:
 
 def _said(text: str) -> str | None:
     """What stands behind the last phrase that announces an answer, to the end of the sentence."""
-    text = _MARKUP.sub("", text)
+    text = _MARKUP.sub("", _JSON.sub(r"answer: \2\n", text))
     end = len(text)
     while end > 0:
         start = text.rfind("\n", 0, end - 1) + 1
@@ -171,8 +180,6 @@ def _sentence(rest: str) -> str:
     rest = re.sub(r"^[\s*_:：=>`]+", "", rest)
     if display := re.match(r"(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", rest, re.DOTALL):
         return display[1] or display[2]
-    if fence := re.match(r"```\w*\n(.*?)```", rest, re.DOTALL):
-        return fence[1]
     line = rest.partition("\n")[0][:_LONGEST_LINE]
     end = _SENTENCE_END.search(line, 1)
     return _ENDINGS.sub("", line[: end.start()] if end else line).strip()
@@ -192,7 +199,7 @@ def _reads(text: str, gold: Gold) -> bool:
             or (bool(gold.words) and read.kind != "latex")
         )
     if read.kind == "text":
-        is_product = gold.kind == "expression" and re.fullmatch("[A-Za-z]{2,3}", read.text) is not None
+        is_product = gold.kind in ("expression", "relation") and re.fullmatch("[A-Za-z]{2,3}", read.text) is not None
         return is_product or read.words in SETS_IN_WORDS
     if read.kind == "latex":
         inner = text.strip().strip("$")
@@ -272,8 +279,6 @@ def _names_only(text: str, gold: Gold) -> bool:
 def _from_last_line(text: str, gold: Gold) -> str:
     """What the last line that holds an answer ends in."""
     lines = [line for line in re.split(r"\n+", text) if not _RULE.match(line)]
-    if display := re.search(r"(?:\\\[(.+?)\\\]|\$\$(.+?)\$\$)\s*[.。]?\s*$", text, re.DOTALL):
-        lines.append((display[1] or display[2]).strip())
     for line in reversed(lines[-1:] if gold.kind in ("choice", "text") else lines[-50:]):
         bullet = r"^\s*(?:[-*•]\s+|#+\s*)" if len(lines) > 1 else r"^\s*(?:[*•]\s+|#+\s*)"
         line = _DENIED.sub(" ", re.sub(bullet, "", line)[-_LONGEST_LINE:]).strip()

@@ -30,8 +30,9 @@ SETS_IN_WORDS = {
 
 _MOST_MATCHED = 50
 """Items of a list or set that are compared one by one; longer ones must hold exact numbers."""
-_STRUCTURES = {"rel", "chain", "list", "set", "tuple", "interval", "union", "matrix", "based"}
 _TIME = re.compile(r"\d{1,2}:[0-5]\d")
+_RESULT = re.compile(r"[^=<>]*=([^=<>]*)")
+"""Of \\dim V = 6, whose left side is not read, the 6."""
 
 
 def same(gold: Gold, text: str) -> tuple[bool, str]:
@@ -51,12 +52,15 @@ def same(gold: Gold, text: str) -> tuple[bool, str]:
     if gold.node is None or given.node is None:
         if given.kind == "choice":
             return _letter(gold) == given.letter, "letters"
+        if gold.kind == "number" and (right := _RESULT.fullmatch(given.text)):
+            return same(gold, right[1])
         return _by_math_verify(gold, given)
     readings = [given]
     if gold.kind == "number":
         readings += [each for each in (typed(text, attached=True), _with_comma(given)) if each is not None]
     for reading in readings:
-        assert reading.node is not None
+        if reading.node is None:
+            continue
         found = _same_nodes(gold.node, gold.unit, reading.node, reading.unit)
         if found:
             return True, "equal in value"
@@ -75,27 +79,21 @@ def _with_comma(given: Gold) -> Gold | None:
 
 def _letter(gold: Gold) -> str:
     """The letter that an answer is, in capitals; "" if it is none."""
-    if gold.letter:
-        return gold.letter
-    if gold.node is not None and gold.node.op == "sym" and re.fullmatch("[A-Za-z]", gold.node.args[0]):
-        return str(gold.node.args[0]).upper()
-    return ""
+    return gold.letter or (gold.text.upper() if re.fullmatch("[A-Za-z]", gold.text) else "")
 
 
 def _same_choice(gold: Gold, given: Gold) -> tuple[bool, str]:
     if letter := _letter(given):
         return letter == gold.letter, "the letter of the choice"
-    if not gold.words:
-        return False, "the letter of the choice"
-    inner = typed(gold.text)
+    inner = typed(gold.text) if gold.words else None
     if inner is None or inner.kind == "choice":
-        return gold.words == given.words, "the words of the choice"
+        return bool(gold.words) and gold.words == given.words, "the words of the choice"
     return same(inner, given.text)[0], "the words of the choice"
 
 
 def _same_text(gold: Gold, given: Gold) -> tuple[bool, str]:
     one, two = (words_of(each.text) for each in (gold, given))
-    if one == two or one in _listed_letters(two) or two in _listed_letters(one):
+    if one == two or {one, *_listed_letters(one)} & {two, *_listed_letters(two)}:
         return True, "text"
     as_nodes = [each.node or SETS_IN_WORDS.get(words) for each, words in ((gold, one), (given, two))]
     if all(as_nodes) and gold.kind != given.kind:
@@ -110,8 +108,10 @@ def _same_text(gold: Gold, given: Gold) -> tuple[bool, str]:
 
 
 def _listed_letters(words: str) -> tuple[str, ...]:
-    """`a, c` and `a and c` as `ac`, for several choices."""
+    """`a, c` and `a and c` as `ac`, for several choices; `i and ii` as `i,ii`."""
     letters = re.split(r"\s*(?:,|;|and|&|\s)\s*", words)
+    if len(letters) > 1 and all(re.fullmatch("[ivx]+", each) for each in letters):
+        return (",".join(sorted(letters)),)
     return ("".join(sorted(letters)),) if len(letters) > 1 and all(len(each) == 1 for each in letters) else ()
 
 
@@ -129,17 +129,11 @@ def _product(gold: Gold) -> Node | None:
 
 def _same_nodes(gold: Node, unit: str, given: Node, given_unit: str) -> bool | None:
     """Whether two trees with units are one answer; None if that cannot be told."""
-    if is_percent(unit) != is_percent(given_unit):
-        # 50 %, 50 and 0.5 answer the same question.
-        either = (
-            [(gold, given), (_scaled(gold, Fraction(1, 100)), given)]
-            if is_percent(unit)
-            else [(gold, given), (gold, _scaled(given, Fraction(1, 100)))]
-        )
-        return _first(_same(one, two) for one, two in either)
-    if is_degree(unit) != is_degree(given_unit):
-        turned = [(Node("degree", (gold,)), given)] if is_degree(unit) else [(gold, Node("degree", (given,)))]
-        return _first(_same(one, two) for one, two in [(gold, given), *turned])
+    for is_unit, turned in ((is_percent, _hundredth), (is_degree, _in_degrees)):
+        if is_unit(unit) != is_unit(given_unit):
+            # 50 %, 50 and 0.5 answer the same question.
+            pair = (turned(gold), given) if is_unit(unit) else (gold, turned(given))
+            return _first(_same(*each) for each in ((gold, given), pair))
     factor = factor_between(unit, given_unit)
     if factor is None:
         return False
@@ -151,21 +145,24 @@ def _first(found: Iterator[bool | None]) -> bool | None:
     return True if True in answers else False if False in answers else None
 
 
+def _hundredth(node: Node) -> Node:
+    return _scaled(node, Fraction(1, 100))
+
+
+def _in_degrees(node: Node) -> Node:
+    return Node("degree", (node,))
+
+
 def _scaled(node: Node, factor: Fraction) -> Node:
     if node.op == "num":
         return Node("num", (node.args[0] * factor, node.args[1] and node.args[1] * factor))
     if node.op == "rel":
         return Node("rel", (*node.args[:2], _scaled(node.args[2], factor)))
-    if node.op in ("list", "set", "tuple", "chain"):
-        return Node(node.op, tuple(_scaled(each, factor) for each in node.args))
     return Node("mul", (node, Node("num", (factor, None))))
 
 
 def _same(gold: Node, given: Node) -> bool | None:
     gold, given = plain(gold), plain(given)
-    if gold.op != given.op and {gold.op, given.op} & {"percent", "degree"} and not {gold.op, given.op} & _STRUCTURES:
-        either = [_unmarked(gold), _unmarked(given)]
-        return _first(equal(*pair) for pair in ((gold, given), (either[0], either[1])))
     if gold.op == "based" or given.op == "based":
         return _same_based(gold, given)
     if any(is_order(each) or each.op in ("union", "interval") for each in (gold, given)):
@@ -175,7 +172,8 @@ def _same(gold: Node, given: Node) -> bool | None:
         if ends is None and others is None and gold.op == given.op == "rel":
             return _same_inequality(gold, given)
         if gold.op == given.op == "chain" and len(gold.args) == len(given.args):
-            return _all(_same_inequality(one, two) for one, two in zip(gold.args, given.args, strict=True))
+            pairs = [zip(gold.args, order, strict=True) for order in (given.args, given.args[::-1])]
+            return _first(_all(_same_inequality(*pair) for pair in each) for each in pairs)
         if is_order(gold) or gold.op in ("union", "interval"):
             return False if ends is not None and others is None and given.op != "rel" else None
     if gold.op in ("rel", "chain"):
@@ -190,15 +188,8 @@ def _same(gold: Node, given: Node) -> bool | None:
     return equal(gold, given)
 
 
-def _unmarked(node: Node) -> Node:
-    return Node(*node.args[0]) if node.op in ("percent", "degree") else node
-
-
 def _same_based(gold: Node, given: Node) -> bool | None:
     """Digits and base must be the same; of two numbers one may leave its base out."""
-    if given.op in ("rel", "chain"):
-        right = _right_side(given, gold)
-        return False if right is None else _same(gold, right)
     if gold.op == given.op:
         return gold.args == given.args
     based, other = (gold, given) if gold.op == "based" else (given, gold)
@@ -255,7 +246,8 @@ def _same_items(gold: Node, given: Node) -> bool | None:
             return False
         ordered = dict(zip(names[1], two, strict=True))
         return _all(_same(left, ordered[name]) for name, left in zip(names[0], one, strict=True))
-    if names[0] and names[1] and names[0][0] != names[1][0]:
+    bases = [{name.partition("_")[0] for name in each} for each in names]
+    if names[0] and names[1] and bases[0] != bases[1]:
         return False
     if "set" in ops:
         one, two = _distinct(one), _distinct(two)
@@ -268,26 +260,31 @@ def _value_of(node: Node) -> Node:
 
 
 def _is_name(node: Node) -> bool:
-    """A variable, or one with an argument: x, a_n, f(x), P(A)."""
-    return node.op == "sym" or (node.op == "mul" and all(part.op in ("sym", "tuple") for part in node.args))
+    """A variable, one with an argument, a tuple of them, an inverse or a derivative: x, a_n, f(x), (x, y), dy/dx."""
+    if node.op == "div":
+        return all(part.op == "mul" and part.args[0] == Node("sym", ("d",)) and _is_name(part) for part in node.args)
+    if node.op == "pow":
+        return node.args[0].op == "sym" and value(node.args[1]) == -1
+    return node.op == "sym" or (
+        node.op in ("mul", "tuple") and all(part.op == "tuple" or _is_name(part) for part in node.args)
+    )
 
 
 def _names_of(node: Node) -> list[str]:
     """Names that the items of a list are assigned to, if they are."""
-    named = [
-        each
-        for each in node.args
-        if isinstance(each, Node) and each.op == "rel" and each.args[0] == "=" and each.args[1].op == "sym"
-    ]
-    return [str(each.args[1].args[0]) for each in named]
+    equations = [each for each in node.args if isinstance(each, Node) and each.op == "rel" and each.args[0] == "="]
+    return [str(each.args[1].args[0]) for each in equations if each.args[1].op == "sym"]
 
 
 def _by_name(node: Node) -> list[Node] | None:
-    """Of `y = 2, x = 1` the values in the order of the names, as a tuple gives them; None of other items."""
+    """Of `y = 2, x = 1` the values as a tuple gives them: by name, if the names are neighbours in the alphabet, else
+    (n and k, r and theta) as written; None of other items."""
     names = _names_of(node)
     if len(names) != len(node.args) or len(set(names)) != len(names) or not names:
         return None
-    return [each.args[2] for each in sorted(node.args, key=lambda each: str(each.args[1].args[0]))]
+    values = dict(zip(names, (each.args[2] for each in node.args), strict=True))
+    neighbours = all(len(name) == 1 for name in names) and ord(max(names)) - ord(min(names)) == len(names) - 1
+    return [values[name] for name in (sorted(names) if neighbours else names)]
 
 
 def _distinct(items: list[Node]) -> list[Node]:
@@ -352,8 +349,8 @@ def _right_side(given: Node, gold: Node) -> Node | None:
             return Node(*exact)
         return None
     left = relations[0].args[1]
-    if len(relations) == 1 and symbols(left) and _has_number(left):
-        unsolved = left.op == "mul" or value(last.args[2]) in (0, 1)
+    if len(relations) == 1 and symbols(left) and (left.op == "neg" or _has_number(left)):
+        unsolved = left.op in ("neg", "mul") or value(last.args[2]) in (0, 1)
         if unsolved:
             return None
     right = last.args[2]
@@ -395,6 +392,8 @@ def _same_equation(gold: Node, given: Node) -> bool | None:
     if _is_name(name) and _is_name(opening.args[1]):
         if name == opening.args[1] or str(name).lower() == str(opening.args[1]).lower():
             return _same(right, closing.args[2])
+        if Node("sym", ("y",)) in (name, opening.args[1]) and {name.op, opening.args[1].op} == {"sym", "mul"}:
+            return _same(right, closing.args[2])  # y = 2x for f(x) = 2x
         if not symbols(right) and not symbols(closing.args[2]):
             return False
     if gold.op == "chain" or given.op == "chain":
@@ -466,13 +465,14 @@ def _same_inequality(gold: Node, given: Node) -> bool | None:
 
 # math-verify ---------------------------------------------------------------------------------------------------------
 
-_TOWER = re.compile(r"\^\s*\{?[^{}^]*(?:\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
+_TOWER = re.compile(r"\^\s*(?:\{[^{}^]*(?:\^|\d{5})|\w\s*\^|\d{5})|[\w)}]\s*!|\\binom|\d{400}")
 """What SymPy would compute for hours: powers of powers, long exponents, factorials."""
 
 
 def _by_math_verify(gold: Gold, given: Gold) -> tuple[bool, str]:
     """What math-verify says of two LaTeX expressions of which the grammar reads at most one."""
-    if gold.text.replace(" ", "") == given.text.replace(" ", ""):
+    one_way, other = (re.sub(r"\{(\w)\}| ", r"\1", each.text) for each in (gold, given))
+    if one_way == other:
         return True, "equal as written"
     if any(len(each.text) > LONGEST_LATEX for each in (gold, given)):
         return False, "differs as written, and is too long to compute"

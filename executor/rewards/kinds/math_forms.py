@@ -25,8 +25,6 @@ def plain(node: Node) -> Node:
         return REALS
     if node.op == "rel" and node.args[0] == "in":
         return node
-    if node.op == "rel" and node.args[0] == "=" and node.args[2].op == "sym" and not symbols(node.args[1]):
-        return plain(Node("rel", ("=", node.args[2], node.args[1]))) if symbols(node.args[2]) else node
     if node.op == "list":
         node = Node("list", tuple(part for each in node.args for part in _parts_of(plain(each))))
         node = _filled(node)
@@ -124,14 +122,16 @@ def as_intervals(node: Node) -> list[Ends] | None:
     if not is_order(node):
         return None
     if node.op == "list":
-        return _of_several([as_intervals(each) for each in node.args])
+        holes = [_turned(each).args for each in node.args if each.op == "rel" and each.args[0] == "!="]
+        others = [as_intervals(each) for each in node.args if each.op != "rel" or each.args[0] != "!="]
+        return _without(_of_several(others) if others else [REALS.args], holes)
     if node.op == "chain":
         if len(node.args) != 2 or any(_is_bare(each) is None for each in node.args):
             return None
         return _of_several([as_intervals(each) for each in node.args])
     sign, left, right = _turned(node).args
     if sign == "in":
-        return as_intervals(plain(right))
+        return None if left.op == "neg" else as_intervals(plain(right))
     if left.op != "sym" or symbols(right):
         return None
     minus = Node("neg", (_INFINITY,))
@@ -140,6 +140,23 @@ def as_intervals(node: Node) -> list[Ends] | None:
     if sign in ("<", "<="):
         return [(minus, right, False, sign == "<=")]
     return [(right, _INFINITY, sign == ">=", False)]
+
+
+def _without(ends: list[Ends] | None, holes: list[tuple[Any, ...]]) -> list[Ends] | None:
+    """Intervals without the points that a variable is not equal to: of 0 < x < 2, x != 1 two."""
+    for _, name, point in holes:
+        if ends is None or name.op != "sym" or symbols(point):
+            return None
+        try:
+            split = [(each, real(each[0]) < real(point) < real(each[1])) for each in ends]
+        except NoValue:
+            return None
+        ends = [
+            part
+            for each, inside in split
+            for part in ([(each[0], point, each[2], False), (point, each[1], False, each[3])] if inside else [each])
+        ]
+    return ends
 
 
 def _is_bare(relation: Node) -> Node | None:

@@ -23,7 +23,7 @@ LEAST_DIGITS = 6
 _LARGEST = mpmath.mpf(10) ** 15
 """An exponent or the argument of a factorial beyond is not computed."""
 _CONSTANTS = {"\\pi", "e", "i", "\\infty"}
-_POINTS = 8
+_POINTS = 12
 
 
 class NoValue(ValueError):
@@ -32,9 +32,10 @@ class NoValue(ValueError):
 
 @functools.lru_cache(maxsize=1024)
 def _point(name: str, number: int) -> Any:
-    """A value of a symbol: positive in the first half of the points, of either sign in the rest."""
+    """A value of a symbol: positive in the first half of the points, of either sign in the rest; some are large, so
+    that |x - 9| is not 9 - x."""
     drawn = random.Random(f"{name} {number}")
-    size = mpmath.mpf(drawn.randrange(300_001, 2_700_001, 2)) / 1_000_003
+    size = mpmath.mpf(drawn.randrange(300_001, 2_700_001, 2)) / 1_000_003 * {2: 17, 5: 1009}.get(number % 6, 1)
     return size if number < _POINTS // 2 or drawn.random() < 0.4 else -size
 
 
@@ -234,7 +235,9 @@ def _same_at_whole_numbers(gold: Node, given: Node, names: list[str]) -> bool:
     try:
         return all(
             _agree_near(at(gold, point), at(given, point))
-            for point in map(functools.partial(dict.fromkeys, names), range(1, 9))
+            for point in (
+                {name: 1 + number * (3 * place + 1) % 11 for place, name in enumerate(names)} for number in range(1, 9)
+            )
         )
     except NoValue:
         return False
@@ -260,7 +263,9 @@ def _rounds(left: Any, gold: Node, right: Any, given: Node) -> bool:
         return False
     difference, size = abs(_real(left) - _real(right)), abs(_real(left))
     (number, place), (fine, fine_place) = max(decimals, key=_place), min(decimals, key=_place)
-    if _digits(number, place) >= LEAST_DIGITS and place <= Fraction(1, 10**3) and difference < _real(place):
+    exact = abs(_real(right if number == left else left))
+    nearest = difference * 2 <= _real(place) or (difference < _real(place) and abs(_real(number)) < exact)
+    if _digits(number, place) >= LEAST_DIGITS and place <= Fraction(1, 10**3) and nearest:
         return len(decimals) == 1 or (place <= Fraction(1, 10**5) and difference * 10**6 <= size)
     return _digits(fine, fine_place) >= 10 and difference * 10**9 <= size and difference * 10**6 <= 1
 
