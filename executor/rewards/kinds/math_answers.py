@@ -182,6 +182,8 @@ def _sentence(rest: str) -> str:
         return display[1] or display[2]
     line = rest.partition("\n")[0][:_LONGEST_LINE]
     end = _SENTENCE_END.search(line, 1)
+    if end and end[0] in "?？":
+        return ""  # a question gives no answer
     return _ENDINGS.sub("", line[: end.start()] if end else line).strip()
 
 
