@@ -229,5 +229,5 @@ def test_some_solved_plans_are_sound_and_start(folder):
 @pytest.mark.search
 def test_every_solved_plan_is_sound_and_starts(folder):
     ends = ends_of(folder, 200)
-    # What hypothesis draws varies with the modules that are loaded: these bounds only say that each end was met often.
-    assert ends["passed"] >= 40 and ends["beyond this executor"] >= 5, ends
+    # What hypothesis draws varies with the modules that are loaded: of 200 cases none to 27 were beyond this executor.
+    assert ends["passed"] >= 40, ends
