@@ -99,8 +99,9 @@ def plain(text: str) -> str:
 
 
 def code(text: object) -> str:
-    """Text as code that may stand in a table."""
-    return f"<code>{html.escape(str(text), quote=False).replace('|', '&#124;')}</code>"
+    """Text as code that may stand in a table. Markdown looks into the tag, so `](` would be a link."""
+    escaped = html.escape(str(text), quote=False).replace("|", "&#124;").replace("[", "&#91;")
+    return f"<code>{escaped}</code>"
 
 
 def type_of(node: Mapping[str, Any], anchors: Mapping[str, str]) -> str:

@@ -72,7 +72,7 @@ Word = Annotated[str, Field(pattern=r"^\S(.{0,198}\S)?$")]
 """A verdict of a judge: text without spaces around it."""
 
 
-Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
 """The name of a distribution."""
 
 
