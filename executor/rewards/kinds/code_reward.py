@@ -12,11 +12,11 @@ import os
 from typing import Any
 
 from ....plans.answers import AnswerError
-from ....plans.answers.code_tests import CodeTests, code_tests
+from ....plans.answers.code_tests import code_tests
 from ....plans.answers.packages import unstated
 from ..sandbox.warm_sandbox import START_S as START_S
 from ..sandbox.warm_sandbox import SandboxError as SandboxError
-from ..sandbox.warm_sandbox import SandboxRun, WarmSandbox
+from ..sandbox.warm_sandbox import WarmSandbox
 from ..verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError, Verdict
 from .code_blocks import solution_of
 from .python_block import Block
@@ -25,23 +25,12 @@ _warm: dict[tuple[int, int, tuple[str, ...]], WarmSandbox] = {}
 """Sandboxes by the process that has them (a fork must not use its parent's), their memory in bytes and packages."""
 
 
-def sandbox_of(memory_bytes: int, packages: tuple[str, ...] = ()) -> WarmSandbox:
+def sandbox_of(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ()) -> WarmSandbox:
     """The sandbox of this process whose programs may take so much memory; not started yet, or warm."""
     key = os.getpid(), memory_bytes, packages
     if key not in _warm:
         _warm[key] = WarmSandbox(memory_bytes, packages=packages)
     return _warm[key]
-
-
-def run_sandboxed(
-    source: str, tests: CodeTests | str, deadline_s: float, memory_bytes: int = MEMORY_BYTES
-) -> SandboxRun:
-    """Run `source`, then `tests` against it, in a fresh sandbox.
-
-    The deadline (wall time) counts from the moment the sandbox is up, so that a busy machine's slow start is not the
-    response's. Raises `SandboxError` if the sandbox does not come up within `START_S`.
-    """
-    return sandbox_of(memory_bytes).run(source, tests, deadline_s)
 
 
 def probe(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, RowError
-from rlplan.executor.rewards.kinds.code_reward import CodeReward, probe, run_sandboxed
+from rlplan.executor.rewards.kinds.code_reward import CodeReward, probe, sandbox_of
 
 isolated = pytest.mark.usefixtures("isolation")
 protected = pytest.mark.usefixtures("protection")
@@ -116,7 +116,7 @@ def test_no_process_outlives_its_sandbox_even_one_that_left_its_session(ends):
     source = (
         f"import os, time, subprocess\nsubprocess.Popen(['/bin/sleep', '{seconds}.25'], start_new_session=True)\n{ends}"
     )
-    result = run_sandboxed(f"def f(): return 1\n{source}", "assert f() == 1", 20.0 if ends == "pass" else 0.5)
+    result = sandbox_of().run(f"def f(): return 1\n{source}", "assert f() == 1", 20.0 if ends == "pass" else 0.5)
     assert result.timed_out == (ends != "pass"), result.detail
     until = time.monotonic() + 30
     while running(f"{seconds}.25"):
@@ -137,7 +137,7 @@ def running(argument):
 @isolated
 def test_a_fork_bomb_ends_at_the_deadline():
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    assert run_sandboxed(bomb, "assert f() == 1", 0.5).timed_out
+    assert sandbox_of().run(bomb, "assert f() == 1", 0.5).timed_out
 
 
 def test_the_tests_cannot_be_read_from_stdin_and_output_is_no_proof():

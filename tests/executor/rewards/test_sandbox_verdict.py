@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.executor.rewards.functions import RowError, ScorerConfig
-from rlplan.executor.rewards.kinds.code_reward import run_sandboxed
+from rlplan.executor.rewards.kinds.code_reward import sandbox_of
 from rlplan.executor.rewards.sandbox.isolation import TOLD
 from rlplan.executor.rewards.sandbox.warm_sandbox import WarmSandbox
 from rlplan.executor.rewards.worker import RewardWorker
@@ -163,7 +163,7 @@ assert c.rows == [[1, 3]] and c.n == 7
 
 @pytest.mark.parametrize("style", STYLES)
 def test_tests_reach_a_right_solution_in_each_of_the_usual_styles(style):
-    result = run_sandboxed(*STYLES[style], 20.0)
+    result = sandbox_of().run(*STYLES[style], 20.0)
     assert result.passed, result.detail
 
 
@@ -174,8 +174,8 @@ def test_tests_reach_a_right_solution_in_each_of_the_usual_styles(style):
      "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"],
 )  # fmt: skip
 def test_functions_that_pytest_would_collect_are_called(tests):
-    assert run_sandboxed(RIGHT, tests, 20.0).passed
-    assert not run_sandboxed(WRONG, tests, 20.0).passed
+    assert sandbox_of().run(RIGHT, tests, 20.0).passed
+    assert not sandbox_of().run(WRONG, tests, 20.0).passed
 
 
 TWO_FACED = """
@@ -355,14 +355,14 @@ def test_a_star_import_gives_what_tests_can_have_of_the_response():
         "import threading, math\nfrom math import sqrt\n__version__ = '1'\nlimit = 3\ndef f(x): return int(sqrt(x))"
     )
     tests = "from solution import *\ndef test_f(): assert f(9) == limit and math.pi > 3\n"
-    assert run_sandboxed(source, tests, 20.0).passed
+    assert sandbox_of().run(source, tests, 20.0).passed
     explicit = "__all__ = ['f', '__version__']\n" + source
-    assert run_sandboxed(explicit, "from solution import *\nassert f(9) == 3", 20.0).passed
+    assert sandbox_of().run(explicit, "from solution import *\nassert f(9) == 3", 20.0).passed
 
 
 def test_a_test_that_swallows_exceptions_does_not_hide_a_lost_response():
     tests = "try:\n    assert f(3) == 3\nexcept BaseException:\n    pass"
-    result = run_sandboxed("import os\ndef f(x): os._exit(3)", tests, 20.0)
+    result = sandbox_of().run("import os\ndef f(x): os._exit(3)", tests, 20.0)
     assert (result.passed, result.detail) == (False, "ended with code 3 before the tests did")
 
 
@@ -370,13 +370,13 @@ def test_a_test_that_swallows_exceptions_does_not_hide_a_lost_response():
 def test_tests_that_no_other_process_can_run_are_the_rows_fault(base):
     name = "Base" if "Base" in base else "A"
     with pytest.raises(RowError, match="derive a class from one of the response's"):
-        run_sandboxed("class A: pass", f"{base}class B({name}): pass\nassert f(B()) == 1", 20.0)
+        sandbox_of().run("class A: pass", f"{base}class B({name}): pass\nassert f(B()) == 1", 20.0)
 
 
 def test_a_response_cannot_have_a_row_called_untestable():
     tests = "class T(TestCase):\n    def test_f(self): self.assertEqual(f(3), 9)"
-    assert run_sandboxed("from unittest import TestCase\n" + RIGHT, tests, 20.0).passed
-    result = run_sandboxed("class TestCase: pass\n" + WRONG, tests, 20.0)
+    assert sandbox_of().run("from unittest import TestCase\n" + RIGHT, tests, 20.0).passed
+    result = sandbox_of().run("class TestCase: pass\n" + WRONG, tests, 20.0)
     assert (result.passed, "derive a class" in result.detail) == (False, True)
 
 
