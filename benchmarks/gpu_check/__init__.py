@@ -1,6 +1,6 @@
 """One command for a machine with a GPU and no network: how far rlplan is from what its GPU can do, in 8 minutes.
 
-    python -m benchmarks.gpu_check --json [--seconds 480] [--part attention|update|decode|execute|profile|groups]…
+    python -m benchmarks.gpu_check --json [--seconds 480] [--part attention|update|decode|execute|profile|groups|steps]…
         [--shape 0.5b]… [--steps 4] [--device cuda|cpu] [--out FOLDER]
 
 Models of random weights in shapes of Qwen2.5. Parts in order of worth, each in processes of its own, and each begun
@@ -12,7 +12,8 @@ only while as many seconds are left as it takes at least:
 - `execute` (plans_part.py): plans of modes sync and exact, run side by side for some steps. Responses have a median of
   300 tokens, those to one prompt in ten one of 2,400 and up to 4,096 (random_policy.py);
 - `profile`: `rlplan profile --minutes 1`;
-- `groups` (group_check.py): two jobs of a tiny model run as one.
+- `groups` (group_check.py): two jobs of a tiny model run as one;
+- `steps` (step_costs.py): what a decode step of vLLM alone costs beside the GPU, by function.
 
 Each figure is a JSON line on standard output and in FOLDER/lines.jsonl as soon as it is known; merged key by key these
 lines are the result, which is printed at the end and when the check is told to end (SIGTERM, SIGINT):

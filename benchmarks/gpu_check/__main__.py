@@ -18,15 +18,15 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
 from .command_parts import Parts, Told, run_parts
-from .group_check import plan_group, run_group
 from .plans_part import MODES, execute, profile, solve
 from .random_policy import SHAPES
 
 TRAINER = ("attention", "update")
-NAMES = (*TRAINER, "decode", "execute", "profile", "groups")
+NAMES = (*TRAINER, "decode", "execute", "profile", "groups", "steps")
 SIZES = {"cuda": "1,32,256,1024", "cpu": "1,4"}
+STEP_SEQUENCES = {"cuda": 256, "cpu": 4}
 DEFAULT_SHAPES = {"cuda": ("0.5b", "1.5b"), "cpu": ("tiny",)}
-LEAST_S = {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0}
+LEAST_S = {"trainer": 40.0, "decode": 90.0, "execute": 100.0, "profile": 150.0, "groups": 100.0, "steps": 80.0}
 """Seconds without which a part is not begun, from what starts of engines have taken on GPUs."""
 CPU_LEAST_S = 20.0
 MOST_S = {"trainer": 240.0, "decode": 240.0}
@@ -101,8 +101,13 @@ def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int
         if made is None or not made.result(max(parts.left_s, 0.0)):
             raise RunFailed("there are no plans to run")
 
+    def plan_both() -> bool:
+        from .group_check import plan_group  # brings Ray, without which attention and updates are measured
+
+        return plan_group(parts, groups)
+
     solved = planned("execute", job, lambda: solve(parts, job, SHAPES[shapes[0]], MODES))
-    together = planned("groups", groups / "one", lambda: plan_group(parts, groups))
+    together = planned("groups", groups / "one", plan_both)
 
     def trainer() -> None:
         command = (sys.executable, "-m", "benchmarks.gpu_check.trainer_part", out, "--device", device)
@@ -116,11 +121,17 @@ def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int
         command = (sys.executable, "-m", "benchmarks.gpu_check.decode_part", job / "model", "--device", device)
         parts.run("decode", *command, "--sizes", SIZES[device], most_s=MOST_S["decode"], fragments=True)
 
+    def steps_alone() -> None:
+        command = (sys.executable, "-m", "benchmarks.gpu_check.step_costs", job / "model", "--device", device)
+        parts.run("steps", *command, "--sequences", STEP_SEQUENCES[device], fragments=True)
+
     def run_plans() -> None:
         must_have(solved)
         execute(parts, job, steps, out / "run")
 
     def run_both() -> None:
+        from .group_check import run_group
+
         must_have(together)
         run_group(parts, groups, steps)
 
@@ -130,6 +141,7 @@ def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int
         "execute": run_plans,
         "profile": lambda: profile(parts, job),
         "groups": run_both,
+        "steps": steps_alone,
     }
     least_s = LEAST_S if device == "cuda" else dict.fromkeys(works, CPU_LEAST_S)
     chosen = {name: work for name, work in works.items() if name in ("trainer", *wanted)}

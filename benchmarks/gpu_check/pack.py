@@ -19,6 +19,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,7 +78,11 @@ def download(wheels: Path, python: str) -> None:
 def unpack(wheels: Path, site: Path) -> None:
     """Unpack all wheels into one folder, without what is needless; a wheel goes as soon as it is unpacked."""
     for wheel in sorted(wheels.glob("*.whl")):
-        shutil.unpack_archive(wheel, site, "zip")
+        with zipfile.ZipFile(wheel) as archived:
+            for member in archived.infolist():
+                path = Path(archived.extract(member, site))
+                if member.external_attr >> 16 & 0o100:  # zipfile drops permissions; Ray starts programs of its wheel
+                    path.chmod(0o755)
         wheel.unlink()
     for name in NEEDLESS:
         path = site / name

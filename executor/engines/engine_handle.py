@@ -128,7 +128,7 @@ class EngineHandle:
         finally:
             watch.cancel()
         if facts.slow_seeds:
-            log.warning("%s: %s; so vLLM's generators draw by seeds, on a GPU some 55 us a sample and step",
+            log.warning("%s: %s; so vLLM's generators draw sample by sample, which takes a GPU longer",
                         self.name, facts.slow_seeds)  # fmt: skip
         self._facts, self.alive, self.version = facts, True, ""
         process.start_pump(lambda events: self._tell(EngineEvents(self, events)))
