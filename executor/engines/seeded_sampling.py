@@ -2,9 +2,9 @@
 nothing else.
 
 vLLM gives a request with a seed a generator, over which its sampler loops in Python. Here one kernel computes the noise
-of the whole batch: with seeds a step takes what it takes without, 0.95 to 1.09 times on an H200 (docs/cluster.md). Since
-nothing is remembered from one token to the next, a sample draws the same whatever decodes beside it, whatever was
-drafted, and on whichever engine it goes on.
+of the whole batch: a step takes 0.95 to 1.09 times what it takes without seeds (H200, docs/cluster.md). Since nothing
+is remembered from one token to the next, a sample draws the same whatever decodes beside it, whatever was drafted, and
+on whichever engine it goes on.
 
 A token is the one with the largest logit - log(E) of the vocabulary, with exponentially distributed E: the Gumbel-max
 trick, by which vLLM samples, too.
