@@ -10,8 +10,7 @@ import click
 
 from ..plans.phrases.numbers import digits, ratio
 from .main import EXIT_INFEASIBLE
-from .shared.given_lengths import given_lengths, lengths_option, trace_option
-from .shared.options import Finite, for_option, force_option
+from .shared.options import Finite, for_option, force_option, lengths_option, trace_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -83,6 +82,8 @@ def compare_command(
     values. A point with other GPUs, or another model, than the profile's takes the profile of these that ships, if the
     job's own profile was not measured either. No plan is written. A point without a plan is listed with the reason.
     """
+    from ..api.given_documents import given_lengths
+    from ..api.input_paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
     from ..planner.compare import compare, points_of
     from ..planner.solve_options import SolveOptions
     from ..plans.facts.model_shape import shape_of_job
@@ -94,16 +95,7 @@ def compare_command(
     from ..plans.yaml.yaml_io import atomic_write, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
-    from .shared.paths import (
-        check_stdout,
-        check_target,
-        job_file,
-        job_inputs,
-        need_cluster,
-        need_job,
-        need_profile,
-        trace_inputs,
-    )
+    from .shared.paths import check_stdout
     from .shared.progress import share
 
     job_path = job_file(job_path)

@@ -40,6 +40,8 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     A plan that `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad
     input; one that breaks the job's limits, or needs too much memory, is no feasible plan.
     """
+    from ..api.input_paths import check_target, plan_inputs
+    from ..api.job_timeline import data_prompts
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
     from ..plans.schema.groups_plan import document_kind
@@ -49,8 +51,7 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
-    from .shared.job_timeline import data_prompts
-    from .shared.paths import check_stdout, check_target, plan_inputs, tell
+    from .shared.paths import check_stdout, tell
     from .shared.progress import share
 
     if document_kind(plan_path) == "rlplan_groups":

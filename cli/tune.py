@@ -56,11 +56,12 @@ def tune_command(
 
         return tune_groups_command(run_path, plan_path, out, overwrite, as_json)
 
+    from ..api.input_paths import check_target, plan_inputs
+    from ..api.job_timeline import data_prompts
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
-    from .shared.job_timeline import data_prompts
-    from .shared.paths import check_target, must_be_file, plan_inputs
+    from .shared.paths import must_be_file
     from .shared.progress import share
 
     run = load_run(run_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import rlplan
 
 ROOT = Path(rlplan.__file__).parent
-ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
 

@@ -1,0 +1,161 @@
+"""What a caller gives: documents as paths or as objects, response lengths, and numbers and words in their ranges."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..plans.yaml.errors import ErrorCollector, InputError
+from ..plans.yaml.input_files import in_memory
+from .input_paths import need_cluster, need_profile, need_trace
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ..plans.schema.cluster import Cluster
+    from ..plans.schema.job import Job
+    from ..plans.schema.sections.origin import LengthsInput
+    from ..profiles.length_trace import LengthTrace
+    from ..profiles.profile_schema import Profile
+
+File = str | os.PathLike[str]
+"""A path; relative to the current folder."""
+
+
+def path_of(given: File | BaseModel | LengthTrace) -> Path:
+    """The path of what is given; an object is read as the file that it would be in the current folder."""
+    from ..plans.yaml.yaml_io import document_name, dump
+    from ..profiles.length_trace import LengthTrace
+
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    if isinstance(given, LengthTrace):
+        return in_memory("lengths", given.text())
+    kind = document_name(type(given))
+    if kind is None:
+        raise InputError(f"a {type(given).__name__} is no document; give a path or a Job, Cluster, Profile or Plan")
+    return in_memory(kind, dump(given))
+
+
+def name_of(given: File | BaseModel) -> str:
+    """What is given as the caller wrote it, or the path of an object."""
+    return os.fspath(given) if isinstance(given, str | os.PathLike) else str(path_of(given))
+
+
+def must_be_one_of(name: str, value: str | None, choices: Sequence[str]) -> None:
+    """Raise InputError unless an option is None or one of the words."""
+    if value is not None and value not in choices:
+        raise InputError(f"{name}: '{value}' is none of {', '.join(choices)}")
+
+
+def must_be_within(name: str, value: float | None, least: float, most: float, open_end: bool = False) -> None:
+    """Raise InputError unless an option is None or a number of the range; `open_end`: smaller than `most`."""
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not least <= value <= most or (open_end and value == most):
+        end = "below" if open_end else "at most"
+        raise InputError(f"{name}: {value!r} is no number of at least {least:g} and {end} {most:g}")
+
+
+def load_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
+    """Read the three documents. Raises one InputError with the faults of all of them."""
+    from ..plans.schema.cluster import load_cluster
+    from ..plans.schema.job import load_job
+    from ..plans.yaml.yaml_io import load
+    from ..profiles.profile_schema import Profile
+
+    faults = ErrorCollector()
+    job = faults.try_read(lambda: load_job(job_path))
+
+    def read_cluster() -> Cluster:
+        need_cluster(cluster_path)
+        return load_cluster(cluster_path)
+
+    def read_profile() -> Profile:
+        need_profile(profile_path, job_path, job)
+        return load(profile_path, Profile)
+
+    cluster, profile = faults.try_read(read_cluster), faults.try_read(read_profile)
+    faults.raise_any()
+    assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
+    return job, cluster, profile
+
+
+def must_know_model(job: Job, job_path: Path, profile: Profile, force: bool) -> None:
+    """Warn of what is guessed of the job's model, where the profile did not measure it. Raises InputError where nothing
+    shows whether a derived profile is of it, unless `force`."""
+    from ..plans.facts.model_shape import model_of_job
+    from ..plans.yaml.yaml_io import error_at
+
+    model = model_of_job(job, job_path)
+    if profile.provenance == "measured" or not model.unsure:
+        return
+    if model.architecture is None and profile.train_law is not None and not force:
+        text = f"model.path: {model.unsure}, or use --force to plan it as {profile.train_law.model}"
+        raise error_at(job_path, ("model", "path"), text)
+    warnings.warn(model.unsure, stacklevel=2)
+
+
+def given_lengths(
+    profile: Profile,
+    profile_path: Path,
+    trace: File | LengthTrace | None,
+    word: str | None,
+    job_path: Path,
+    named: Callable[[Path], dict[str, str]],
+) -> tuple[LengthsInput, LengthTrace]:
+    """Lengths by a trace, else by `word` (a table that ships, or quantiles), else the profile's own trace, and a plan's
+    entry for them.
+
+    `named` returns the path and digest of a file.
+    """
+    from ..plans.schema.sections.origin import LengthsInput
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..profiles.length_tables import table_names
+    from ..profiles.length_trace import LengthTrace, read_lengths
+
+    if word is not None:
+        return _named_lengths(word, trace)
+    if trace is not None:
+        path = path_of(trace)
+        need_trace(path, job_path)
+        return LengthsInput.of_file(**named(path)), trace if isinstance(trace, LengthTrace) else read_lengths(path)
+    if profile.lengths is None:
+        raise InputError(
+            "holds no length trace; give one with --trace FILE, or lengths that ship with --lengths NAME "
+            f"({', '.join(table_names())}; see rlplan lengths list)",
+            str(profile_path),
+        )
+    path = profile_path.with_name(profile.lengths.path)
+    need_trace(path, job_path)
+    if sha256_file(path) != profile.lengths.sha256:
+        raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
+    return LengthsInput.of_file(**named(path)), read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
+
+
+def lengths_in_place(trace: File | LengthTrace | None, word: str | None) -> LengthTrace | None:
+    """Lengths from a trace, from the folder of a run, or from the tables that ship (`word`); None without either."""
+    from ..planner.tune.executed_run import load_run
+    from ..planner.tune.run_lengths import run_lengths
+    from ..profiles.length_trace import LengthTrace, read_lengths
+
+    if word is not None:
+        return _named_lengths(word, trace)[1]
+    if trace is None or isinstance(trace, LengthTrace):
+        return trace
+    folder = os.path.isdir(trace)  # noqa: PTH112 (pathlib raises for what can be no path)
+    return run_lengths(load_run(Path(trace))) if folder else read_lengths(Path(trace))
+
+
+def _named_lengths(word: str, trace: File | LengthTrace | None) -> tuple[LengthsInput, LengthTrace]:
+    from ..planner.lengths.table_lengths import named_lengths
+
+    if trace is not None:
+        raise InputError("--trace and --lengths both say how long responses are; give one of them")
+    table, lengths = named_lengths(word)
+    return lengths, table
