@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .api.check_files import Checked, check
     from .api.diff_plans import Difference, diff
+    from .api.given_documents import load
     from .api.simulate_run import Simulated, simulate
     from .api.solve_job import solve
     from .plans.check.finding import Finding
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .plans.schema.job import Job
     from .plans.schema.plan import Plan
     from .plans.yaml.errors import Infeasible, InputError, RlplanError, RunFailed
-    from .plans.yaml.yaml_io import dump, load
+    from .plans.yaml.yaml_io import dump
     from .profiles.length_trace import LengthTrace, read_lengths
     from .profiles.profile_schema import Profile
 
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "api.check_files": ("Checked", "check"),
     "api.diff_plans": ("Difference", "diff"),
+    "api.given_documents": ("load",),
     "api.simulate_run": ("Simulated", "simulate"),
     "api.solve_job": ("solve",),
     "plans.check.finding": ("Finding",),
@@ -42,7 +44,7 @@ _HOMES = {
     "plans.schema.job": ("Job",),
     "plans.schema.plan": ("Plan",),
     "plans.yaml.errors": ("Infeasible", "InputError", "RlplanError", "RunFailed"),
-    "plans.yaml.yaml_io": ("dump", "load"),
+    "plans.yaml.yaml_io": ("dump",),
     "profiles.length_trace": ("LengthTrace", "read_lengths"),
     "profiles.profile_schema": ("Profile",),
 }

@@ -82,7 +82,7 @@ def check(
     A file that cannot be read, or that is no document, is a finding, and no error.
 
     Args:
-        documents: files of any kind, or objects; what an object names is looked for relative to the current folder.
+        documents: files of any kind, or objects.
         policy: site rules for all of them; default: for each file those of the nearest rlplan.policy.yaml above it.
         max_age_days: of profiles; default: as in the policy, else any.
         executor: a plan that `rlplan execute` cannot run is a finding.

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.input_files import in_memory
@@ -22,12 +22,35 @@ if TYPE_CHECKING:
     from ..profiles.length_trace import LengthTrace
     from ..profiles.profile_schema import Profile
 
+M = TypeVar("M", bound="BaseModel")
+
 File = str | os.PathLike[str]
 """A path; relative to the current folder."""
 
 
+_FOLDER = "_folder"
+
+
+def load(path: File, model: type[M]) -> M:
+    """Read a document, such as `load("job.yaml", Job)`. Raises InputError with the file and line of each fault.
+
+    The object remembers the folder of its file, and so does a changed copy (`model_copy`): what it names is there.
+    """
+    from ..plans.yaml.yaml_io import load as load_file
+
+    return standing_in(Path(path).parent, load_file(Path(path), model))
+
+
+def standing_in(folder: Path, document: M) -> M:
+    """The document, which remembers the folder that its relative paths begin in. Equality and files do without it."""
+    vars(document)[_FOLDER] = folder.resolve()
+    return document
+
+
 def path_of(given: File | BaseModel | LengthTrace) -> Path:
-    """The path of what is given; an object is read as the file that it would be in the current folder."""
+    """The path of what is given. An object is read as a file of the folder that it remembers, or of the current one."""
+    from pydantic import BaseModel
+
     from ..plans.yaml.yaml_io import document_name, dump
     from ..profiles.length_trace import LengthTrace
 
@@ -35,10 +58,10 @@ def path_of(given: File | BaseModel | LengthTrace) -> Path:
         return Path(given)
     if isinstance(given, LengthTrace):
         return in_memory("lengths", given.text())
-    kind = document_name(type(given))
+    kind = document_name(type(given)) if isinstance(given, BaseModel) else None
     if kind is None:
         raise InputError(f"a {type(given).__name__} is no document; give a path or a Job, Cluster, Profile or Plan")
-    return in_memory(kind, dump(given))
+    return Path(os.path.relpath(vars(given).get(_FOLDER, "."))) / in_memory(kind, dump(given))
 
 
 def name_of(given: File | BaseModel) -> str:

@@ -91,7 +91,7 @@ def simulate(
     Prints nothing. A plan whose inputs have changed is simulated as they are now, with a Python warning.
 
     Args:
-        plan: plan.yaml, or a Plan, whose inputs are then looked for relative to the current folder.
+        plan: plan.yaml or a Plan.
         profile, trace: in place of the plan's; `trace` may be the folder of a run.
         lengths: in place of a trace, the name of a table that ships, or quantiles.
         set: values of plan, job, cluster or profile by dotted path: a mapping, or texts `path=value` as of `--set`.

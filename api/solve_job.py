@@ -34,6 +34,7 @@ from .given_documents import (
     must_be_within,
     must_know_model,
     path_of,
+    standing_in,
 )
 from .input_paths import (
     accelerators_must_be_known,
@@ -85,8 +86,8 @@ def solve(
         progress: called with a text and the share of the work that is done.
 
     Raises InputError for bad input (every fault is in it, with file and line), Infeasible where no plan keeps the
-    limits. An object in place of a file is named `<job-DIGEST>` in the plan's inputs and in errors; its relative paths
-    begin in the current folder, and only this process can read it.
+    limits. An object in place of a file is `<job-DIGEST>` in the plan's inputs and in errors, and only this process can
+    read it; its relative paths begin in the folder that it was loaded from, else in the current one.
     """
     must_be_one_of("mode", mode, get_args(Mode))
     must_be_one_of("objective", objective, get_args(Objective))
@@ -145,4 +146,4 @@ def solve(
         plan = solve_documents(cluster, job, profile, response_lengths, inputs, options, tell).plan
     if out is not None:
         write_document(plan, target, WRITTEN_DIGITS)
-    return loads(dump(plan, digits=WRITTEN_DIGITS), Plan)
+    return standing_in(target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))

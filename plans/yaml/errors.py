@@ -62,6 +62,11 @@ class InputError(RlplanError, ValueError):
         place = "" if shown is None else f"{shown}: " if line is None else f"{shown}:{line}: "
         super().__init__(place + self.message)
 
+    @property
+    def file(self) -> str | None:
+        """`path`, by the name that a Finding has for it."""
+        return self.path
+
     def each(self) -> tuple[InputError, ...]:
         """This error without its others, then each of the others."""
         return (InputError(self.message, self.path, self.line) if self.others else self, *self.others)
