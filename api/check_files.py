@@ -90,6 +90,8 @@ def check(
 
     Raises InputError for a policy that cannot be read.
     """
+    if not documents:
+        raise InputError("name at least one file to check")
     if max_age_days is not None and not 0 < max_age_days < math.inf:
         raise InputError(f"max_age_days: {max_age_days!r} is no finite number above 0; leave it out for any age")
     site_rules = None if policy is None else load_site_rules(name_of(policy))

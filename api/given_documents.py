@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..plans.schema.cluster import Cluster
     from ..plans.schema.job import Job
-    from ..plans.schema.sections.origin import LengthsInput
+    from ..plans.schema.sections.origin import Inputs, LengthsInput
     from ..profiles.length_trace import LengthTrace
     from ..profiles.profile_schema import Profile
 
@@ -26,6 +26,8 @@ M = TypeVar("M", bound="BaseModel")
 
 File = str | os.PathLike[str]
 """A path; relative to the current folder."""
+
+MOST_SEED = 2**63 - 1
 
 
 _FOLDER = "_folder"
@@ -75,17 +77,20 @@ def must_be_one_of(name: str, value: str | None, choices: Sequence[str]) -> None
         raise InputError(f"{name}: '{value}' is none of {', '.join(choices)}")
 
 
-def must_be_within(name: str, value: float | None, least: float, most: float, open_end: bool = False) -> None:
-    """Raise InputError unless an option is None or a number of the range; `open_end`: smaller than `most`."""
+def must_be_within(
+    name: str, value: float | None, least: float, most: float, *, open_end: bool = False, whole: bool = False
+) -> None:
+    """Raise InputError unless an option is None or a number (`whole`: an integer) of the range; `open_end`: smaller
+    than `most`."""
     if value is None:
         return
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not number or not least <= value <= most or (open_end and value == most):
-        end = "below" if open_end else "at most"
-        raise InputError(f"{name}: {value!r} is no number of at least {least:g} and {end} {most:g}")
+        kind, end = "whole number" if whole else "number", "below" if open_end else "at most"
+        raise InputError(f"{name}: {value!r} is no {kind} of at least {least} and {end} {most}")
 
 
-def load_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
+def read_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
     """Read the three documents. Raises one InputError with the faults of all of them."""
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import load_job
@@ -130,14 +135,10 @@ def given_lengths(
     trace: File | LengthTrace | None,
     word: str | None,
     job_path: Path,
-    named: Callable[[Path], dict[str, str]],
+    plan_path: Path,
 ) -> tuple[LengthsInput, LengthTrace]:
-    """Lengths by a trace, else by `word` (a table that ships, or quantiles), else the profile's own trace, and a plan's
-    entry for them.
-
-    `named` returns the path and digest of a file.
-    """
-    from ..plans.schema.sections.origin import LengthsInput
+    """Lengths by a trace, by `word` (a table that ships, or quantiles), or by the profile's own trace, and the entry
+    for them of the plan at `plan_path`."""
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_tables import table_names
     from ..profiles.length_trace import LengthTrace, read_lengths
@@ -147,7 +148,7 @@ def given_lengths(
     if trace is not None:
         path = path_of(trace)
         need_trace(path, job_path)
-        return LengthsInput.of_file(**named(path)), trace if isinstance(trace, LengthTrace) else read_lengths(path)
+        return lengths_input(path, plan_path), trace if isinstance(trace, LengthTrace) else read_lengths(path)
     if profile.lengths is None:
         raise InputError(
             "holds no length trace; give one with --trace FILE, or lengths that ship with --lengths NAME "
@@ -158,7 +159,38 @@ def given_lengths(
     need_trace(path, job_path)
     if sha256_file(path) != profile.lengths.sha256:
         raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
-    return LengthsInput.of_file(**named(path)), read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
+    return lengths_input(path, plan_path), read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
+
+
+def lengths_input(path: Path, plan_path: Path) -> LengthsInput:
+    """The entry of a length trace among the inputs of the plan at `plan_path`."""
+    from ..plans.schema.sections.origin import LengthsInput
+
+    return LengthsInput.of_file(**_named(path, plan_path))
+
+
+def inputs_of(
+    plan_path: Path, cluster_path: Path, job_path: Path, profile_path: Path, profile: Profile, lengths: LengthsInput
+) -> Inputs:
+    """The inputs of the plan at `plan_path`: paths relative to its folder, and digests of the files as they are now."""
+    from ..plans.facts.solver_read import solver_read
+    from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+
+    facts = {"provenance": profile.provenance, "reward_audit": profile.reward_audit}
+    return Inputs(
+        cluster=InputFile(**_named(cluster_path, plan_path)),
+        job=InputFile(**_named(job_path, plan_path)),
+        profile=ProfileFile.model_validate({**_named(profile_path, plan_path), **facts}),
+        lengths=lengths,
+        solver_read=solver_read(cluster_path, job_path, profile_path),
+    )
+
+
+def _named(path: Path, plan_path: Path) -> dict[str, str]:
+    from ..plans.yaml.yaml_io import sha256_file
+
+    relative = os.path.relpath(path.resolve(), plan_path.resolve().parent)
+    return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
 
 def lengths_in_place(trace: File | LengthTrace | None, word: str | None) -> LengthTrace | None:

@@ -29,7 +29,7 @@ from ..plans.yaml.errors import InputError
 from ..plans.yaml.yaml_io import atomic_write
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
-from .given_documents import File, lengths_in_place, must_be_within, path_of
+from .given_documents import MOST_SEED, File, lengths_in_place, must_be_within, path_of
 from .input_paths import check_target, need, plan_inputs
 from .job_timeline import TIMELINE_STEPS, compact, epoch_prompts
 
@@ -57,9 +57,7 @@ class Simulated:
 
     def as_dict(self) -> dict[str, Any]:
         """What `rlplan simulate --json` prints."""
-        timeline = {key: value for key, value in self.figures.items() if key == "timeline"}
-        figures = {key: value for key, value in self.figures.items() if key != "timeline"}
-        return {**figures, "findings": [finding.data() for finding in self.findings], **timeline}
+        return {**self.figures, "findings": [finding.data() for finding in self.findings]}
 
     def __repr__(self) -> str:
         figures, every = self.figures, self.figures["all"]
@@ -104,9 +102,9 @@ def simulate(
 
     Raises InputError.
     """
-    must_be_within("steps", steps, 1, MOST_STEPS)
-    must_be_within("prompts", prompts, 1, 10**7)
-    must_be_within("seed", seed, 0, 2**63 - 1)
+    must_be_within("steps", steps, 1, MOST_STEPS, whole=True)
+    must_be_within("prompts", prompts, 1, 10**7, whole=True)
+    must_be_within("seed", seed, 0, MOST_SEED, whole=True)
     must_be_within("drift", drift, -1, 1)
     must_be_within("switch_s", switch_s, 0, 1e6)
     plan_path, profile_path = path_of(plan), None if profile is None else path_of(profile)
@@ -146,8 +144,8 @@ def simulate(
         watch=meter,
         cluster=documents.cluster,
     )
-    findings = _findings(plan_path, documents, bool(assignments or profile_path or response_lengths))
     figures = {"plan": str(plan_path), "set": assignments, **summarize(run, meter, plan, pools, nodes)}
+    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or response_lengths))
     if drawn is not None and target is not None:
         atomic_write(target, compact(drawn.document()))
         figures["timeline"] = str(target)
@@ -175,7 +173,7 @@ def _must_end(plan: Plan, steps: int) -> None:
 _WARNED_OF = ("input-changed", "input-missing")  # load_documents warns of these
 
 
-def _findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
+def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
     """Findings of `rlplan check` in a plan as it is simulated; those about its input files are warned of.
 
     `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import get_args
 
@@ -12,28 +11,28 @@ from ..planner.highs import MAX_NODES
 from ..planner.solve import solve as solve_documents
 from ..planner.solve_options import SolveOptions
 from ..plans.facts.model_shape import shape_of_job
-from ..plans.facts.solver_read import solver_read
 from ..plans.files.prompt_rows import prompts_to_plan
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder
 from ..plans.schema.plan import Plan
-from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads, sha256_file
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads
 from ..profiles.fitness import unfit
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
 from .given_documents import (
+    MOST_SEED,
     File,
     given_lengths,
-    load_documents,
+    inputs_of,
     must_be_one_of,
     must_be_within,
     must_know_model,
     path_of,
+    read_documents,
     standing_in,
 )
 from .input_paths import (
@@ -92,13 +91,13 @@ def solve(
     must_be_one_of("mode", mode, get_args(Mode))
     must_be_one_of("objective", objective, get_args(Objective))
     must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
-    must_be_within("max_nodes", max_nodes, 0, 2**31 - 1)
-    must_be_within("seed", seed, 0, 2**63 - 1)
+    must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
+    must_be_within("seed", seed, 0, MOST_SEED, whole=True)
     job_path = job_file(path_of(job))
     need_job(job_path)
     cluster_path = path_of(cluster or job_path.with_name("cluster.yaml"))
     profile_path = path_of(profile or job_path.with_name("profile.yaml"))
-    job, cluster, profile = load_documents(job_path, cluster_path, profile_path)
+    job, cluster, profile = read_documents(job_path, cluster_path, profile_path)
     target = STDOUT if out is None else Path(out)
     trace_path = None if trace is None else path_of(trace)
     read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
@@ -118,19 +117,8 @@ def solve(
         )
     must_know_model(job, job_path, profile, force)
     profile = priced_as(profile, job, model_folder(job, job_path))
-
-    def named(path: Path) -> dict[str, str]:
-        relative = os.path.relpath(path.resolve(), target.resolve().parent)
-        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
-
-    source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, named)
-    inputs = Inputs(
-        cluster=InputFile(**named(cluster_path)),
-        job=InputFile(**named(job_path)),
-        profile=ProfileFile(**named(profile_path), provenance=profile.provenance, reward_audit=profile.reward_audit),
-        lengths=source,
-        solver_read=solver_read(cluster_path, job_path, profile_path),
-    )
+    source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
+    inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
     options = SolveOptions(
         mode=mode,
         bias_budget=bias_budget,

@@ -17,14 +17,10 @@ from .shared.options import Finite, force_option, lengths_option
 
 @click.command("simulate")
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Another profile than the plan's.")
-@click.option(
-    "--trace", "trace_path", type=click.Path(path_type=Path), help="Another length trace, or the folder of a run."
-)
+@click.option("--profile", type=click.Path(path_type=Path), help="Another profile than the plan's.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Another length trace, or the folder of a run.")
 @lengths_option
-@click.option(
-    "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value first; can be repeated."
-)
+@click.option("--set", multiple=True, metavar="PATH=VALUE", help="Change a value first; can be repeated.")
 @click.option("--steps", type=click.IntRange(1, MOST_STEPS), default=200, show_default=True, help="Steps to simulate.")
 @click.option(
     "--prompts", type=click.IntRange(1, 10**7), help="Prompts of an epoch. Default: the job's data, else 4096."
@@ -41,18 +37,10 @@ from .shared.options import Finite, force_option, lengths_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def simulate_command(
     plan_path: Path,
-    profile_path: Path | None,
-    trace_path: Path | None,
-    lengths_word: str | None,
-    assignments: tuple[str, ...],
-    steps: int,
-    prompts: int | None,
-    seed: int,
-    drift: float,
-    switch_s: float,
     timeline: Path | None,
     overwrite: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Simulate a run of PLAN as it is written, or as it would be if some values were others. Nothing is solved.
 
@@ -80,20 +68,7 @@ def simulate_command(
     from .shared.paths import check_stdout
 
     check_stdout(timeline, "--timeline", as_json)
-    run = simulate(
-        plan_path,
-        profile=profile_path,
-        trace=trace_path,
-        lengths=lengths_word,
-        set=assignments,
-        steps=steps,
-        prompts=prompts,
-        seed=seed,
-        drift=drift,
-        switch_s=switch_s,
-        timeline=timeline,
-        force=overwrite,
-    )
+    run = simulate(plan_path, timeline=timeline, force=overwrite, **options)
     for note in run.notes:
         click.echo(f"note: {note}", err=True)
     tell(run.findings)

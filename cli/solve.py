@@ -16,10 +16,10 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 
 @click.command("solve")
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
-@click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option("--profile", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
 @trace_option
 @lengths_option
-@click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
+@click.option("--cluster", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB; -: standard output.")
 @click.option(
     "--mode",
@@ -55,21 +55,14 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def solve_command(
     job_path: Path,
-    profile_path: Path | None,
-    trace_path: Path | None,
-    lengths_word: str | None,
-    cluster_path: Path | None,
     out: Path | None,
-    mode: Any,
-    bias_budget: float | None,
     objective: Any,
     made_for: str,
-    max_nodes: int | None,
-    seed: int,
     force: bool,
     previous_path: Path | None,
     no_moves: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Simulate candidate rounds of JOB, choose by integer program, and write the plan.
 
@@ -112,19 +105,12 @@ def solve_command(
     with share("solve") as update:
         plan = solve(
             job_path,
-            cluster=cluster_path,
-            profile=profile_path,
-            trace=trace_path,
-            lengths=lengths_word,
-            mode=mode,
-            bias_budget=bias_budget,
             objective=objective or "seconds",
             for_any=made_for == "any",
-            max_nodes=max_nodes,
-            seed=seed,
             force=force,
             out=out,
             progress=update,
+            **options,
         )
     suspicious = suspicious_costs(plan, out)
     text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])

@@ -29,13 +29,11 @@ for_option = click.option(
 
 trace_option = click.option(
     "--trace",
-    "trace_path",
     type=click.Path(path_type=Path),
     help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
 )
 lengths_option = click.option(
     "--lengths",
-    "lengths_word",
     metavar="NAME|QUANTILES",
     help="Without a trace: lengths that ship (rlplan lengths list), as math-16k; or, as a last resort, "
     "p50=800,p95=4000,max=16384[,icc=0.5]. What they leave open is in the plan's error. With ,scale=0.8 after either, "
