@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..plans.facts.executable import OTHERS_ONLY, merged
 from ..plans.phrases.numbers import count
+from .shared.options import Finite
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..planner.check.checker import FileReport
     from ..plans.check.finding import Finding
-
-
-class Days(click.FloatRange):
-    """A finite number of days: click's range alone lets infinity and NaN pass."""
-
-    name = "days"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        days = float(super().convert(value, param, ctx))
-        if not math.isfinite(days):
-            self.fail(f"{value} is no number of days; leave the option out for any age", param, ctx)
-        return days
 
 
 @click.command("check")
@@ -43,7 +31,7 @@ class Days(click.FloatRange):
 )
 @click.option(
     "--max-age-days",
-    type=Days(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     help="Days that a profile may be old; one without a date is a finding. Default: as in the policy, else any.",
 )
 @click.option(
