@@ -28,8 +28,12 @@ class RlplanError(Exception):
         faults = [{"file": file, "line": line, "message": message} for file, line, message in self._faults()]
         return {"error": error, "exit_code": self.exit_code, "faults": faults}
 
+    def lines(self) -> list[str]:
+        """A line for each fault."""
+        return str(self).splitlines() or [""]
+
     def _faults(self) -> list[tuple[str | None, int | None, str]]:
-        return [(None, None, line) for line in str(self).splitlines()]
+        return [(None, None, line) for line in self.lines()]
 
 
 class InputError(RlplanError, ValueError):
