@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..plans.facts.executable import OTHERS_ONLY, merged
 from ..plans.phrases.numbers import count
-from .main import EXIT_BAD_INPUT, EXIT_FAILED
+from .shared.options import Finite
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..planner.check.checker import FileReport
     from ..plans.check.finding import Finding
-
-GROUPS_RUN_ON = "nothing as a whole: each job's own plan is executed"
-"""What is said of a plan of groups that cannot be executed, in place of an executor."""
-
-
-class Days(click.FloatRange):
-    """A finite number of days: click's range alone lets infinity and NaN pass."""
-
-    name = "days"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        days = float(super().convert(value, param, ctx))
-        if not math.isfinite(days):
-            self.fail(f"{value} is no number of days; leave the option out for any age", param, ctx)
-        return days
 
 
 @click.command("check")
@@ -48,7 +31,7 @@ class Days(click.FloatRange):
 )
 @click.option(
     "--max-age-days",
-    type=Days(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     help="Days that a profile may be old; one without a date is a finding. Default: as in the policy, else any.",
 )
 @click.option(
@@ -98,10 +81,10 @@ def check_command(
     Of each job's plan it is said whether rlplan execute can run it or only other frameworks can, and why. With
     --executor that is a finding: exit code 0 then means that rlplan execute can run all of them.
     """
+    from ..api.input_paths import check_target
     from ..plans.check.annotations import annotation, is_sarif, sarif
     from ..plans.check.rules import RULES, table
     from ..plans.yaml.yaml_io import atomic_write
-    from .shared.paths import check_target
 
     if list_rules:
         rows = [{"rule": rule.name, "family": rule.family, "finds": rule.finds} for rule in RULES.values()]
@@ -110,59 +93,26 @@ def check_command(
     if not plans:
         raise click.UsageError("name at least one file, or --rules")
 
-    from ..planner.check.check_options import DataReader
-    from ..planner.check.checker import Checker, load_site_rules
+    from ..api.check_files import check
     from .shared.progress import share
 
     if sarif_path is not None:
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
-    site_rules = None if policy_path is None else load_site_rules(policy_path)
     with share("check") as update:
-        reader = DataReader(update)
-        reports = Checker(datetime.now(UTC), site_rules, max_age_days, for_executor, reader).check(plans)
-    findings = [finding for report in reports for finding in report.findings]
+        checked = check(*plans, policy=policy_path, max_age_days=max_age_days, executor=for_executor, progress=update)
     if sarif_path is not None:
-        atomic_write(sarif_path, json.dumps(sarif(findings), indent=1) + "\n")
+        atomic_write(sarif_path, json.dumps(sarif(checked.findings), indent=1) + "\n")
     if as_json:
-        click.echo(json.dumps(_data(reports)))
+        click.echo(json.dumps(checked.as_dict()))
     elif style == "github":
-        for finding in findings_shown(findings):
+        for finding in findings_shown(checked.findings):
             click.echo(annotation(finding))
     else:
-        _print(reports, for_executor)
-    if any(report.bad_input for report in reports):
-        return EXIT_BAD_INPUT
-    return EXIT_FAILED if any(not finding.warning for finding in findings) else 0
+        _print(checked.files, for_executor)
+    return checked.exit_code
 
 
-def _data(reports: list[FileReport]) -> dict[str, Any]:
-    files = [
-        {
-            "file": report.file,
-            "kind": report.kind,
-            "findings": [finding.data() for finding in report.findings],
-            "policy": report.site_rules,
-            "notes": list(report.notes),
-            "runs_on": _runs_on(report),
-            "not_executable": [finding.data() for finding in report.not_executable or ()],
-        }
-        for report in reports
-    ]
-    findings = [finding for report in reports for finding in report.findings]
-    warnings = sum(finding.warning for finding in findings)
-    return {"files": files, "findings": len(findings), "warnings": warnings, "ok": len(findings) == warnings}
-
-
-def _runs_on(report: FileReport) -> str | None:
-    """Which executor a plan fits; None for another document."""
-    if report.not_executable is None:
-        return None
-    if not report.not_executable:
-        return "rlplan execute"
-    return GROUPS_RUN_ON if report.kind == "groups" else OTHERS_ONLY
-
-
-def _print(reports: list[FileReport], for_executor: bool) -> None:
+def _print(reports: Sequence[FileReport], for_executor: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -210,18 +160,20 @@ def findings_shown(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _print_notes(console: Console, report: FileReport, for_executor: bool) -> None:
+    from ..api.check_files import runs_on
+
     for note in report.notes:
         console.print(f"{report.file}: note: {note}", markup=False)
     if report.not_executable is None:
         return
     if not report.not_executable:
-        console.print(f"{report.file}: runs on: {_runs_on(report)}", markup=False)
+        console.print(f"{report.file}: runs on: {runs_on(report)}", markup=False)
     elif not for_executor:  # else they are findings, each on a line of its own
         reasons = merged((finding.key, finding.message) for finding in report.not_executable)
         console.print(f"{report.file}: runs on: {OTHERS_ONLY}: {'; '.join(reasons)}", markup=False)
 
 
-def _summary(reports: list[FileReport]) -> str:
+def _summary(reports: Sequence[FileReport]) -> str:
     findings = sum(len(report.findings) for report in reports)
     files = count(len(reports), "file")
     if not findings:

@@ -10,8 +10,7 @@ import click
 
 from ..plans.phrases.numbers import digits, ratio
 from .main import EXIT_INFEASIBLE
-from .shared.given_lengths import given_lengths, lengths_option, trace_option
-from .shared.options import Finite, for_option, force_option
+from .shared.options import Finite, for_option, force_option, lengths_option, trace_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,8 +65,8 @@ def compare_command(
     vary: tuple[str, ...],
     cluster_paths: tuple[Path, ...],
     profile_path: Path | None,
-    trace_path: Path | None,
-    lengths_word: str | None,
+    trace: Path | None,
+    lengths: Any,
     mode: Any,
     bias_budget: float | None,
     objective: Any,
@@ -83,27 +82,19 @@ def compare_command(
     values. A point with other GPUs, or another model, than the profile's takes the profile of these that ships, if the
     job's own profile was not measured either. No plan is written. A point without a plan is listed with the reason.
     """
+    from ..api.given_documents import given_lengths, inputs_of
+    from ..api.input_paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
     from ..planner.compare import compare, points_of
     from ..planner.solve_options import SolveOptions
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
-    from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml.errors import InputError, joined
-    from ..plans.yaml.yaml_io import atomic_write, load, sha256_file
+    from ..plans.yaml.yaml_io import atomic_write, load
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
-    from .shared.paths import (
-        check_stdout,
-        check_target,
-        job_file,
-        job_inputs,
-        need_cluster,
-        need_job,
-        need_profile,
-        trace_inputs,
-    )
+    from .shared.paths import check_stdout
     from .shared.progress import share
 
     job_path = job_file(job_path)
@@ -119,7 +110,7 @@ def compare_command(
     clusters, profile = [load_cluster(path) for path in cluster_paths], load(profile_path, Profile)
     check_stdout(html, "--html", as_json)
     if html is not None:
-        others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+        others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace)]
         check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page", force=overwrite)
     paths = job_paths(job, job_path)
     # If the model is varied, each point looks for a profile of its own.
@@ -130,17 +121,8 @@ def compare_command(
     rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
     wanted = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
-
-    def named(path: Path) -> dict[str, str]:
-        return {"path": path.name, "sha256": sha256_file(path)}
-
-    lengths, trace = given_lengths(profile, profile_path, trace_path, lengths_word, job_path, named)
-    inputs = Inputs(
-        cluster=InputFile(**named(cluster_paths[0])),
-        job=InputFile(**named(job_path)),
-        profile=ProfileFile(**named(profile_path), provenance=profile.provenance, reward_audit=profile.reward_audit),
-        lengths=lengths,
-    )
+    source, lengths = given_lengths(profile, profile_path, trace, lengths, job_path, job_path)
+    inputs = inputs_of(job_path, cluster_paths[0], job_path, profile_path, profile, source)
     options = SolveOptions(
         mode,
         bias_budget,
@@ -151,7 +133,7 @@ def compare_command(
         model=shape_of_job(job, job_path),
     )
     with share("compare") as update:
-        points = list(compare(wanted, trace, inputs, options, update, paths.model_folder))
+        points = list(compare(wanted, lengths, inputs, options, update, paths.model_folder))
     result = _data(job.name, vary, points)
     if html is not None:
         from ..plans.page import comparison_page

@@ -160,7 +160,7 @@ def _dry_run(
     """Print the findings of `check` in plans that could be started, and what their cluster lacks; returns the exit
     code."""
     from ..executor.placement.live_check import live_check
-    from .shared.findings import line, reports
+    from .shared.findings import reports
     from .shared.placement_text import placement_data, placement_lines
 
     names = [execution.name for execution in executions]
@@ -179,7 +179,7 @@ def _dry_run(
         click.echo(json.dumps(result | shown))
     else:
         for finding in findings:
-            click.echo(line(finding))
+            click.echo(finding.noted)
         for text in placement_lines(placement, addresses) if show_placement else ():
             click.echo(text)
         if beside is not None and refused is None:

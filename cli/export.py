@@ -48,6 +48,7 @@ def export_command(
     What llm-d does otherwise than the plan is printed as warnings, and each job's slowdown under llm-d's locks is
     simulated, beside its bound.
     """
+    from ..api.input_paths import check_target
     from ..plans.check.input_rules import input_files, input_path
     from ..plans.export.llm_d_export import all_locks, export_text, llm_d_export, nodes_needed
     from ..plans.export.llm_d_labels import label_faults
@@ -58,7 +59,7 @@ def export_command(
     from ..plans.schema.groups_plan import document_kind, load_groups_plan
     from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import STDOUT, atomic_write, error_at
-    from .shared.paths import check_stdout, check_target, tell
+    from .shared.paths import check_stdout, tell
 
     if document_kind(plan_path) == "rlplan":
         raise InputError(f"is a plan of one job, which has no nodes to share; {system} takes groups", str(plan_path))

@@ -138,11 +138,12 @@ def _show(word: str, as_json: bool) -> int:
 def _import(
     path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
+    from ..api.input_paths import check_target
     from ..plans.yaml.errors import InputError
     from ..profiles.imports.length_import import FIELDS, import_lengths
     from ..profiles.imports.log_columns import assignments
     from ..profiles.length_trace import LengthTrace, write_lengths
-    from .shared.paths import check_target, must_be_file
+    from .shared.paths import must_be_file
 
     if out is None:
         raise InputError("import writes a length trace; say where: -o lengths.jsonl")

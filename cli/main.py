@@ -16,6 +16,7 @@ import warnings
 import click
 
 from .. import __version__
+from ..plans.yaml.errors import RlplanError
 from .manual import with_manual
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -92,18 +93,20 @@ MOST_ERRORS = 100
 """Most faults that are listed; a document with more of them is probably the wrong file."""
 
 
-def _tell(lines: list[str]) -> None:
+_LABELS = {EXIT_FAILED: "run failed", EXIT_BAD_INPUT: "error", EXIT_INFEASIBLE: "no feasible plan"}
+
+
+def _tell(error: RlplanError) -> None:
     """Print an error line for each fault."""
+    lines, label = error.lines(), _LABELS[error.exit_code]
     for line in lines[:MOST_ERRORS]:
-        click.echo(f"error: {line}", err=True)
+        click.echo(f"{label}: {line}", err=True)
     if len(lines) > MOST_ERRORS:
-        click.echo(f"error: {len(lines) - MOST_ERRORS} further faults are not listed; mend these first", err=True)
+        click.echo(f"{label}: {len(lines) - MOST_ERRORS} further faults are not listed; mend these first", err=True)
 
 
 def main() -> None:
     """Run the command line; turn known errors into one line and an exit code."""
-    from ..plans.yaml.errors import Infeasible, InputError, RunFailed
-
     warnings.showwarning = _warn  # one line, not Python's two with a source location
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
@@ -122,22 +125,15 @@ def main() -> None:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
-    except InputError as error:
-        _tell(error.lines())
-        code = EXIT_BAD_INPUT
-    except Infeasible as error:
-        for line in str(error).splitlines():
-            click.echo(f"no feasible plan: {line}", err=True)
-        code = EXIT_INFEASIBLE
+    except RlplanError as error:
+        _tell(error)
+        code = error.exit_code
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing not in EXECUTOR_PACKAGES:
             raise
         click.echo(f"error: this command needs {missing}; install rlplan[cpu] or rlplan[gpu]", err=True)
         code = EXIT_BAD_INPUT
-    except RunFailed as error:
-        click.echo(f"run failed: {error}", err=True)
-        code = EXIT_FAILED
     except MemoryError:
         click.echo("error: the memory of this machine, or what it allows this process, does not suffice", err=True)
         code = EXIT_FAILED

@@ -60,6 +60,7 @@ def profile_command(
     JOB is a job.yaml or the folder that holds it. With RAY_ADDRESS it is measured on nodes of that Ray cluster. With
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
+    from ..api.input_paths import accelerators_must_be_known, check_target, job_file, job_inputs, need_cluster, need_job
     from ..executor.placement.cluster_address import cluster_address
     from ..plans.facts.model_shape import model_of_job
     from ..plans.files.prompt_rows import data_file, read_prompts
@@ -70,16 +71,7 @@ def profile_command(
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import subject_digest
     from ..profiles.measure.measured_layouts import layouts_to_measure
-    from .shared.paths import (
-        accelerators_must_be_known,
-        check_stdout,
-        check_target,
-        job_file,
-        job_inputs,
-        must_be_file,
-        need_cluster,
-        need_job,
-    )
+    from .shared.paths import check_stdout, must_be_file
     from .shared.progress import share, steps
 
     job_path = job_file(job_path)

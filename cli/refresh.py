@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +39,8 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     A plan that `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad
     input; one that breaks the job's limits, or needs too much memory, is no feasible plan.
     """
+    from ..api.input_paths import check_target, plan_inputs
+    from ..api.job_timeline import data_prompts
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
     from ..plans.schema.groups_plan import document_kind
@@ -49,8 +50,7 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
-    from .shared.job_timeline import data_prompts
-    from .shared.paths import check_stdout, check_target, plan_inputs, tell
+    from .shared.paths import check_stdout, tell
     from .shared.progress import share
 
     if document_kind(plan_path) == "rlplan_groups":
@@ -138,25 +138,12 @@ def _decision_of(location: Loc) -> Loc:
 
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
     """The plan's inputs with paths relative to `out`, and with digests of the files as they are now."""
+    from ..api.given_documents import inputs_of, lengths_input
     from ..plans.check.input_rules import input_path
-    from ..plans.facts.solver_read import solver_read
-    from ..plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
-    from ..plans.yaml.yaml_io import load, sha256_file
+    from ..plans.yaml.yaml_io import load
     from ..profiles.profile_schema import Profile
 
-    old = plan.inputs
+    old, trace = plan.inputs, plan.inputs.lengths.file
     cluster, job, profile = (input_path(file, plan_path) for file in (old.cluster, old.job, old.profile))
-
-    def named(path: Path) -> dict[str, str]:
-        relative = os.path.relpath(path.resolve(), out.resolve().parent)
-        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
-
-    trace = old.lengths.file
-    read = load(profile, Profile)
-    return Inputs(
-        cluster=InputFile(**named(cluster)),
-        job=InputFile(**named(job)),
-        profile=ProfileFile(**named(profile), provenance=read.provenance, reward_audit=read.reward_audit),
-        lengths=old.lengths if trace is None else LengthsInput.of_file(**named(input_path(trace, plan_path))),
-        solver_read=solver_read(cluster, job, profile),
-    )
+    lengths = old.lengths if trace is None else lengths_input(input_path(trace, plan_path), out)
+    return inputs_of(out, cluster, job, profile, load(profile, Profile), lengths)

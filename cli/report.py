@@ -35,12 +35,13 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     if groups := group_folders(run):
         return _groups(run, groups, html, overwrite, as_json)
 
+    from ..api.input_paths import check_target
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
     from ..traces.report_runs import run_files
     from .screens.report_text import comparison, run_text
-    from .shared.paths import check_stdout, check_target, tell
+    from .shared.paths import check_stdout, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:
@@ -67,6 +68,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
 
 def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: bool, as_json: bool) -> int:
     """The report of co-execution groups."""
+    from ..api.input_paths import check_target
     from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.groups.group_report import group_report
@@ -77,7 +79,7 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from .many_jobs.group_report_text import group_text
     from .many_jobs.groups_status_text import moves_lines
     from .many_jobs.planned_so_far import add_planned_so_far
-    from .shared.paths import check_stdout, check_target, tell
+    from .shared.paths import check_stdout, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:

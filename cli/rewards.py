@@ -167,12 +167,13 @@ def _show(kind: str, as_json: bool) -> int:
 def _import(
     path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
+    from ..api.input_paths import check_target
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
     from ..profiles.imports.log_columns import assignments
     from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
     from ..profiles.profile_schema import Profile
-    from .shared.paths import check_target, must_be_file
+    from .shared.paths import must_be_file
 
     if profile_path is None:
         raise InputError("import changes a profile; name it: --profile profile.yaml")
@@ -211,9 +212,9 @@ def _import(
 
 def _job(path: Path) -> tuple[Job, JobPaths, list[Prompt], list[RowFault]]:
     """(job, the files that scoring needs, the rows of its data, those that are refused)."""
+    from ..api.input_paths import job_file, need_job
     from ..plans.files.prompt_rows import read_rows
     from ..plans.schema.job import load_job, scoring_paths
-    from .shared.paths import job_file, need_job
 
     path = job_file(path)
     need_job(path)
@@ -382,10 +383,10 @@ def _line(name: str | None, reward: float | None, refused: bool, why: str) -> di
 
 
 def _audit(path: Path, most: int | None, as_json: bool) -> int:
+    from ..api.input_paths import job_file, need_job
     from ..executor.rewards.audit import audit_job
     from ..plans.schema.job import load_job
     from .screens.tried_text import audit_text
-    from .shared.paths import job_file, need_job
     from .shared.progress import share
 
     path = job_file(path)

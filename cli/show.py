@@ -53,14 +53,14 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
 
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+    from ..api.job_timeline import compact, timeline_of
     from .screens.job_screen import data, render
     from .shared.findings import memory_findings, memory_rows, suspicious_costs
-    from .shared.job_timeline import compact, timeline_of
 
     notes = stale_notes(plan, path) + _edited(plan)
     notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
     notes += [plan.job.why["model"]] if "model" in plan.job.why else []
-    notes += [f"the profile: {noted}" for noted in suspicious_costs(path)]
+    notes += [f"the profile: {noted}" for noted in suspicious_costs(plan, path)]
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
@@ -73,9 +73,9 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+    from ..api.job_timeline import compact
     from ..planner.groups.write.group_timelines import chrome_trace
     from .screens.groups_screen import data, render
-    from .shared.job_timeline import compact
 
     notes = stale_notes(plan, path) + _edited(plan)
     files: dict[str, tuple[Path, str]] = {}
@@ -93,9 +93,10 @@ def _check_targets(
     html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path, overwrite: bool, as_json: bool
 ) -> None:
     """Raise InputError unless both files can be written and are neither the same nor an input."""
+    from ..api.input_paths import check_target
     from ..plans.check.input_rules import input_files, input_path
     from ..plans.yaml.errors import InputError
-    from .shared.paths import check_stdout, check_target
+    from .shared.paths import check_stdout
 
     inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
     targets: tuple[tuple[Written, Path | None], ...] = (("page", html), ("timeline", timeline))

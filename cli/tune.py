@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +55,12 @@ def tune_command(
 
         return tune_groups_command(run_path, plan_path, out, overwrite, as_json)
 
+    from ..api.input_paths import check_target, plan_inputs
+    from ..api.job_timeline import data_prompts
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
-    from .shared.job_timeline import data_prompts
-    from .shared.paths import check_target, must_be_file, plan_inputs
+    from .shared.paths import must_be_file
     from .shared.progress import share
 
     run = load_run(run_path)
@@ -144,20 +144,15 @@ def _of_same_job(new: Inputs, old: Inputs) -> bool:
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Write lengths, profile and plan, in this order: a crash leaves no plan without its inputs."""
+    from ..api.given_documents import inputs_of, lengths_input
     from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
     from ..plans.check.plan_check import input_path
-    from ..plans.facts.solver_read import solver_read
-    from ..plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
     from ..plans.yaml.editor_schemas import write_document
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS
     from ..profiles.length_trace import read_lengths
 
     profile_path, lengths_path = _beside(out)
     trace, old = tuned.trace, force.plan.inputs
-
-    def named(path: Path) -> dict[str, str]:
-        relative = os.path.relpath(path.resolve(), out.resolve().parent)
-        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
     if isinstance(trace, TableTrace) and trace.scale is not None:
         # The run measured only one factor on the table's lengths: the plan still names the table.
@@ -168,20 +163,11 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
             of_profile = _write_lengths(read_lengths(profile_lengths, of_profile.cap_tokens), lengths_path)
     else:
         of_profile = _write_lengths(trace, lengths_path)
-        of_plan = LengthsInput.of_file(**named(lengths_path))
+        of_plan = lengths_input(lengths_path, out)
     write_document(tuned.profile.model_copy(update={"lengths": of_profile}), profile_path, WRITTEN_DIGITS)
-    inputs = Inputs(
-        cluster=InputFile(**named(input_path(old.cluster, force_path))),
-        job=InputFile(**named(input_path(old.job, force_path))),
-        profile=ProfileFile(
-            **named(profile_path),
-            provenance=tuned.profile.provenance,
-            reward_audit=tuned.profile.reward_audit,
-        ),
-        lengths=of_plan,
-        rewards=tuned.plan.inputs.rewards,
-        solver_read=solver_read(input_path(old.cluster, force_path), input_path(old.job, force_path), profile_path),
-    )
+    cluster_path, job_path = input_path(old.cluster, force_path), input_path(old.job, force_path)
+    inputs = inputs_of(out, cluster_path, job_path, profile_path, tuned.profile, of_plan)
+    inputs = inputs.model_copy(update={"rewards": tuned.plan.inputs.rewards})
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 

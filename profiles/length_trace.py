@@ -107,6 +107,11 @@ class LengthTrace:
         """Share of the variance of log(1 + tokens) between prompts."""
         return intraclass_correlation([[math.log1p(r.tokens) for r in rows] for rows in self.by_prompt().values()])
 
+    def text(self) -> str:
+        """The trace as its file has it."""
+        lines = (json.dumps(asdict(row), separators=(", ", ": "), ensure_ascii=False) for row in self.rows)
+        return "".join(line + "\n" for line in lines)
+
     def summary(self) -> LengthSummary:
         """The trace at a glance. Every row weighs the same."""
         tokens = np.array([r.tokens for r in self.rows], dtype=np.float64)
@@ -143,9 +148,7 @@ def intraclass_correlation(groups: Sequence[Sequence[float]]) -> float:
 
 def write_lengths(path: str | Path, rows: Iterable[LengthRow]) -> None:
     """Write a length trace atomically, in the order of (prompt, epoch, sample)."""
-    trace = LengthTrace(rows)
-    lines = (json.dumps(asdict(row), separators=(", ", ": "), ensure_ascii=False) for row in trace.rows)
-    atomic_write(path, "".join(line + "\n" for line in lines))
+    atomic_write(path, LengthTrace(rows).text())
 
 
 def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "executor", "planner", "profiles", "plans", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "planner", "profiles", "plans", "rounds", "traces")
 ARROWS = {
-    "cli": {"planner", "executor", "profiles", "plans", "traces"},
+    "api": {"planner", "profiles", "plans", "traces"},
+    "cli": {"api", "planner", "executor", "profiles", "plans", "traces"},
     "planner": {"profiles", "plans", "rounds", "traces"},
     "executor": {"plans", "rounds", "traces"},
     "profiles": {"plans"},
@@ -89,7 +90,7 @@ def test_only_measuring_modules_of_profiles_may_use_the_executor():
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
-for room in ("planner", "plans", "rounds", "traces"):
+for room in ("api", "planner", "plans", "rounds", "traces"):
     package = importlib.import_module(f"rlplan.{room}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)

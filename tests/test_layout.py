@@ -14,7 +14,7 @@ import networkx as nx
 import rlplan
 
 ROOT = Path(rlplan.__file__).parent
-ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
 MOST_MODULES, MOST_LINES, MOST_WORDS = 15, 500, 12
 
 CROWDED = {"cli": "one module per command"}

@@ -6,7 +6,7 @@ import ast
 import subprocess
 from pathlib import Path
 
-ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
 """Folders that are installed as rlplan.ROOM."""
 
 

@@ -23,14 +23,14 @@ def execute_groups_command(
 ) -> int:
     """Run all groups of a plan, or one; returns the exit code. A dry run makes the checks of a start and stops."""
     from ...executor.groups.prepare_group import prepare_groups
-    from ..shared.findings import line, memory_findings, must_fit_memory
+    from ..shared.findings import memory_findings, must_fit_memory
 
     groups = prepare_groups(path, key, out, options.resume)
     beyond_memory = [
         finding for group in groups for job in group.jobs for finding in memory_findings(job.execution.plan_path)
     ]
     if dry_run:
-        return _dry_run(groups, [line(finding) for finding in beyond_memory], as_json)
+        return _dry_run(groups, [finding.noted for finding in beyond_memory], as_json)
     must_fit_memory(beyond_memory)
 
     from ...executor.groups.group_run import run_groups

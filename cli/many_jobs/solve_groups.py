@@ -27,6 +27,7 @@ def solve_groups_command(
 
     `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
     """
+    from ...api.input_paths import accelerators_must_be_known, check_target
     from ...planner.groups.inputs.solved_from import solved_from
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.solve_workload import solve_workload
@@ -34,7 +35,7 @@ def solve_groups_command(
     from ...plans.schema.workload import load_workload
     from ...plans.yaml.editor_schemas import write_document
     from ...plans.yaml.yaml_io import WRITTEN_DIGITS
-    from ..shared.paths import accelerators_must_be_known, check_stdout, check_target, tell
+    from ..shared.paths import check_stdout, tell
     from ..shared.progress import steps
     from .groups_summary import summary
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def tune_groups_command(run: Path, plan_path: Path | None, out: Path | None, overwrite: bool, as_json: bool) -> int:
     """Compare the switches of a run with those of its plan, and write a workload where they differ."""
+    from ...api.input_paths import check_target
     from ...planner.groups.inputs.measured_switches import measured_switches, tuned_workload
     from ...plans.check.plan_check import input_path
     from ...plans.schema.groups_plan import load_groups_plan
@@ -25,7 +26,7 @@ def tune_groups_command(run: Path, plan_path: Path | None, out: Path | None, ove
     from ...plans.yaml.errors import InputError
     from ...plans.yaml.yaml_io import atomic_write, sha256_file
     from ...traces.groups.group_turns import GROUPS_COPY
-    from ..shared.paths import check_target, must_be_file
+    from ..shared.paths import must_be_file
 
     if plan_path is None:
         raise InputError("is a run of groups; name the plan that it runs with --plan groups.yaml", str(run))

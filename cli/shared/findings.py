@@ -11,14 +11,12 @@ import click
 
 if TYPE_CHECKING:
     from ...planner.check.checker import FileReport
-    from ...planner.what_if import Documents
     from ...plans.check.finding import Finding
+    from ...plans.schema.plan import Plan
     from ...plans.yaml.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
 """Rules of memory: a plan with such a finding is not started, because it does not fit the machine."""
-
-_WARNED_OF = ("input-changed", "input-missing")  # simulate warns of these when it reads the plan
 
 
 def reports(plans: Sequence[Path]) -> list[FileReport]:
@@ -78,16 +76,14 @@ def memory_findings(plan: Path) -> list[Finding]:
     return Checker(datetime.now(UTC)).findings_of(str(plan), faults)
 
 
-def suspicious_costs(plan: Path) -> list[str]:
-    """What the profile of a job's plan says that cannot be, is far from the hardware's limit, or is scaled to another
-    model and the plan does not say so, a line each."""
+def suspicious_costs(plan: Plan, path: Path) -> list[str]:
+    """What the profile of a job's plan at `path` says that cannot be, is far from the hardware's limit, or is scaled to
+    another model and the plan does not say so, a line each."""
     from ...planner.check.plan_rules import documents, suspicions_of
-    from ...plans.schema.plan import load_plan
 
-    value = load_plan(plan)
-    _, _, profile = documents(value, str(plan), [])
-    faults = [] if profile is None else suspicions_of(value, profile)
-    return [fault.noted for fault in faults if fault.rule != "profile-scaled" or "model" not in value.job.why]
+    _, _, profile = documents(plan, str(path), [])
+    faults = [] if profile is None else suspicions_of(plan, profile)
+    return [fault.noted for fault in faults if fault.rule != "profile-scaled" or "model" not in plan.job.why]
 
 
 def must_fit_memory(findings: Sequence[Finding]) -> None:
@@ -95,7 +91,7 @@ def must_fit_memory(findings: Sequence[Finding]) -> None:
     from ...plans.yaml.errors import RunFailed
 
     if findings:
-        raise RunFailed(f"{line(findings[0])}{f' (and {len(findings) - 1} more)' * (len(findings) > 1)}")
+        raise RunFailed(f"{findings[0].noted}{f' (and {len(findings) - 1} more)' * (len(findings) > 1)}")
 
 
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
@@ -135,38 +131,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     ]
 
 
-def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
-    """Findings of `rlplan check` in a plan as it is simulated; those about its input files are printed as warnings.
-
-    `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests
-    and prices are of the files.
-    """
-    from ...planner.check.check_options import DataReader
-    from ...planner.check.checker import Checker
-    from ...planner.check.plan_rules import physics
-    from ...plans.check.rules import RULES
-
-    checker = Checker(datetime.now(UTC), data=DataReader(judged="fast"))
-    if changed:
-        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile)
-        # Divisors of the loss change no seconds, and nothing is trained by these documents.
-        return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
-    findings: list[Finding] = []
-    for finding in checker.check_file(str(plan)).findings:
-        if RULES[finding.rule].family != "inputs":
-            findings.append(finding)
-        elif finding.rule not in _WARNED_OF:
-            click.echo(f"warning: {line(finding)}", err=True)
-    return findings
-
-
 def tell(findings: Sequence[Finding]) -> None:
     """Print findings to standard error, one line each."""
     for finding in findings:
-        click.echo(f"{'warning' if finding.warning else 'finding'}: {line(finding)}", err=True)
-
-
-def line(finding: Finding) -> str:
-    """A finding on one line, with its place and its rule's name."""
-    place = finding.file if finding.line is None else f"{finding.file}:{finding.line}"
-    return f"{place}: [{finding.rule}] {finding.text}"
+        click.echo(f"{'warning' if finding.warning else 'finding'}: {finding.noted}", err=True)

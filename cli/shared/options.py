@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,18 @@ for_option = click.option(
 )
 """The option --for of commands that solve."""
 
+trace_option = click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
+)
+lengths_option = click.option(
+    "--lengths",
+    metavar="NAME|QUANTILES",
+    help="Without a trace: lengths that ship (rlplan lengths list), as math-16k; or, as a last resort, "
+    "p50=800,p95=4000,max=16384[,icc=0.5]. What they leave open is in the plan's error. With ,scale=0.8 after either, "
+    "all lengths times a factor that was measured.",
+)
 
 ACTIONS = ("list", "show", "import")
 """Actions of `rlplan lengths` and `rlplan rewards`."""

@@ -1,86 +1,13 @@
-"""Paths of the command line: default names, files that must exist, files that may be written, output."""
+"""Output of the command line: standard output, files that must be files, results."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ...plans.check.input_rules import input_files, input_path
-from ...plans.schema.job import Job, job_paths
-from ...plans.schema.plan import load_plan
 from ...plans.yaml.errors import InputError
-from ...plans.yaml.output_files import Written, must_take_file
-from ...plans.yaml.yaml_io import STDOUT, error_at
-
-if TYPE_CHECKING:
-    from ...plans.schema.cluster import Cluster
-    from ...profiles.profile_schema import Profile
-
-
-def job_file(path: Path) -> Path:
-    """`job.yaml` in `path` if that is a folder, else `path`."""
-    return path / "job.yaml" if os.path.isdir(path) else path  # noqa: PTH112 (pathlib raises for what can be no path)
-
-
-INIT = "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER"
-"""An example of the command that writes a cluster and a job."""
-
-
-def need_job(path: Path) -> None:
-    """Raise InputError, naming the command that writes a job, if there is no file at `path`."""
-    need(path, f"{INIT} writes a job and its cluster to begin with")
-
-
-def need_cluster(path: Path) -> None:
-    """Raise InputError, naming the command that writes a cluster, if there is no file at `path`."""
-    need(path, f"name one with --cluster; {INIT} writes one to begin with")
-
-
-def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
-    """Raise InputError, naming the commands that write a profile, if there is none at `path`.
-
-    `job` is None if it cannot be read.
-    """
-    from ...plans.facts.model_shape import model_of_job
-    from ...profiles.library import shipped_model
-
-    model = (job and shipped_model(model_of_job(job, job_path).architecture)) or "MODEL"
-    need(
-        path,
-        f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "
-        "one that ships and needs no GPU, --profile names another",
-    )
-
-
-def need_trace(path: Path, job_path: Path) -> None:
-    """Raise InputError, naming the commands that write a length trace, if there is none at `path`."""
-    how = (
-        f"rlplan profile {job_path} measures one, rlplan lengths import makes one of a log, "
-        f"rlplan solve {job_path} --lengths NAME takes lengths that ship (rlplan lengths list)"
-    )
-    need(path, how)
-
-
-def need(path: Path, how: str) -> None:
-    """Raise InputError if there is no file at `path`; `how` to get the file completes the message."""
-    if not os.path.exists(path):  # noqa: PTH110 (pathlib raises for what can be no path)
-        raise InputError(f"no such file; {how}", str(path))
-
-
-def check_target(path: Path, *inputs: Path, kind: Written | None = None, force: bool = False) -> None:
-    """Raise InputError unless a file may be written at `path`.
-
-    `path` must not be one of the inputs, nor, without `force`, a file that rlplan did not write. `kind` is the kind of
-    rlplan's files that may be overwritten; None allows every kind.
-    """
-    if path != STDOUT and any(_same(path, file) for file in inputs):
-        raise InputError("is an input of this command; choose another name", str(path))
-    must_take_file(path, kind, force)
+from ...plans.yaml.yaml_io import STDOUT
 
 
 def check_stdout(path: Path | None, option: str, as_json: bool) -> None:
@@ -100,49 +27,6 @@ def tell(text: str, *files: Path | None) -> None:
     click.echo(text, err=STDOUT in files)
 
 
-@contextmanager
-def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
-    """Within the block, turn the planner's refusals of a job or its cluster into an InputError with file and line."""
-    from ...planner.choose.candidates.job_limits import Unplannable
-
-    try:
-        yield
-    except Unplannable as error:
-        path = job_path if error.document == "job" else cluster_path
-        raise error_at(path, error.loc, error.message) from None
-
-
-def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
-    """Raise InputError, with the line, if figures of an accelerator contradict its name."""
-    from ...planner.check.accelerator_rules import unlike_names
-
-    for fault in unlike_names(cluster):
-        raise error_at(cluster_path, fault.location, f"{fault.key}: {fault.text}")
-
-
 def see_it(out: Path) -> list[str]:
     """A line with the command that shows the plan at `out`; empty for standard output."""
     return [] if out == STDOUT else [f"see it: rlplan show {out}"]
-
-
-def _same(path: Path, file: Path) -> bool:
-    """Whether two paths lead to the same existing file."""
-    return os.path.exists(path) and os.path.exists(file) and os.path.samefile(path, file)  # noqa: PTH110, PTH121
-
-
-def job_inputs(job: Job, job_path: Path) -> list[Path]:
-    """Files that a job names."""
-    paths = job_paths(job, job_path)
-    config = paths.model_folder / "config.json" if paths.model_folder else None
-    return [path for path in (paths.data, config) if path is not None]
-
-
-def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:
-    """The length traces of a profile and of the command line."""
-    of_profile = [profile_path.with_name(profile.lengths.path)] if profile.lengths else []
-    return [*of_profile, *([trace_path] if trace_path else [])]
-
-
-def plan_inputs(plan_path: Path) -> list[Path]:
-    """A plan and the files that it was solved from."""
-    return [plan_path, *(input_path(file, plan_path) for _, file in input_files(load_plan(plan_path)))]

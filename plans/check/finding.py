@@ -111,6 +111,11 @@ class Finding:
         text = f"{self.message}; {self.remedy}" if self.remedy else self.message
         return text if not self.key or f"'{self.key}'" in self.message else f"{self.key}: {text}"
 
+    @property
+    def noted(self) -> str:
+        """The finding on one line, with its place and its rule's name."""
+        return f"{self.file}{'' if self.line is None else f':{self.line}'}: [{self.rule}] {self.text}"
+
     def data(self) -> dict[str, Any]:
         """The finding as a JSON object, without the file."""
         data: dict[str, Any] = {"rule": self.rule, "line": self.line, "key": self.key, "message": self.message}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from ..schema.sections.origin import InputFile
 from ..yaml.errors import InputError
+from ..yaml.input_files import is_file
 from ..yaml.yaml_doc import Loc
 from ..yaml.yaml_io import sha256_file
 from .finding import Fault
@@ -71,7 +71,7 @@ def _changes(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault |
     """A Fault for each input that is missing or changed; only the path if the solver reads nothing of the change."""
     for location, file in input_files(plan):
         path = input_path(file, plan_path)
-        if not os.path.isfile(path):  # noqa: PTH113 (a path from a document may be one that pathlib raises for)
+        if not is_file(path):
             yield Fault(
                 "input-missing",
                 (*location, "path"),

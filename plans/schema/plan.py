@@ -54,6 +54,12 @@ class Plan(Strict):
             )
         return self
 
+    def __repr__(self) -> str:
+        figures = f"{self.predicted.step_s.mean:.4g} s a step, {self.predicted.speedup:.2f}x plain rounds"
+        return f"<Plan of {self.job.name}: {self.job.bias.mode}, {figures}>"
+
+    __str__ = __repr__
+
 
 def load_plan(path: str | Path) -> Plan:
     """Read plan.yaml. Raises InputError. `check_plan` checks its digests and its fit to the cluster."""

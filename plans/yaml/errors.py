@@ -1,4 +1,4 @@
-"""The errors that a command reports with a message and an exit code, and not as a crash.
+"""The errors that a command reports with a message and an exit code, and not as a crash; all are a `RlplanError`.
 
 `InputError` is one line that names file, line, what is wrong and what to do; the CLI prints it and exits with 2. If a
 document has several faults, the first error holds the others, and the CLI prints a line for each.
@@ -10,12 +10,33 @@ This module imports nothing else of rlplan, so that a command can catch these er
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
 
-class InputError(ValueError):
+class RlplanError(Exception):
+    """An error that rlplan reports: what it was given, or what became of a run; never a fault of its own code."""
+
+    exit_code: ClassVar[int] = 1
+    """With which the command line ends."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as data: the name of its class, its exit code, and file, line and message of each fault; file and
+        line are None where no file, or no single line of it, is at fault."""
+        error = next(known.__name__ for known in type(self).__mro__ if known.__module__ == __name__)
+        faults = [{"file": file, "line": line, "message": message} for file, line, message in self._faults()]
+        return {"error": error, "exit_code": self.exit_code, "faults": faults}
+
+    def lines(self) -> list[str]:
+        """A line for each fault."""
+        return str(self).splitlines() or [""]
+
+    def _faults(self) -> list[tuple[str | None, int | None, str]]:
+        return [(None, None, line) for line in self.lines()]
+
+
+class InputError(RlplanError, ValueError):
     """The user's input is wrong. `str()` is the whole line: `FILE:LINE: message`.
 
     Args:
@@ -24,6 +45,8 @@ class InputError(ValueError):
         line: line in that file, counted from 1; None if no single line is wrong (a missing file).
         others: further errors that were found together with this one, in the order in which they are printed.
     """
+
+    exit_code = 2
 
     def __init__(
         self,
@@ -43,6 +66,11 @@ class InputError(ValueError):
         place = "" if shown is None else f"{shown}: " if line is None else f"{shown}:{line}: "
         super().__init__(place + self.message)
 
+    @property
+    def file(self) -> str | None:
+        """`path`, by the name that a Finding has for it."""
+        return self.path
+
     def each(self) -> tuple[InputError, ...]:
         """This error without its others, then each of the others."""
         return (InputError(self.message, self.path, self.line) if self.others else self, *self.others)
@@ -50,6 +78,9 @@ class InputError(ValueError):
     def lines(self) -> list[str]:
         """A line for each error, this one first."""
         return [str(error) for error in (self, *self.others)]
+
+    def _faults(self) -> list[tuple[str | None, int | None, str]]:
+        return [(error.path, error.line, error.message) for error in self.each()]
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None, int | None, tuple[InputError, ...]]]:
         # Exceptions pickle by `args`, which here is the whole line. Without this method, an error from a Ray worker
@@ -84,9 +115,11 @@ def joined(errors: Sequence[InputError]) -> InputError:
     return InputError(first.message, first.path, first.line, others)
 
 
-class Infeasible(Exception):
+class Infeasible(RlplanError):
     """No plan satisfies the constraints. The message names the binding constraint and how to relax it."""
 
+    exit_code = 3
 
-class RunFailed(RuntimeError):
+
+class RunFailed(RlplanError, RuntimeError):
     """The run cannot continue. The message names the process that it waited for or that died."""

@@ -2,10 +2,13 @@
 
 A pipe may never end and a device (`/dev/zero`) has no end, so neither is read. A file is opened without waiting, and
 the open file is checked and not its path, so that a path that becomes a pipe in between is refused as well.
+
+A document that a Python program gives as an object is read like a file of the current folder: `in_memory` names it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import stat
@@ -17,6 +20,26 @@ from ..schema.limits import DATA_BYTES, DOCUMENT_BYTES
 from .errors import InputError
 
 _CHUNK_BYTES = 1 << 20
+_MOST_IN_MEMORY = 1000
+_in_memory: dict[str, bytes] = {}
+
+
+def in_memory(kind: str, text: str) -> Path:
+    """A path in the current folder at which this process, and no other, reads `text`. It follows from kind and text.
+
+    The texts of the last 1000 paths are kept, so that a plan that was solved from objects finds its inputs.
+    """
+    data = text.encode()
+    name = f"<{kind}-{hashlib.sha256(data).hexdigest()[:12]}>"
+    _in_memory[name] = data
+    if len(_in_memory) > _MOST_IN_MEMORY:
+        _in_memory.pop(next(iter(_in_memory)), None)
+    return Path(name)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file at `path`, on the disk or in memory."""
+    return Path(path).name in _in_memory or os.path.isfile(path)  # noqa: PTH113 (pathlib raises for what can be no path)
 
 
 @contextmanager
@@ -64,6 +87,9 @@ def too_large(size: int, most_bytes: int) -> str:
 def chunks(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[bytes]:
     """The bytes of the regular file at `path`, chunk by chunk. Raises InputError as `opened` does, also for a file that
     holds more bytes than its size says (files of /proc have size 0)."""
+    if (data := _in_memory.get(Path(path).name)) is not None:
+        yield data
+        return
     with opened(path, most_bytes) as file:
         read = 0
         while chunk := file.read(_CHUNK_BYTES):

@@ -22,6 +22,7 @@ from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.placement.live_check import LiveCheck
 from rlplan.executor.placement.seats import Room, place
 from rlplan.executor.prepare import Options
+from rlplan.plans.check.finding import Finding
 from rlplan.plans.schema.plan import load_plan
 
 from ..group_documents import group, groups_plan
@@ -117,7 +118,7 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch):
     assert printed(*dry, code=1) == "cluster in RAY_ADDRESS: no node\n"
     assert not data(*dry, code=1)["ok"]
     lacks.clear()
-    finding = SimpleNamespace(file="p.yaml", line=3, rule="train-memory", text="too much")
+    finding = Finding("train-memory", "p.yaml", 3, "", "too much")
     monkeypatch.setattr("rlplan.cli.shared.findings.memory_findings", lambda plan: [finding])
     assert printed(*dry, code=1) == "p.yaml:3: [train-memory] too much\n"
     assert data(*dry, code=1)["findings"] == ["p.yaml:3: [train-memory] too much"]

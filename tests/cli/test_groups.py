@@ -8,7 +8,7 @@ import json
 import pytest
 import yaml
 
-from rlplan.cli.shared.paths import check_target
+from rlplan.api.input_paths import check_target
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 

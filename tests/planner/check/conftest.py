@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.api import solve_job
 from rlplan.cli.main import cli
-from rlplan.planner import solve_options
 
 from ...cli.solved_folder import write_profiled, write_shipped
 from ...workloads import write_workload
@@ -20,7 +20,7 @@ from .edits import edit
 def run(*arguments):
     """A command in this process, which simulates little; fails if it does."""
     with few_prompt_sets(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve_options, "SolveOptions", partial(solve_options.SolveOptions, passes=QUICK))
+        patch.setattr(solve_job, "SolveOptions", partial(solve_job.SolveOptions, passes=QUICK))
         assert not cli.main([str(argument) for argument in arguments], standalone_mode=False)
 
 

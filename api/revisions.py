@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...plans.yaml.errors import InputError
+from ..plans.yaml.errors import InputError
 
 _TIMEOUT_S = 120.0
 
@@ -33,7 +33,7 @@ def plan_file(operand: str) -> Iterator[Path]:
         yield _checked_out(operand, revision, path, Path(folder))
 
 
-def name_of(operand: str) -> str:
+def without_revision(operand: str) -> str:
     """The path of an operand without its revision."""
     revision, colon, path = operand.partition(":")
     return path if not Path(operand).exists() and colon and revision and path else operand
@@ -61,9 +61,9 @@ def _checked_out(operand: str, revision: str, path: str, folder: Path) -> Path:
 
 def _inputs(plan_path: Path) -> list[str]:
     """Paths of a plan's inputs, relative to it. Raises InputError for what is no plan."""
-    from ...plans.diff.input_diff import NamedFigures, inputs_of
-    from ...plans.schema.groups_plan import document_kind, load_groups_plan
-    from ...plans.schema.plan import load_plan
+    from ..plans.diff.input_diff import NamedFigures, inputs_of
+    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.plan import load_plan
 
     plan = load_groups_plan(plan_path) if document_kind(plan_path) == "rlplan_groups" else load_plan(plan_path)
     return [file.path for file in inputs_of(plan).values() if not isinstance(file, NamedFigures)]

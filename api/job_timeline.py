@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...planner.simulate.run_timeline import Timeline
-    from ...planner.what_if import Documents
+    from ..planner.simulate.run_timeline import Timeline
+    from ..planner.what_if import Documents
 
 TIMELINE_STEPS = 12
 """Steps that a timeline shows."""
@@ -21,10 +21,10 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
 
     Raises InputError if the data cannot be read, or holds fewer prompts than a step trains.
     """
-    from ...plans.check.plan_check import input_path
-    from ...plans.files.prompt_rows import rows_to_plan
-    from ...plans.schema.job import job_paths
-    from ...plans.yaml.errors import InputError
+    from ..plans.check.plan_check import input_path
+    from ..plans.files.prompt_rows import rows_to_plan
+    from ..plans.schema.job import job_paths
+    from ..plans.yaml.errors import InputError
 
     try:
         data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
@@ -41,10 +41,10 @@ def epoch_prompts(documents: Documents, plan_path: Path) -> int:
 
 def timeline_of(plan_path: Path) -> Timeline:
     """The timeline of a plan's first steps, simulated. Raises InputError if an input is missing."""
-    from ...planner.simulate.run_timeline import Timeline
-    from ...planner.simulate.whole_run import simulate_plan
-    from ...planner.what_if import load_documents
-    from ...plans.yaml.errors import InputError
+    from ..planner.simulate.run_timeline import Timeline
+    from ..planner.simulate.whole_run import simulate_plan
+    from ..planner.what_if import load_documents
+    from ..plans.yaml.errors import InputError
 
     try:
         documents = load_documents(plan_path)

@@ -1,0 +1,126 @@
+"""`diff`: what changes between two plans, by meaning, and its cost; `rlplan diff OLD NEW` calls it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..plans.diff.groups_diff import diff_groups
+from ..plans.diff.groups_report import groups_report
+from ..plans.diff.input_diff import InputFiles
+from ..plans.diff.job_diff import diff_jobs
+from ..plans.diff.job_report import job_report
+from ..plans.diff.markdown import MAX_LINES
+from ..plans.diff.markdown import markdown as rendered
+from ..plans.diff.one_plan import one_plan_dict, one_plan_report
+from ..plans.diff.review import Report
+from ..plans.schema.groups_plan import GroupsPlan, document_kind, load_groups_plan
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.yaml_io import sha256_file
+from .given_documents import File, name_of
+from .revisions import plan_file, without_revision
+
+NONE = "none"
+
+
+@dataclass(frozen=True, repr=False)
+class Difference:
+    """What differs between two plans.
+
+    Attributes:
+        old, new: the plans as they were named; `none` where there is none.
+        same: whether nothing differs that counts.
+        report: the difference as title, verdict, tables and remarks.
+        figures: everything with numbers; keys as in `rlplan diff --json`.
+    """
+
+    old: str
+    new: str
+    same: bool
+    report: Report
+    figures: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """The difference in one line."""
+        return self.report.verdict
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `rlplan diff --json` prints."""
+        return {"old": self.old, "new": self.new, "verdict": self.verdict, **self.figures}
+
+    def markdown(self, most_lines: int | None = MAX_LINES) -> str:
+        """GitHub markdown for a pull request; None: however long it is."""
+        return rendered(self.report, most_lines)
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()  # Jupyter draws it as tables
+
+    def __repr__(self) -> str:
+        return f"<Difference {self.report.title}: {self.verdict}>"
+
+
+def diff(
+    old: File | Plan | GroupsPlan | None, new: File | Plan | GroupsPlan | None, *, full: bool = False
+) -> Difference:
+    """What changes from one plan to another, by meaning, and the cost of the changes.
+
+    Args:
+        old, new: both plans of one job, or both plans of groups: objects, files, or `REV:PATH` as in git, which is read
+            with its inputs from that revision. None (or `none`): there is no such plan.
+        full: the report has all rows, also of what did not change.
+
+    Raises InputError.
+    """
+    with ExitStack() as stack:
+        sides = _side(old, stack), _side(new, stack)
+        report, figures, same = _difference(sides[0], sides[1], full)
+    names = [side.named if side else NONE for side in sides]
+    return Difference(names[0], names[1], same, report, figures)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two plans: as given, its path but without a revision, the file to read, the digest of its bytes."""
+
+    plan: Plan | GroupsPlan
+    named: str
+    name: str
+    path: Path
+    sha256: str
+
+
+def _side(given: File | Plan | GroupsPlan | None, stack: ExitStack) -> _Side | None:
+    """The plan that an argument names; None for None and `none`."""
+    if given is None or given == NONE:
+        return None
+    operand = name_of(given)
+    path = stack.enter_context(plan_file(operand))
+    plan = load_groups_plan(path) if document_kind(path) == "rlplan_groups" else load_plan(path)
+    return _Side(plan, operand, without_revision(operand), path, sha256_file(path))
+
+
+def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
+    """The report to show, the difference as data, and whether the plans are the same."""
+    if old is None or new is None:
+        side = new or old
+        if side is None:
+            raise InputError("none on both sides: name a plan")
+        report = one_plan_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
+        return report, one_plan_dict(side.plan, new is not None), False
+    title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
+    files = InputFiles(old.path.parent), InputFiles(new.path.parent)
+    if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):
+        job = diff_jobs(old.plan, new.plan, *files)
+        return job_report(job, new.name, title, full), job.as_dict(), job.same
+    if isinstance(old.plan, GroupsPlan) and isinstance(new.plan, GroupsPlan):
+        groups = diff_groups(old.plan, new.plan, *files, old_sha256=old.sha256)
+        return groups_report(groups, new.name, title, full), groups.as_dict(), groups.same
+    kinds = {True: "a plan of one job", False: "a plan of groups"}
+    raise InputError(
+        f"{old.name} is {kinds[isinstance(old.plan, Plan)]} and {new.name} is {kinds[isinstance(new.plan, Plan)]}; "
+        "compare two of one kind"
+    )

@@ -1,0 +1,137 @@
+"""`solve`: documents of a job in, its plan out; `rlplan solve JOB` calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from ..planner.choose.candidate_search import Progress
+from ..planner.choose.plan_limits import Objective
+from ..planner.highs import MAX_NODES
+from ..planner.solve import solve as solve_documents
+from ..planner.solve_options import SolveOptions
+from ..plans.facts.model_shape import shape_of_job
+from ..plans.files.prompt_rows import prompts_to_plan
+from ..plans.schema.base import Mode
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job, job_paths, model_folder
+from ..plans.schema.plan import Plan
+from ..plans.yaml.editor_schemas import write_document
+from ..plans.yaml.errors import InputError, joined
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads
+from ..profiles.fitness import unfit
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
+from ..profiles.scaled_profile import priced_as
+from .given_documents import (
+    MOST_SEED,
+    File,
+    given_lengths,
+    inputs_of,
+    must_be_one_of,
+    must_be_within,
+    must_know_model,
+    path_of,
+    read_documents,
+    standing_in,
+)
+from .input_paths import (
+    accelerators_must_be_known,
+    at_its_line,
+    check_target,
+    job_file,
+    job_inputs,
+    need_job,
+    trace_inputs,
+)
+
+
+def solve(
+    job: File | Job,
+    *,
+    cluster: File | Cluster | None = None,
+    profile: File | Profile | None = None,
+    trace: File | LengthTrace | None = None,
+    lengths: str | None = None,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    objective: Objective = "seconds",
+    for_any: bool = False,
+    max_nodes: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    out: File | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Simulate candidate rounds of a job, choose by integer program, and return the plan, as `rlplan solve` does.
+
+    Prints nothing. What a user should know is a Python warning. The same inputs give the same plan but for its
+    `volatile` block.
+
+    Args:
+        job: job.yaml, the folder that holds it, or a Job.
+        cluster, profile: default: cluster.yaml and profile.yaml beside the job.
+        trace: length trace; default: the profile's.
+        lengths: in its place, the name of a table that ships (`math-16k`), or quantiles (`p50=800,p95=4000,max=16384`).
+        mode: to force one; default: the best.
+        bias_budget: allowed |1 - trained / unconditioned mean length|, in [0, 1); default: 0, or no bound with `mode`.
+        objective: `seconds` or `usd`: what a trained sample shall cost least of.
+        for_any: also consider layouts and levers that only other frameworks can run.
+        max_nodes: limit of the integer program's search; default: 200,000.
+        seed: of the simulation.
+        force: take a profile of another machine or job; overwrite a file at `out` that rlplan did not write.
+        out: write the plan here. The plan names its inputs relative to this file's folder, without it relative to the
+            current folder.
+        progress: called with a text and the share of the work that is done.
+
+    Raises InputError for bad input (every fault is in it, with file and line), Infeasible where no plan keeps the
+    limits. An object in place of a file is `<job-DIGEST>` in the plan's inputs and in errors, and only this process can
+    read it; its relative paths begin in the folder that it was loaded from, else in the current one.
+    """
+    must_be_one_of("mode", mode, get_args(Mode))
+    must_be_one_of("objective", objective, get_args(Objective))
+    must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
+    must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
+    must_be_within("seed", seed, 0, MOST_SEED, whole=True)
+    job_path = job_file(path_of(job))
+    need_job(job_path)
+    cluster_path = path_of(cluster or job_path.with_name("cluster.yaml"))
+    profile_path = path_of(profile or job_path.with_name("profile.yaml"))
+    job, cluster, profile = read_documents(job_path, cluster_path, profile_path)
+    target = STDOUT if out is None else Path(out)
+    trace_path = None if trace is None else path_of(trace)
+    read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+    check_target(target, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
+    accelerators_must_be_known(cluster, cluster_path)
+    paths = job_paths(job, job_path)
+    prompts = prompts_to_plan(job, job_path, paths)
+    pools = [pool for _, pool in sorted(cluster.pools.items())]
+    faults = [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]
+    if faults:
+        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in faults]
+        raise joined(
+            [
+                InputError(f"{fault.message}; {remedy}", str(profile_path))
+                for fault, remedy in zip(faults, remedies, strict=True)
+            ]
+        )
+    must_know_model(job, job_path, profile, force)
+    profile = priced_as(profile, job, model_folder(job, job_path))
+    source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
+    inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
+    options = SolveOptions(
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective,
+        seed=seed,
+        max_nodes=MAX_NODES if max_nodes is None else max_nodes,
+        prompts=prompts,
+        for_any=for_any,
+        model=shape_of_job(job, job_path),
+    )
+    with at_its_line(job_path, cluster_path):
+        tell = progress or (lambda text, share: None)
+        plan = solve_documents(cluster, job, profile, response_lengths, inputs, options, tell).plan
+    if out is not None:
+        write_document(plan, target, WRITTEN_DIGITS)
+    return standing_in(target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))
