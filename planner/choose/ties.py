@@ -26,7 +26,7 @@ the tolerance, `ALIKE` at least, than the fastest plain rounds on the same nodes
 that are faster by `ALIKE`. So no tie goes from a mode that gains to one that does not. The same layouts
 do not make two modes alike: what a mode gains rests on the tail of the lengths and on how alike a prompt's samples are,
 it is paid for in samples that are decoded in vain and in steps of two lengths, and it does not cancel as costs do. A
-forced mode has nothing to earn.
+forced mode has nothing to earn, but no tie makes it slower than plain rounds.
 
 Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
 are on the same draws, and the one that wins the tie is simulated further before it is believed.
@@ -104,7 +104,9 @@ def least_gain(cycle: Cycle, tolerance: float) -> float:
 
 def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], tolerance: float) -> list[Cycle]:
     """Of the schedules that are tied with `best` those that gain enough over plain rounds; if none does, the fastest
-    plain rounds that keep the limits on the nodes of `best`. All, where no plain rounds may be chosen."""
+    plain rounds that keep the limits on the nodes of `best`.
+
+    Of a forced mode those that are not slower than plain rounds; if all are, all."""
     limits, nodes = search.limits, best.taken(search.limits)
     price = best.cost(limits) / best.seconds_per_sample(limits.group_size)
 
@@ -114,12 +116,12 @@ def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], toler
         return cycle.seconds_per_sample(limits.group_size) / of_best
 
     plain = [c for c in search.plain_cycles() if c.taken(limits).within(nodes) and not c.violations(limits)]
-    if not plain or not search.chooses_plain:
+    if not plain:
         return tied
     fastest = min([c for c in plain if _solid(search, c)] or plain, key=lambda c: (slow(c), c.name))
-    bar = slow(fastest) * (1.0 + 1e-9)
-    earning = [c for c in tied if is_plain(c) or (1.0 + least_gain(c, tolerance)) * slow(c) <= bar]
-    return earning or [fastest]
+    bar, free = slow(fastest) * (1.0 + 1e-9), search.chooses_plain
+    earning = [c for c in tied if is_plain(c) or (1.0 + free * least_gain(c, tolerance)) * slow(c) <= bar]
+    return earning or ([fastest] if free else tied)
 
 
 def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycle:

@@ -29,7 +29,7 @@ def spread(sigma: float, icc: float, **options: Any) -> Solved:
     return solution(trace=heavy_trace(sigma=sigma, icc=icc), prompt_sets=2, **options)
 
 
-def two_layouts(one_engine_s: float, sigma: float, icc: float) -> Solved:
+def two_layouts(one_engine_s: float, sigma: float, icc: float, **options: Any) -> Solved:
     """A job on two engines of tp 1, whose decode steps take 7 ms, or on one of tp 2; costs are off by 10 %."""
     layouts = EngineLayout(1, 2), EngineLayout(2, 1)
     profile = small_profile(
@@ -38,7 +38,7 @@ def two_layouts(one_engine_s: float, sigma: float, icc: float) -> Solved:
         train=(update(4e-4, error=0.1),),
     )
     trace = heavy_trace(sigma=sigma, icc=icc)
-    return solution(eight_by_four(tokens=(4096,)), profile=profile, trace=trace, prompt_sets=2)
+    return solution(eight_by_four(tokens=(4096,)), profile=profile, trace=trace, prompt_sets=2, **options)
 
 
 def gain(found: Solved) -> float:
@@ -96,6 +96,14 @@ def test_schedules_that_lose_on_other_rounds_give_way_to_plain_ones(monkeypatch)
     assert spread(0.5, 0.5, seed=7).plan.predicted.speedup >= 1.0
     forced = spread(0.5, 0.5, seed=7, mode="exact").plan
     assert forced.job.bias.mode == "exact" and forced.predicted.speedup < 1.0, "what is asked for is planned"
+
+
+def test_no_tie_makes_a_forced_mode_slower_than_plain_rounds():
+    for one_engine_s in (5.5e-3, 6.2e-3, 6.6e-3):
+        found = two_layouts(one_engine_s, 0.7, 0.1, mode="exact")
+        assert found.plan.job.bias.mode == "exact" and gain(found) > 0
+        above = ties.cost_above(found.search, found.solution.cycle, found.cycle)
+        assert 1 + above <= (1 + gain(found)) * (1 + 1e-6)
 
 
 def test_ties_go_by_mode_then_kinds_of_round_then_layouts():
