@@ -147,6 +147,7 @@ def figures_of(outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         "jobs": len(outcomes),
         "below_plain": sum(o.speedup < 1.0 or o.plan_s > o.baseline_s for o in outcomes),
+        "layout_gives_up": max(0.0, *(o.plan_s / o.plain_s - 1 for o in outcomes)),
         "sync_best": len(best),
         "sync_where_best": sum(o.mode == "sync" for o in best),
         "others_best": len(others),

@@ -36,7 +36,8 @@ def little_gained(plan: Plan) -> str | None:
     if plan.job.bias.mode == "sync" and not any(each.drafts or each.balance for each in levers):
         if solver.refreshed or solver.forced_mode:
             return f"plain synchronous rounds, as {'the plan was edited' if solver.refreshed else '--mode sync asks'}"
-        return "plain synchronous rounds are planned: no other schedule that solve may choose is 5% faster"
+        unit = "cheaper" if solver.objective == "usd_per_sample" else "faster"
+        return f"plain synchronous rounds are planned: no other schedule that solve may choose is {LITTLE:.0%} {unit}"
     if gain >= 0:
         more = f"{percent(gain)} more samples per second" if gain else "no more samples per second"
         return f"little is gained: {more} than plain synchronous rounds give, which are simpler"

@@ -71,7 +71,7 @@ def test_no_simpler_layout_makes_up_for_a_second_kind_of_round(one_engine_s, sig
     assert (found.plan.solver.given_up or 0.0) <= ties.MOST
 
 
-def test_a_simpler_layout_that_does_not_gain_gives_way_to_one_that_does():
+def test_a_simpler_layout_that_gains_nothing_gives_way():
     for one_engine_s in (5.0e-3, 5.5e-3, 6.2e-3):
         found = two_layouts(one_engine_s, 0.9, 0.5)
         assert gain(found) > ties.MOST and found.plan.job.bias.mode == "exact"
@@ -146,6 +146,8 @@ def test_plain_rounds_are_named_as_what_they_are(tmp_path):
     for plan, reason in ((free, "no other schedule that solve may choose is 5% faster"), (forced, "--mode sync")):
         first, second = plan_text(plan, tmp_path / "plan.yaml").splitlines()[:2]
         assert first.startswith("plain synchronous rounds") and reason in first and second.startswith("sync: ")
+    in_usd = spread(0.3, 0.1, objective="usd").plan
+    assert (little_gained(in_usd) or "").endswith("is 5% cheaper"), "one on more nodes may be faster"
 
 
 def test_a_slower_plan_whose_plain_rounds_break_the_slo_says_so():
