@@ -9,7 +9,7 @@ from ...plans.check.plan_check import model_of_plan
 from ...plans.facts.executable import OTHERS_ONLY, not_executable
 from ...plans.phrases.caveats import assumed_errors, assumed_notes, limit_text
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
-from ...plans.phrases.solver_status import solver_status
+from ...plans.phrases.solver_status import little_gained, solver_status
 from ...plans.schema.plan import Plan
 from ..shared.paths import see_it
 
@@ -18,12 +18,15 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """The figures of a job's plan, for --json."""
     predicted = plan.predicted
     return {
+        "headline": little_gained(plan),
         "plan": str(out),
         "mode": plan.job.bias.mode,
         "forced_mode": plan.solver.forced_mode,
         "step_s": predicted.step_s.mean,
         "baseline_step_s": predicted.baseline.step_s.mean,
         "speedup": predicted.speedup,
+        "given_up": plan.solver.given_up,
+        "ties": plan.job.why.get("ties"),
         "baseline_nodes": predicted.baseline.nodes,
         "baseline_keeps_slo": predicted.baseline.keeps_slo,
         "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
@@ -56,6 +59,7 @@ def plan_text(plan: Plan, out: Path) -> str:
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
+        *filter(None, [little_gained(plan)]),
         f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
         f"error +-{percent(predicted.error.total)}), "
         f"{times(predicted.speedup)} plain synchronous rounds of "

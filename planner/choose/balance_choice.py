@@ -46,7 +46,8 @@ def balanced(search: Search, decided: Decided) -> Decided:
     cycle = search.simulate(best, *rounds)
     most = min(HOLDOUT_ROUNDS.short_rounds, last.short_rounds), min(HOLDOUT_ROUNDS.long_rounds, last.long_rounds)
     holdout = simulate_holdout(search, cycle, decided.baseline, most)
-    if cycle.violations(search.limits) or not holdout.keeps_the_limits:
+    loses = search.chooses_plain and holdout.loses_to_plain
+    if loses or cycle.violations(search.limits) or not holdout.keeps_the_limits:
         return decided
     # What was proven is of rounds by count: the same schedule with balance costs less than its bound says.
     solution = decided.solution

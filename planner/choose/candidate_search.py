@@ -170,6 +170,11 @@ class Search:
             return mode == self.mode
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
+    @property
+    def chooses_plain(self) -> bool:
+        """Whether plain synchronous rounds may be chosen: no other mode is forced."""
+        return self.mode in (None, "sync")
+
     def _extend_long(self, key: LongKey, rounds: int) -> None:
         pool = self.pool(key.deferral, rounds * self.setting.simulated_target)
         # Empty if the rule's few rounds deferred no prompt; such a rule has no cycle.

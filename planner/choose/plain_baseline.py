@@ -20,7 +20,7 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
     """The fastest plain synchronous schedule on at most as many nodes as `chosen` takes, and scored as it is, with a
     last pass's rounds.
 
-    Of those that host memory holds and that keep the SLO, if any does; else of those that host memory holds, and
+    Of those that fit (host memory, cores for rewards) and keep the SLO, if any does; else of those that fit, and
     `keeps_slo` says so. A plan that is such a schedule is its own baseline.
     """
     if is_plain(chosen):
@@ -29,7 +29,8 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
     while True:
         fitting = [c for c in _that_fit(search) if c.short.reward == chosen.short.reward]
         if not fitting:
-            fitting = [_scored_as(search, cycle, chosen) for cycle in _that_fit(search)]
+            scored = [_scored_as(search, cycle, chosen) for cycle in _that_fit(search)]
+            fitting = [c for c in scored if _fits(search, c)] or scored
         # An edited plan may take fewer nodes than any update of the search: then plain rounds take what they take.
         plain = [c for c in fitting if c.taken(limits).within(nodes)] or fitting
         if not plain:
@@ -75,7 +76,11 @@ def baseline_text(search: Search, baseline: Cycle) -> str | None:
 
 
 def _that_fit(search: Search) -> list[Cycle]:
-    return [c for c in search.plain_cycles() if "memory" not in c.violations(search.limits)]
+    return [c for c in search.plain_cycles() if _fits(search, c)]
+
+
+def _fits(search: Search, cycle: Cycle) -> bool:
+    return not {"memory", "cores"} & set(cycle.violations(search.limits))
 
 
 def _nodes(cycle: Cycle, limits: Limits) -> str:

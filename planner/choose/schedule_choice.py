@@ -61,7 +61,7 @@ def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:
 
 def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress) -> Decided:
     """Solve the program over the columns that came through all passes, until the simplest schedule tied with its choice
-    keeps the limits on rounds that it has not seen, too."""
+    keeps the limits on rounds that it has not seen, too, and is no slower there than plain rounds that it may be."""
     dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
     finalists, partners = finalists_of(search)
     # Columns with few rounds are used only if nothing else is left, so that the error can name the limit that binds.
@@ -76,15 +76,19 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
             progress("simulating the choice on rounds of its own", 0.985)
             tolerance = tolerance_of(search, solution.cycle, profile)
             simple = simplest(search, solution.cycle, tolerance)
-            # A simpler schedule that breaks a limit on the holdout rounds is no tie; then only the proven best is
-            # tried.
-            for cycle in [simple, *([] if simple is solution.cycle else [solution.cycle])]:
+            # A simpler schedule that breaks a limit on the holdout rounds, or loses to plain rounds there, is no tie;
+            # then only the proven best is tried, and after it what it loses to.
+            tried = [simple, *([] if simple is solution.cycle else [solution.cycle])]
+            for cycle in tried:
                 baseline = baseline_of(search, cycle)
                 holdout = simulate_holdout(search, cycle, baseline)
                 if not (holdout.cycle.trains and holdout.baseline.trains):
                     raise Infeasible(nothing_trained(dynamic))
-                if holdout.keeps_the_limits:
+                if not holdout.keeps_the_limits:
+                    continue
+                if not (search.chooses_plain and holdout.loses_to_plain):
                     return Decided(solution, cycle, tolerance, baseline, holdout)
+                tried.append(baseline)
             tried_s = min(tried_s, step_p95(holdout.search, holdout.cycle))
             corrected = holdout.corrected(finalists), holdout.corrected(partners)
             if corrected == (finalists, partners):

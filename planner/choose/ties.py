@@ -1,22 +1,32 @@
 """Ties go to the simplest: of schedules that cost the same as far as is known, the one that is easiest to run.
 
 The program proves which schedule costs least by the simulation. A difference that is smaller than the error of the
-costs proves nothing, and a team would rather run one layout than two. So every schedule that keeps the limits and costs
-at most `tolerance` more than the proven best is tied with it, and of those the first in this order is the plan:
+costs proves nothing, and a team would rather run one kind of round than two, and one layout than two. So every schedule
+that keeps the limits and costs at most `tolerance` more than the proven best is tied with it, and of those the first in
+this order is the plan:
 
-    1. one layout of engines and one of trainers for both kinds of round before two
-    2. trainers: data parallel before tensor before sequence before context parallel before a pipeline; one copy of the
+    1. mode sync before exact and predict, and these before the biased defer and race
+    2. one kind of round before two
+    3. one layout of engines and one of trainers for both kinds of round before two
+    4. trainers: data parallel before tensor before sequence before context parallel before a pipeline; one copy of the
        states before several
-    3. engines: the smaller tensor parallel size
-    4. what the executor can run before what it cannot, where that is considered (`--for any`)
-    5. fewer engines
-    6. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained, then
+    5. engines: the smaller tensor parallel size
+    6. what the executor can run before what it cannot, where that is considered (`--for any`)
+    7. fewer engines
+    8. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained, then
        the fewest reward workers
 
 `tolerance` is the error of the costs, one standard deviation, but never above `MOST`: an error says that a difference
-may be none, and the best guess of it stays what was simulated. Schedules of the same layouts (6) stand on the same
-coefficients, and an error of these changes the costs of all of them alike. So their difference is known better than the
-cost of any of them, and only the sampling error of the simulation makes them tie.
+may be none, and the best guess of it stays what was simulated. Schedules of one mode in the same layouts (8) stand on
+the same coefficients, and an error of these changes the costs of all of them alike. So their difference is known better
+than the cost of any of them, and only the sampling error of the simulation makes them tie.
+
+What is not plain synchronous has to earn its place: of another mode only those schedules are planned that are faster by
+the tolerance, `ALIKE` at least, than the fastest plain rounds on the same nodes, and of mode sync, with drafts, those
+that are faster by `ALIKE`. So no tie goes from a mode that gains to one that does not. The same layouts
+do not make two modes alike: what a mode gains rests on the tail of the lengths and on how alike a prompt's samples are,
+it is paid for in samples that are decoded in vain and in steps of two lengths, and it does not cancel as costs do. A
+forced mode has nothing to earn, but no tie makes it slower than plain rounds.
 
 Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
 are on the same draws, and the one that wins the tie is simulated further before it is believed.
@@ -34,7 +44,7 @@ from ...profiles.profile_schema import Profile
 from ..costs.update_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.scheduled_rounds import scheduled_rounds
-from .candidate_search import Search
+from .candidate_search import UNBIASED, Search, is_plain
 from .candidates.round_kinds import LongKey, ShortKey
 from .candidates.short_rounds import over_issue
 from .cycle_cost import Column, Cycle, make_cycle
@@ -75,7 +85,7 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
     short, long = ({c.name: c for c in columns} for columns in search.columns())
     while True:
         tied = _tied(search, best, cost, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
-        chosen = _first(search, best, cost, tied)
+        chosen = _first(search, best, cost, _earning(search, best, cost, tied, tolerance))
         if chosen is best or _solid(search, chosen):
             return with_fewest_workers(search, chosen, ALIKE)
         further = search.simulate(chosen, *enough)
@@ -83,6 +93,35 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
         if further.long is not None:
             long[further.long.name] = further.long
         tried += 1
+
+
+def least_gain(cycle: Cycle, tolerance: float) -> float:
+    """Share by which the fastest plain rounds on its nodes must be slower than the schedule, for it to be planned."""
+    if is_plain(cycle):
+        return 0.0
+    return ALIKE if cycle.short.deferral.mode == "sync" else max(ALIKE, tolerance)
+
+
+def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], tolerance: float) -> list[Cycle]:
+    """Of the schedules that are tied with `best` those that gain enough over plain rounds; if none does, the fastest
+    plain rounds that keep the limits on the nodes of `best`.
+
+    Of a forced mode those that are not slower than plain rounds; if all are, all."""
+    limits, nodes = search.limits, best.taken(search.limits)
+    price = best.cost(limits) / best.seconds_per_sample(limits.group_size)
+
+    def slow(cycle: Cycle) -> float:
+        """Seconds of a sample over those of `best` on the rounds that both have."""
+        of_best = cost(cycle.short.rounds, cycle.long.rounds if cycle.long else 0) / price
+        return cycle.seconds_per_sample(limits.group_size) / of_best
+
+    plain = [c for c in search.plain_cycles() if c.taken(limits).within(nodes) and not c.violations(limits)]
+    if not plain:
+        return tied
+    fastest = min([c for c in plain if _solid(search, c)] or plain, key=lambda c: (slow(c), c.name))
+    bar, free = slow(fastest) * (1.0 + 1e-9), search.chooses_plain
+    earning = [c for c in tied if is_plain(c) or (1.0 + free * least_gain(c, tolerance)) * slow(c) <= bar]
+    return earning or ([fastest] if free else tied)
 
 
 def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycle:
@@ -105,11 +144,13 @@ def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycl
 
 
 def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
-    """The sort key of points 1 to 5 of the module's docstring, most important first; a smaller key is simpler."""
+    """The sort key of points 1 to 7 of the module's docstring, most important first; a smaller key is simpler."""
     kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
     trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
-    layouts = {layout for kind in kinds for layout in kind.layouts}
+    layouts, mode = {layout for kind in kinds for layout in kind.layouts}, cycle.short.deferral.mode
     return (
+        (mode != "sync") + (mode not in UNBIASED),
+        len(kinds),
         (len(layouts) - 1) + (len(set(trains)) - 1),
         *(max(getattr(train.layout, size) for train in trains) for size in TRAINER_SIZES),
         max(layout.tp for layout in layouts),

@@ -41,6 +41,18 @@ class Holdout:
             return True
         return abs(1.0 - self.search.measured_ratio(self.cycle)[0]) <= limits.bias_budget + 1e-9
 
+    @property
+    def loses_to_plain(self) -> bool:
+        """Whether plain rounds that keep the SLO train a sample in less time than the chosen schedule does."""
+        limits, (mine, plain) = self.search.limits, self.seconds
+        return mine > plain and "slo" not in self.baseline.violations(limits)
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Seconds of a trained sample of the chosen schedule, and of the baseline."""
+        size = self.search.limits.group_size
+        return self.cycle.seconds_per_sample(size), self.baseline.seconds_per_sample(size)
+
     def corrected(self, columns: Sequence[Column]) -> list[Column]:
         """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
         chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}

@@ -18,14 +18,14 @@ from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
-from ..choose.candidate_search import ON_REQUEST, Search
+from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
 from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
-from ..choose.ties import simplicity
+from ..choose.ties import least_gain, simplicity
 from ..choose.ways_between import placement_text
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
@@ -165,7 +165,11 @@ def _tie(search: Search, decided: Decided) -> str | None:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
     reason = f"within the costs' error; the simplest within {100 * decided.tolerance:.1f}% is planned"
-    if simplicity(search, fastest) == simplicity(search, chosen):
+    if is_plain(chosen) and (least := least_gain(fastest, decided.tolerance)):
+        reason = f"and is not planned unless that is {100 * least:.1f}%"
+        if decided.given_up(search) > least:
+            reason = "and on rounds that nothing was chosen on it is slower"
+    elif simplicity(search, fastest) == simplicity(search, chosen):
         reason = "within sampling error; fewer samples are planned"
     return f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, {reason}"
 
@@ -217,7 +221,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
 def _mode(search: Search, decided: Decided) -> str:
     """Text on the speed-up of the mode over plain rounds, its bias, and the speed-ups of other modes."""
     cycle, baseline, holdout, size = decided.cycle, decided.baseline, decided.holdout, search.limits.group_size
-    mine, base = holdout.cycle.seconds_per_sample(size), holdout.baseline.seconds_per_sample(size)
+    mine, base = holdout.seconds
     ratio, error = holdout.search.measured_ratio(holdout.cycle)
     texts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.deferral.mode != "sync":

@@ -1,6 +1,7 @@
 """Benchmarks of planner and length model: what they build, compare and print; nothing is timed."""
 
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -10,6 +11,7 @@ import pytest
 
 from rlplan.benchmarks import decode_fit, length_model_error, planner_scale, planner_speed, round_optimality
 from rlplan.benchmarks.decode_fit import AXES, axis_values
+from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures_of, job_kinds, outcome_of
 from rlplan.benchmarks.length_holdout import Rule, groups_of, observed
 from rlplan.benchmarks.prompt_history import drift_factor, fit_history
 from rlplan.planner.choose.candidate_search import Pass
@@ -24,6 +26,7 @@ from rlplan.profiles.imports.served_file import COLUMNS, Group
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
 from rlplan.profiles.laws.served_decode import Served, seconds_per_token
 from rlplan.profiles.laws.served_fit import sheet_of
+from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 from ..planner.lengths.test_length_drift import checkpoints, trace_of
@@ -255,3 +258,34 @@ def test_a_choice_that_costs_a_millionth_more_is_a_mismatch():
     assert not agrees(job, best, None) and not agrees(job, None, solution)
     instance = round_optimality.instance
     assert instance(random.Random("a")) == instance(random.Random("a"))
+
+
+# -- headlines -------------------------------------------------------------------------------------------------------
+
+
+def test_headline_jobs_are_of_all_kinds_and_drawn_again_alike():
+    kinds = list(itertools.islice(job_kinds(), 40))
+    assert kinds == list(itertools.islice(job_kinds(), 40)) and len(set(kinds)) == 40
+    assert {kind.lengths for kind in kinds} == set(table_names()) and {kind.model for kind in kinds} == set(MODELS)
+    assert {kind.reward for kind in kinds} == {"math", "code"} and {1, 2, 16} <= {kind.nodes for kind in kinds}
+
+
+def test_headline_figures_count_what_loses_to_plain_rounds():
+    fine = Outcome("sync", 1.0, plan_s=1.0, plain_s=1.0, baseline_s=1.0, other_s=1.1)
+    simpler = fine._replace(plan_s=1.03, baseline_s=1.03)
+    missed = fine._replace(other_s=0.9)
+    gains = fine._replace(mode="exact", speedup=1.2, plan_s=0.8, other_s=0.8)
+    lucky = gains._replace(speedup=1.01, plan_s=1.01)
+    told_slow = gains._replace(speedup=0.99, other_s=None)
+    figures = figures_of([fine, simpler, missed, gains, lucky, told_slow])
+    assert (figures["jobs"], figures["below_plain"], figures["layout_gives_up"]) == (6, 2, pytest.approx(0.03))
+    assert (figures["sync_best"], figures["sync_where_best"]) == (3, 2)
+    assert (figures["others_best"], figures["others_where_best"]) == (3, 2)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("lengths", ["math-16k", "chat-32k"])
+def test_plain_rounds_are_planned_where_nothing_gains_on_them(lengths):
+    found = outcome_of(JobKind(2, "H100", "Qwen2.5-7B", lengths, "code"))
+    assert isinstance(found, Outcome) and found.mode == "sync" and found.speedup == 1.0
+    assert found.other_s is not None and found.plain_s < 1.05 * found.other_s

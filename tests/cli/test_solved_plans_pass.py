@@ -55,26 +55,14 @@ def cases(draw):
     judged = on_gpus and draw(st.booleans())  # beside engines and trainers, where this executor has no judge
     if on_gpus:
         search |= {"hand_over": [0.5], "drafts": {"tokens": [2, 4], "acceptance": 0.8}}
-    job = Job.model_validate(
-        {
-            "rlplan_job": 1,
-            "name": "generated",
-            "model": {"path": model, "dtype": "bfloat16" if on_gpus else "float32"},
-            "data": {"path": "data.jsonl"},
-            "reward": [reward, JUDGE] if judged else reward,
-            "rollout": {"prompts_per_step": prompts, "samples_per_prompt": samples,
-                        "max_prompt_tokens": longest_prompt, "max_response_tokens": cap},
-            "algorithm": {"name": "grpo", "learning_rate": 1e-6, "mask_truncated": draw(st.booleans()),
-                          "dynamic_sampling": draw(st.booleans())},
-            "search": search,
-            "slo": {"step_p95_s": draw(st.sampled_from([None] * 6 + [2000.0, 5.0]))},
-        }
+    job = job_of(
+        model, "bfloat16" if on_gpus else "float32", [reward, JUDGE] if judged else reward,
+        {"prompts_per_step": prompts, "samples_per_prompt": samples, "max_prompt_tokens": longest_prompt,
+         "max_response_tokens": cap},
+        search, mask_truncated=draw(st.booleans()), dynamic_sampling=draw(st.booleans()),
+        slo_s=draw(st.sampled_from([None] * 6 + [2000.0, 5.0])),
     )  # fmt: skip
-    lengths = draw(st.lists(st.integers(1, cap), min_size=24, max_size=24))
-    rows = [
-        LengthRow(f"p{i // 4}", 0, i % 4, tokens, tokens == cap, float(i % 3 == 0), min(8, longest_prompt))
-        for i, tokens in enumerate(lengths)
-    ]
+    rows = rows_of(draw(st.lists(st.integers(1, cap), min_size=24, max_size=24)), cap, longest_prompt)
     options = {
         "mode": draw(st.sampled_from(MODES)),
         "objective": draw(st.sampled_from(["seconds", "usd"])),
@@ -83,10 +71,39 @@ def cases(draw):
         "for_any": judged or draw(st.booleans()),
     }
     if judged:
-        profile = profile.model_copy(
-            update={"judge": Judge(per_sample_s=1e-4, per_token_s=0.0, beside_factor=1.2, rollout_factor=1.1)}
-        )
+        profile = with_a_judge(profile)
     return cluster, job, profile, rows, draw(st.sampled_from([1, 8, 12, 16])) * prompts, options
+
+
+def with_a_judge(profile):
+    judge = Judge(per_sample_s=1e-4, per_token_s=0.0, beside_factor=1.2, rollout_factor=1.1)
+    return profile.model_copy(update={"judge": judge})
+
+
+def job_of(model, dtype, reward, rollout, search, slo_s=None, **algorithm):
+    document = {"rlplan_job": 1, "name": "generated", "model": {"path": model, "dtype": dtype},
+                "data": {"path": "data.jsonl"}, "reward": reward, "rollout": rollout,
+                "algorithm": {"name": "grpo", "learning_rate": 1e-6, **algorithm}, "search": search,
+                "slo": {"step_p95_s": slo_s}}  # fmt: skip
+    return Job.model_validate(document)
+
+
+def rows_of(lengths, cap, prompt_tokens):
+    return [
+        LengthRow(f"p{i // 4}", 0, i % 4, tokens, tokens == cap, float(i % 3 == 0), min(8, prompt_tokens))
+        for i, tokens in enumerate(lengths)
+    ]
+
+
+def judged_on_gpus(gpu, model):
+    """A job with a judge on a node of GPUs, where this executor has none; what `solve --for any` plans for others."""
+    cluster = machines("cuda", gpu, 8, GPUS[gpu].memory_bytes, 1, 64, 2000 * 10**9)
+    reward = [{"kind": "math", "workers": 8, "deadline_s": 2.0}, JUDGE]
+    sizes = {"prompts_per_step": 4, "samples_per_prompt": 2, "max_prompt_tokens": 64, "max_response_tokens": 200}
+    job = job_of(f"Qwen/{model}", "bfloat16", reward, sizes, {"tp": [2], "micro_batch_tokens": [4096]})
+    rows = rows_of([20 + 7 * i for i in range(24)], 200, 64)
+    options = {"mode": "sync", "for_any": True}
+    return cluster, job, with_a_judge(library_profile(gpu, model)), rows, 16, options
 
 
 def machines(kind, name, per_node, memory_bytes, nodes, cores, host_memory_bytes):
@@ -231,3 +248,10 @@ def test_every_solved_plan_is_sound_and_starts(folder):
     ends = ends_of(folder, 200)
     # What hypothesis draws varies with the modules that are loaded: of 200 cases none to 27 were beyond this executor.
     assert ends["passed"] >= 40, ends
+
+
+@pytest.mark.parametrize("gpu, model", [("H100", "Qwen2.5-7B"), ("H800", "Qwen2.5-14B")])
+def test_a_plan_for_others_is_sound_and_refused_by_this_executor(folder, gpu, model):
+    ends: Counter[str] = Counter()
+    passes(folder, judged_on_gpus(gpu, model), ends)
+    assert ends == {"beyond this executor": 1}
