@@ -218,7 +218,8 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on "
         f"{count(result['nodes'], 'node')}; "
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
-        f"(plan: {ratio(predicted['length_ratio'])}); "
+        f"(plan: {ratio(predicted['length_ratio'])}), {percent(result['cut_share'])} of the trained samples cut at the "
+        f"cap (plan: {percent(predicted['cut_share'])}); "
         f"{count(result['epochs'], 'epoch')}, {count(result['owed_prompts'], 'deferred prompt')} at the end, "
         f"trained in {count(result['settling_steps'], 'more step')}",
         highlight=False,

@@ -22,7 +22,7 @@ from ...plans.check.plan_fit import executor_faults
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.check.site_breaches import waived
 from ...plans.facts.executable_groups import unsupported_in_groups
-from ...plans.phrases.caveats import assumed_notes
+from ...plans.phrases.caveats import assumed_notes, cut_text
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
@@ -188,9 +188,8 @@ def _notes(read: ReadDocument, data: DataReader) -> tuple[str, ...]:
         # A job that cannot be read is a finding of the plan's.
         job_path = str(input_path(job.inputs.job, read.path))
         job = read_document(job_path, ALL_MODELS).value
-        capped = isinstance(job, Job) and predicted.lengths_tokens[-1] >= job.rollout.max_response_tokens
-        if capped and (share := predicted.share_at_longest) >= MUCH_AT_CAP:
-            notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
+        if (predicted.cut_share or 0) >= MUCH_AT_CAP:
+            notes.append(f"{cut_text(predicted)} (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
     of_data = job_rules.data_notes(job, job_path, data) if isinstance(job, Job) else []

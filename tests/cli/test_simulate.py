@@ -22,6 +22,7 @@ def test_a_plan_is_simulated_beside_what_it_predicts(solved):
     assert phases == pytest.approx(found["all"]["step_s"]["mean"])
     assert 0 < found["all"]["bubble"] < 1
     assert found["all"]["tokens"]["wasted"] == 0 and found["length_ratio"] == pytest.approx(1.0, abs=0.2)
+    assert found["cut_share"] == pytest.approx(found["predicted"]["cut_share"], abs=0.01)
     assert found["accelerator_s_per_1k_samples"] == pytest.approx(2000 * found["seconds_per_sample"])
     assert found["epochs"] == 3, "of 16 steps: the job has 64 prompts"
     assert data("simulate", solved / "plan.yaml", "--steps", 40) == found and listing(solved) == before
@@ -37,6 +38,9 @@ def test_a_what_if_is_of_the_value_that_was_set(solved):
     more = rlplan(*simulate, "--set", "job.rollout.samples_per_prompt=4", "--json")
     assert json.loads(more.stdout)["all"]["samples"] == 2 * plain["all"]["samples"]
     assert "note: plan.job.rounds.short.issue.samples follows: 2 -> 4" in more.stderr
+    capped = data(*simulate, "--set", "job.rollout.max_response_tokens=32")
+    assert plain["cut_share"] < 0.01 < 0.3 < capped["cut_share"] < 0.7
+    assert "of the trained samples cut at the cap (plan: " in printed(*simulate)
     assert data(*simulate, "--prompts", "8")["epochs"] == 10
     assert data(*simulate, "--seed", "1") != plain
     longer = data(*simulate, "--drift", "0.05")
