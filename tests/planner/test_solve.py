@@ -105,7 +105,7 @@ def test_a_cap_above_all_traced_lengths_is_extrapolated_and_told() -> None:
     longer = small_job({**SMALL, "max_response_tokens": 2048}, search=eight_by_four().search.model_dump())
     for job, said in ((longer, True), (eight_by_four(), False)):
         predicted = solution(job, mode="sync").plan.predicted
-        assert 0 < predicted.cut_share and ("extrapolated" in cut_text(predicted)) is said
+        assert predicted.cut_share > 0 and ("extrapolated" in cut_text(predicted)) is said
 
 
 def test_a_budget_lets_biased_modes_in_and_is_kept() -> None:
