@@ -70,8 +70,9 @@ def simulate_command(
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
 
-    Findings of `rlplan check` in the plan as it is simulated, such as too little memory, are printed; then the figures
-    are those of an impossible run, and the exit code is 1.
+    Findings of `rlplan check` in the plan as it is simulated are printed, and the exit code is 1. Of a finding such as
+    too little memory the figures are those of an impossible run. The site's policy holds too: of changed values it
+    judges the seconds, prices, bias and cut samples that are simulated.
     """
     from ..plans.schema.groups_plan import document_kind
     from .many_jobs.simulate_groups import simulate_groups_command
@@ -87,7 +88,7 @@ def simulate_command(
     from ..planner.simulate.run_summary import BusyMeter, summarize
     from ..planner.simulate.run_timeline import Timeline
     from ..planner.simulate.whole_run import simulate_plan
-    from ..planner.what_if import change, load_documents
+    from ..planner.what_if import as_simulated, change, load_documents
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from .shared.findings import simulated_findings, tell
     from .shared.job_timeline import compact, epoch_prompts
@@ -132,9 +133,10 @@ def simulate_command(
         watch=meter,
         cluster=documents.cluster,
     )
-    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace))
-    tell(findings)
     result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pools, nodes)}
+    changed = assignments or profile_path or trace
+    findings = simulated_findings(plan_path, documents, as_simulated(plan, result) if changed else None)
+    tell(findings)
     result["findings"] = [finding.data() for finding in findings]
     if drawn is not None and timeline is not None:
         atomic_write(timeline, compact(drawn.document()))
@@ -193,16 +195,12 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         table = Table(title=title, title_justify="left")
         for column in ("seconds", "p50", "p95", "mean", "plan's mean"):
             table.add_column(column, justify="left" if column == "seconds" else "right")
+        planned = predicted if kind == "all" else predicted[kind]
         for phase, value in part["phases_s"].items():
-            if phase == "switch" and not value["mean"]:
-                continue
-            expected = predicted["phases_s"].get(phase) if kind == "all" else None
-            if kind != "all" and phase == "rollout" and predicted[kind]:
-                expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(PHASE_NAMES[phase], *_numbers(value), "" if expected is None else digits(expected))
-        whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
+            if phase != "switch" or value["mean"]:
+                table.add_row(PHASE_NAMES[phase], *_numbers(value), digits(planned["phases_s"][phase]))
         table.add_section()
-        table.add_row("step", *_numbers(part["step_s"]), digits(whole) if whole else "")
+        table.add_row("step", *_numbers(part["step_s"]), digits(planned["step_s"]["mean"]))
         console.print(table)
         tokens = part["tokens"]
         console.print(

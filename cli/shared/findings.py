@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ...planner.check.checker import FileReport
     from ...planner.what_if import Documents
     from ...plans.check.finding import Finding
+    from ...plans.schema.plan import Plan
     from ...plans.yaml.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
@@ -135,29 +136,29 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     ]
 
 
-def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
+def simulated_findings(plan: Path, documents: Documents, changed: Plan | None) -> list[Finding]:
     """Findings of `rlplan check` in a plan as it is simulated; those about its input files are printed as warnings.
 
-    `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests
-    and prices are of the files.
+    `changed`: the plan with figures of the simulation, where the documents are not what their files hold; else None.
+    Then these decisions and figures are checked; findings on how the plan's predictions agree with its files stay.
     """
     from ...planner.check.check_options import DataReader
     from ...planner.check.checker import Checker
-    from ...planner.check.plan_rules import physics
     from ...plans.check.rules import RULES
 
     checker = Checker(datetime.now(UTC), data=DataReader(judged="fast"))
-    if changed:
-        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile)
-        # Divisors of the loss change no seconds, and nothing is trained by these documents.
-        return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
-    findings: list[Finding] = []
-    for finding in checker.check_file(str(plan)).findings:
-        if RULES[finding.rule].family != "inputs":
-            findings.append(finding)
-        elif finding.rule not in _WARNED_OF:
-            click.echo(f"warning: {line(finding)}", err=True)
-    return findings
+    report, *policies = checker.check([str(plan)])
+    stay = [finding for finding in report.findings if RULES[finding.rule].family != "inputs"]
+    warned = [finding for policy in policies for finding in policy.findings]
+    if changed is None:
+        warned += [f for f in report.findings if RULES[f.rule].family == "inputs" and f.rule not in _WARNED_OF]
+    else:
+        stay = [f for f in stay if f.rule == "policy-job-files" or RULES[f.rule].family == "predictions"]
+        stay = [f for f in stay if not f.warning]
+        stay += checker.changed_findings(str(plan), changed, documents.job, documents.cluster, documents.profile)
+    for finding in warned:
+        click.echo(f"warning: {line(finding)}", err=True)
+    return stay
 
 
 def tell(findings: Sequence[Finding]) -> None:
