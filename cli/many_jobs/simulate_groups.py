@@ -49,7 +49,7 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     # Other findings are of the workload as it was: what a changed one does to the jobs is what is simulated.
     findings = [f for report in reports([plan_path]) for f in report.findings if RULES[f.rule].family == "policy"]
     tell(findings)
-    result = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
+    result: dict[str, Any] = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
     result["findings"] = [finding.data() for finding in findings]
     click.echo(json.dumps(result) if as_json else _text(result))
     return EXIT_FAILED if findings else 0
