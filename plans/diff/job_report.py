@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..phrases.caveats import cut_text
 from ..phrases.numbers import count, unsigned
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
+from ..schema.sections.length_evidence import MUCH_AT_CAP
 from .change import Quantity
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
@@ -177,6 +179,8 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
                 f"trained lengths are off by {figure(deviation, 'share')}, more than the bias budget of "
                 f"{figure(budget, 'share')}"
             )
+    if (new.predicted.cut_share or 0.0) >= MUCH_AT_CAP > (old.predicted.cut_share or 0.0):
+        warnings.append(f"{cut_text(new.predicted)}, so that the cap decides what is trained")
     for quantity in diff.effects:
         if quantity.key.startswith("memory.") and quantity.new is not None and quantity.new < 0 and quantity.changed:
             warnings.append(f"{quantity.label}: {figure(quantity.new, 'share')}; it does not fit")

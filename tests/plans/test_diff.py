@@ -82,6 +82,11 @@ def test_a_verdict_tells_another_cap_beside_the_bias():
     assert "0.1% at 1,024 tokens -> 0.3% at 1,024" in job_verdict(diff_jobs(of(1024, 0.001), of(1024, 0.003)))
     for old, new in ((of(1024, 0.1), of(1024, 0.104)), (of(1024, 0.001), of(1024, 0.0011)), (plan(), of(1024, 0.5))):
         assert "trained samples cut" not in job_verdict(diff_jobs(old, new)), "noise, or an older plan"
+    assert job_report(diff_jobs(of(1024, 0.1), of(512, 0.25)), "a").warnings == (
+        "25% of the trained samples cut at 512 tokens, so that the cap decides what is trained",
+    )
+    for old, new in ((of(1024, 0.25), of(512, 0.4)), (of(1024, 0.1), of(512, 0.19))):
+        assert job_report(diff_jobs(old, new), "a").warnings == (), "so it was before, or it is not much"
     text = markdown(job_report(diff_jobs(of(16384, 0.011), of(8192, 0.12)), "a"))
     assert "| trained samples cut at the cap | 1.1% | 12.0% | +10.9 points |" in text
     assert "trained samples cut at the cap | | 12.0%" in " ".join(
