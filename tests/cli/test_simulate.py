@@ -108,11 +108,12 @@ def test_a_breach_of_policy_is_a_finding_whatever_is_set(solved, rule):
 def test_a_policy_judges_what_a_changed_plan_takes(solved):
     p95 = data("show", solved / "plan.yaml")["predicted"]["step_s"]["p95"]
     (solved / "rlplan.policy.yaml").write_text(f"rlplan_policy: 1\nmax_step_p95_s: {2 * p95}\nmax_cut_share: 0.1\n")
-    simulate = ("simulate", solved / "plan.yaml", "--steps", 40)
+    simulate = ("simulate", solved / "plan.yaml", "--steps", 100)
     assert data(*simulate)["findings"] == data(*simulate, "--set", "plan.job.reward.deadline_s=3")["findings"] == []
     slow = data(*simulate, "--set", "profile.rollout.0.step_s=0.05", code=1)
     assert [each["rule"] for each in slow["findings"]] == ["policy-step-p95"]
     assert f"is {slow['all']['step_s']['p95']:.6g} s" in slow["findings"][0]["message"]
+    assert data(*simulate[:2], "--steps", 20, "--set", "profile.rollout.0.step_s=0.05")["findings"] == [], "too few"
     capped = data(*simulate, "--set", "job.rollout.max_response_tokens=32", code=1)
     assert [each["rule"] for each in capped["findings"]] == ["policy-cut"]
 
