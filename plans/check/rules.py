@@ -146,6 +146,7 @@ workload-too-large       a workload that does not fit its pools, however its job
 policy-usd-per-hour      a price per hour above the policy's
 policy-usd-per-samples   a price per 1000 samples above the policy's
 policy-bias              a length ratio, or a bias budget, beyond the policy's
+policy-cut               more trained samples cut at the job's cap than the policy allows
 policy-mode              a mode that the policy forbids
 policy-step-p95          a predicted p95 of the step above the policy's
 policy-slo-required      a job without a limit on its p95, where the policy requires one
