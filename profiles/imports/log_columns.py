@@ -198,7 +198,7 @@ def _value(row: Row, column: str) -> Any:
     return None if value is _NOWHERE else value
 
 
-def _table(path: Path) -> Iterator[tuple[int, Row]]:
+def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, {column: value}) of each row of a table of any of these kinds."""
     if not path.exists():
         raise InputError("no such file; name a table: CSV, JSON Lines, a JSON array or Parquet", str(path))
