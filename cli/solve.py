@@ -141,7 +141,7 @@ def solve_command(
     read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_stdout(out, "--out", as_json)
     check_target(out, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
-    accelerators_must_be_known(cluster, cluster_path)
+    accelerators_must_be_known(cluster, cluster_path, profile)
     prompts = prompts_to_plan(job, job_path, job_paths(job, job_path))
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     faults = [fault for fault in unfit(profile, job, job_paths(job, job_path), pools) if not (force and fault.forcible)]

@@ -85,7 +85,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     if kind == "cross_field":
         return f"{key}: {ctx['text']}"
     numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    shown = text if text and numeric and len(text) <= 80 else _show(value)
+    shown = text if text is not None and numeric and len(text) <= 80 else _show(value)
     if kind == "string_pattern_mismatch" and ctx["pattern"] == GROUP_ID_PATTERN:
         return f"{key}: {shown} is no id of a group; write g and a number, such as g1"
     if "[key]" in location or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):

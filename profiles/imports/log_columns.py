@@ -133,7 +133,9 @@ def truth(row: Row, name: str, path: Path, line: int) -> bool:
     return score(row, name, path, line, None) > 0
 
 
-def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], path: Path, line: int) -> dict[str, str]:
+def _columns(
+    row: dict[str, Any], fields: Sequence[Field], requested: Mapping[str, str], path: Path, line: int
+) -> dict[str, str]:
     present = list(row)
     columns: dict[str, str] = {}
     for field in fields:
@@ -159,7 +161,7 @@ def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], pa
     return columns
 
 
-def _found(row: Row, name: str) -> str | None:
+def _found(row: dict[str, Any], name: str) -> str | None:
     """The column of that name, or of one that differs in capitals, spaces and signs alone; None without any."""
     if name in row:
         return name
@@ -189,11 +191,11 @@ def _get(row: Any, column: str) -> Any:
     return value
 
 
-def _missing(row: Row, column: str) -> bool:
+def _missing(row: dict[str, Any], column: str) -> bool:
     return _get(row, column) is _NOWHERE
 
 
-def _value(row: Row, column: str) -> Any:
+def _value(row: dict[str, Any], column: str) -> Any:
     value = _get(row, column)
     return None if value is _NOWHERE else value
 
