@@ -198,8 +198,8 @@ def hint_of(text: str) -> str:
         near = " or ".join(map(_gpu_text, _nearest(gb, tb_s)))
         return f"{_specification(other, gb, tb_s * TERA)} is not planned for: {why}; nearest by specification: {near}"
     alike = _as_read(plain.replace(" ", ""))
-    near = [name for name in GPUS if _one_off(alike, _as_read(name.lower()))]
-    spelt = max(near, key=lambda name: alike == _as_read(name.lower()), default=None)
+    spellings = [name for name in GPUS if _one_off(alike, _as_read(name.lower()))]
+    spelt = max(spellings, key=lambda name: alike == _as_read(name.lower()), default=None)
     return "" if spelt is None else f"did you mean {spelt}?"
 
 

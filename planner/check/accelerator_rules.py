@@ -56,8 +56,8 @@ def unknown_fault(accelerators: Accelerators, profile: Profile | None) -> tuple[
 def unknown_notes(cluster: Cluster, profile: Profile | None) -> list[str]:
     """Notes on GPUs that nothing is known of."""
     return [
-        f"pools.{name}.accelerators: '{pool.accelerators.name}' is no GPU that is known: no profile ships for it, and its "
-        "memory is not checked; measure it: rlplan profile"
+        f"pools.{name}.accelerators: '{pool.accelerators.name}' is no GPU that is known: no profile ships for it, and "
+        "its memory is not checked; measure it: rlplan profile"
         for name, pool in sorted(cluster.pools.items())
         if _is_unknown(pool.accelerators, profile) and not hint_of(pool.accelerators.name)
     ]

@@ -75,7 +75,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     about = _about(field)
     if kind == "extra_forbidden":
         return _unknown_key(location, value, model)
-    text = document.plain.get(location)
+    unquoted = document.plain.get(location)
     odd = foreign(value) if isinstance(value, str) and kind not in ("string_type", "string_too_short") else None
     if odd is not None:
         about = f"; it holds {odd}"
@@ -85,7 +85,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     if kind == "cross_field":
         return f"{key}: {ctx['text']}"
     numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-    shown = text if text is not None and numeric and len(text) <= 80 else _show(value)
+    shown = unquoted if unquoted is not None and numeric and len(unquoted) <= 80 else _show(value)
     if kind == "string_pattern_mismatch" and ctx["pattern"] == GROUP_ID_PATTERN:
         return f"{key}: {shown} is no id of a group; write g and a number, such as g1"
     if "[key]" in location or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):
@@ -100,7 +100,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
-        return f"{key}: {not_a_number(str(location[-1]), value, whole, shown, text is None)}{about}"
+        return f"{key}: {not_a_number(str(location[-1]), value, whole, shown, unquoted is None)}{about}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
         return f"{key}: must be {word} {rounded(ctx[name])}{in_unit(str(location[-1]))}, not {shown}{about}"
@@ -118,8 +118,8 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
         return f"{key}: must not be empty{about}"
     if kind == "bool_type":
         word = str(value).lower()
-        write = "true" if word in _YES else "false" if word in _NO else None
-        return f"{key}: must be true or false, not {shown}" + (f"; write {write}" if write else "") + about
+        write = "; write true" if word in _YES else "; write false" if word in _NO else ""
+        return f"{key}: must be true or false, not {shown}{write}{about}"
     if kind == "string_type":
         quotes = "" if value is None or isinstance(value, (dict, list, tuple)) else "; put it in quotes"
         return f"{key}: must be text, not {shown}{quotes}{about}"
