@@ -13,8 +13,8 @@ from rlplan.profiles.library import library_profile
 from ..conftest import laptop, small_job, small_profile
 
 
-def cluster(name, kind="cuda", per_node=8):
-    return laptop(accelerators={"kind": kind, "name": name, "per_node": per_node, "memory_bytes": 80 * 10**9})
+def cluster(name, per_node=8):
+    return laptop(accelerators={"kind": "cuda", "name": name, "per_node": per_node, "memory_bytes": 80 * 10**9})
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_a_gpu_like_a_known_one_is_a_fault_unless_measured(name):
 def test_a_gpu_of_which_nothing_is_known_is_noted():
     (note,) = unknown_notes(cluster("Quantum-9"), None)
     assert "'Quantum-9' is no GPU that is known" in note and unlike_names(cluster("Quantum-9"), None) == []
-    for name, kind in (("NVIDIA H100 80GB HBM3", "cuda"), ("core", "cpu"), ("H1000", "cuda")):
-        assert unknown_notes(cluster(name, kind), None) == []
+    for name in ("NVIDIA H100 80GB HBM3", "H1000"):
+        assert unknown_notes(cluster(name), None) == []
 
 
 @pytest.mark.parametrize(
