@@ -115,7 +115,6 @@ def _shared_jobs(path: str, document: Document) -> list[Finding]:
 
 _REMEDIES = {
     "no such file": "check the path; it is relative to the current folder",
-    "is not UTF-8 text": "save it as UTF-8, or name another file",
     "the file is empty": "write the document, or remove the file",
 }
 

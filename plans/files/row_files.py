@@ -14,7 +14,7 @@ from typing import Any
 
 from ..schema.limits import DATA_BYTES
 from ..yaml.errors import InputError
-from ..yaml.input_files import read_bytes, too_large
+from ..yaml.input_files import read_bytes, too_large, utf8
 from ..yaml.json_text import JsonError, array_items, parse_json
 
 PARQUET_MAGIC = b"PAR1"
@@ -42,17 +42,14 @@ def decoded(data: bytes, path: str | Path, wanted: str = "CSV") -> str:
     other = _other_kind(data)
     if other is not None:
         raise InputError(other if "; " in other else f"{other}; save it as {wanted}", str(path), 1)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8 text; save it as UTF-8", str(path), line) from None
+    text = utf8(data, path)
+    if "\0" in text[:4096]:
+        raise InputError(f"is no text (it holds null bytes); save it as {wanted}", str(path), 1)
+    return text
 
 
-_UTF16 = "is UTF-16 and not UTF-8 text; save it as UTF-8"
 _PACKED = "is packed by {}; unpack it, or pack it with gzip"
 _KINDS = {
-    b"\xff\xfe": _UTF16, b"\xfe\xff": _UTF16,
     **{magic: _PACKED.format(name) for magic, name in (
         (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"), (b"\x04\x22\x4d\x18", "lz4"),
         (b"7z\xbc\xaf", "7-Zip"), (b"\x1f\x9d", "compress"))},
@@ -85,9 +82,6 @@ def _other_kind(data: bytes) -> str | None:
     known = next((what for magic, what in _KINDS.items() if data.startswith(magic)), None)
     if known is None and data[257:262] == b"ustar":
         known = _PACKED.format("tar")
-    if known is None and b"\0" in data[:4096]:
-        even, odd = (half.count(0) > 0.6 * len(half) for half in (data[:4096:2], data[1:4096:2]))
-        known = _UTF16 if even != odd else "is no text (it holds null bytes)"
     return known
 
 

@@ -90,7 +90,7 @@ def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str])
         if columns is None:
             columns, known = _columns(row, fields, requested, path, line), set(row)
         elif not known.issuperset(row):  # rows of JSON need not have the same keys
-            left = [field for field in fields if field.name not in columns]
+            left = [field for field in fields if field.name not in columns and field.name not in requested]
             columns |= _columns(row, left, {}, path, line)
             known |= row.keys()
         found = Row((name, _value(row, column)) for name, column in columns.items())
