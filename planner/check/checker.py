@@ -36,7 +36,7 @@ from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
 from . import group_rules, job_rules, plan_rules, profile_rules
-from .accelerator_rules import unlike_names
+from .accelerator_rules import unknown_notes, unlike_names
 from .check_options import CheckOptions, DataReader
 
 
@@ -203,6 +203,8 @@ def _notes(read: ReadDocument, data: DataReader) -> tuple[str, ...]:
             notes.append(f"{cut_text(predicted)} (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
+    if isinstance(job, Cluster):
+        notes += unknown_notes(job, job_rules.neighbour(read.path, "profile.yaml", Profile))
     of_data = job_rules.data_notes(job, job_path, data) if isinstance(job, Job) else []
     return (*notes, *overridden, *of_data, *assumed)
 
@@ -231,7 +233,8 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
     if isinstance(value, Profile):
         return profile_rules.profile_faults(value, read.path, options), profile_rules.profile_summary(value, options)
     if isinstance(value, Cluster):
-        return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
+        profile = job_rules.neighbour(read.path, "profile.yaml", Profile)
+        return [*unlike_names(value, profile), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, SiteRules), "these are all kinds of document"
     return [], "policy"
 

@@ -111,7 +111,7 @@ train-memory             a trainer's peak, or its states beside engines, beyond 
 host-memory              engines, offloaded trainer states and weights in transfer beyond the host memory of a node
 capacity-contradicts-inputs a memory capacity that differs from the profile's layout, or from the pool
 pool-too-large           a pool with more accelerators than rlplan simulates
-accelerator-unlike-name  accelerators whose kind or memory contradicts their name
+accelerator-unlike-name  accelerators whose kind or memory contradicts their name, or GPUs with the misspelt name of one
 not-executable           a decision that rlplan execute cannot run (only with check --executor)
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
