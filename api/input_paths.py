@@ -94,11 +94,14 @@ def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
         raise error_at(path, error.loc, error.message) from None
 
 
-def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
-    """Raise InputError, with the line, if figures of an accelerator contradict its name."""
+def accelerators_must_be_known(
+    cluster: Cluster, cluster_path: Path, profile: Profile | None = None, measures: bool = False
+) -> None:
+    """Raise InputError, with the line, if figures of an accelerator contradict its name, or its name is probably
+    misspelt; `profile` and `measures` as in `unlike_names`."""
     from ..planner.check.accelerator_rules import unlike_names
 
-    for fault in unlike_names(cluster):
+    for fault in unlike_names(cluster, profile, measures):
         raise error_at(cluster_path, fault.location, f"{fault.key}: {fault.text}")
 
 

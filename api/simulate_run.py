@@ -12,14 +12,13 @@ from typing import Any
 
 from ..planner.check.check_options import DataReader
 from ..planner.check.checker import Checker
-from ..planner.check.plan_rules import physics
 from ..planner.costs.job_pools import pools_of_plan
 from ..planner.costs.memory_bars import WEIGHT_BYTES
 from ..planner.costs.round_costs import nodes_of
 from ..planner.simulate.run_summary import BusyMeter, summarize
 from ..planner.simulate.run_timeline import Timeline
 from ..planner.simulate.whole_run import simulate_plan
-from ..planner.what_if import Documents, change, load_documents
+from ..planner.what_if import Documents, as_simulated, change, load_documents
 from ..plans.check.finding import Finding
 from ..plans.check.rules import RULES
 from ..plans.phrases.numbers import count, digits, seconds
@@ -145,7 +144,8 @@ def simulate(
         cluster=documents.cluster,
     )
     figures = {"plan": str(plan_path), "set": assignments, **summarize(run, meter, plan, pools, nodes)}
-    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or response_lengths))
+    changed = assignments or profile_path or response_lengths
+    findings = simulated_findings(plan_path, documents, as_simulated(plan, figures) if changed else None)
     if drawn is not None and target is not None:
         atomic_write(target, compact(drawn.document()))
         figures["timeline"] = str(target)
@@ -173,21 +173,22 @@ def _must_end(plan: Plan, steps: int) -> None:
 _WARNED_OF = ("input-changed", "input-missing")  # load_documents warns of these
 
 
-def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
+def simulated_findings(plan: Path, documents: Documents, changed: Plan | None) -> list[Finding]:
     """Findings of `rlplan check` in a plan as it is simulated; those about its input files are warned of.
 
-    `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests
-    and prices are of the files.
+    `changed`: the plan with figures of the simulation, where the documents are not what their files hold; else None.
+    Then these decisions and figures are checked; findings on how the plan's predictions agree with its files stay.
     """
     checker = Checker(datetime.now(UTC), data=DataReader(judged="fast"))
-    if changed:
-        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile)
-        # Divisors of the loss change no seconds, and nothing is trained by these documents.
-        return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
-    findings: list[Finding] = []
-    for finding in checker.check_file(str(plan)).findings:
-        if RULES[finding.rule].family != "inputs":
-            findings.append(finding)
-        elif finding.rule not in _WARNED_OF:
-            warnings.warn(finding.noted, stacklevel=3)
-    return findings
+    report, *policies = checker.check([str(plan)])
+    stay = [finding for finding in report.findings if RULES[finding.rule].family != "inputs"]
+    warned = [finding for policy in policies for finding in policy.findings]
+    if changed is None:
+        warned += [f for f in report.findings if RULES[f.rule].family == "inputs" and f.rule not in _WARNED_OF]
+    else:
+        stay = [f for f in stay if f.rule == "policy-job-files" or RULES[f.rule].family == "predictions"]
+        stay = [f for f in stay if not f.warning]
+        stay += checker.changed_findings(str(plan), changed, documents.job, documents.cluster, documents.profile)
+    for finding in warned:
+        warnings.warn(finding.noted, stacklevel=3)
+    return stay

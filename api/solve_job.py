@@ -102,7 +102,7 @@ def solve(
     trace_path = None if trace is None else path_of(trace)
     read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(target, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
-    accelerators_must_be_known(cluster, cluster_path)
+    accelerators_must_be_known(cluster, cluster_path, profile)
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
     pools = [pool for _, pool in sorted(cluster.pools.items())]

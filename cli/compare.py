@@ -191,7 +191,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
-    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["<binds"] if wide else []))
+    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["cut", "<binds"] if wide else []))
     for column in drawn.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)
@@ -199,7 +199,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
         values = [Text(value) for value in point.value_texts.values()]
         if point.plan is None:
-            drawn.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + wide))
+            drawn.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + 2 * wide))
             continue
         predicted = point.plan.predicted
         drawn.add_row(
@@ -212,7 +212,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
             f"{point.plan.predicted.speedup:.2f}",
             Text(digits(predicted.usd_per_1k_samples, 4), style="bold" if index == least else ""),
             ratio(predicted.length_ratio),
-            *([binds(point.plan)] if wide else []),
+            *([percent(predicted.cut_share), binds(point.plan)] if wide else []),
         )
     return drawn
 
@@ -220,11 +220,13 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """Lines below the table: its columns, the fastest and the cheapest plan, points without a plan, and notes."""
     from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest
+    from ..plans.phrases.caveats import cut_text
 
     best, least = fastest(points), cheapest(points)
+    cut = "; cut: share of the trained samples that the job's cap cuts" * wide
     lines = [
         f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain synchronous rounds on the same "
-        "nodes; length: trained over unconditioned mean length, 1 is unbiased"
+        f"nodes; length: trained over unconditioned mean length, 1 is unbiased{cut}"
     ]
     if assumed := assumed_line(points):
         lines.append(f"assumed: {assumed}")
@@ -233,7 +235,8 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
             f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")
         )
     if not wide:
-        lines += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
+        plans = [(point.label, point.plan) for point in points if point.plan is not None]
+        lines += [f"binds: {label}: {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
     lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:

@@ -29,7 +29,7 @@ _SHOWN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
     multiple=True,
     metavar="FIELD=NAME",
     help="import: which column holds prompt, tokens, epoch, sample, truncated, finish_reason, reward or prompt_tokens; "
-    "repeatable.",
+    "FIELD= leaves one out that is recognized by itself; repeatable.",
 )
 @click.option(
     "--cap",
@@ -54,9 +54,9 @@ def lengths_command(
     list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384; either may end in
     ,scale=0.8. `rlplan solve --lengths` takes the same NAME.
 
-    import FILE: a length trace (JSON Lines) from CSV, JSON Lines, a JSON array or Parquet, gzipped or not, of one
-    response a row, for `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated or
-    finish_reason, reward and prompt_tokens are used if present. docs/lengths.md explains them.
+    import FILE: a length trace (JSON Lines) from CSV (also of tabs or semicolons), JSON Lines, a JSON array or Parquet,
+    gzipped or not, of one response a row, for `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch,
+    sample, truncated or finish_reason, reward and prompt_tokens are used if present. docs/lengths.md explains them.
     """
     must_fit_action(
         action,

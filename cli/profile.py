@@ -80,7 +80,7 @@ def profile_command(
     need_job(job_path)
     need_cluster(cluster_path)
     job, cluster = load_job(job_path), load_cluster(cluster_path)
-    accelerators_must_be_known(cluster, cluster_path)
+    accelerators_must_be_known(cluster, cluster_path, measures=True)
     paths = job_paths(job, job_path)
     model = model_of_job(job, job_path).shape
     name = pool or sorted(cluster.pools)[0]

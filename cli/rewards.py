@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     "columns",
     multiple=True,
     metavar="FIELD=NAME",
-    help="import: which column holds seconds, correct or prompt; can be repeated.",
+    help="import: which column holds seconds, correct or prompt; FIELD= leaves one out that is recognized by itself; "
+    "can be repeated.",
 )
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="import: the profile to change.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="import: where to write it. Default: the same file.")

@@ -51,8 +51,9 @@ def simulate_command(
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
 
-    Findings of `rlplan check` in the plan as it is simulated, such as too little memory, are printed; then the figures
-    are those of an impossible run, and the exit code is 1.
+    Findings of `rlplan check` in the plan as it is simulated are printed, and the exit code is 1. Of a finding such as
+    too little memory the figures are those of an impossible run. The site's policy holds too: of changed values it
+    judges the seconds, prices, bias and cut samples that are simulated.
     """
     from ..plans.schema.groups_plan import document_kind
     from .many_jobs.simulate_groups import simulate_groups_command
@@ -98,16 +99,12 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         table = Table(title=title, title_justify="left")
         for column in ("seconds", "p50", "p95", "mean", "plan's mean"):
             table.add_column(column, justify="left" if column == "seconds" else "right")
+        planned = predicted if kind == "all" else predicted[kind]
         for phase, value in part["phases_s"].items():
-            if phase == "switch" and not value["mean"]:
-                continue
-            expected = predicted["phases_s"].get(phase) if kind == "all" else None
-            if kind != "all" and phase == "rollout" and predicted[kind]:
-                expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(PHASE_NAMES[phase], *_numbers(value), "" if expected is None else digits(expected))
-        whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
+            if phase != "switch" or value["mean"]:
+                table.add_row(PHASE_NAMES[phase], *_numbers(value), digits(planned["phases_s"][phase]))
         table.add_section()
-        table.add_row("step", *_numbers(part["step_s"]), digits(whole) if whole else "")
+        table.add_row("step", *_numbers(part["step_s"]), digits(planned["step_s"]["mean"]))
         console.print(table)
         tokens = part["tokens"]
         console.print(
@@ -123,7 +120,8 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on "
         f"{count(result['nodes'], 'node')}; "
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
-        f"(plan: {ratio(predicted['length_ratio'])}); "
+        f"(plan: {ratio(predicted['length_ratio'])}), {percent(result['cut_share'])} of the trained samples cut at the "
+        f"cap (plan: {percent(predicted['cut_share'])}); "
         f"{count(result['epochs'], 'epoch')}, {count(result['owed_prompts'], 'deferred prompt')} at the end, "
         f"trained in {count(result['settling_steps'], 'more step')}",
         highlight=False,

@@ -1,19 +1,25 @@
 """A MkDocs hook: writes the pages of `reference/` at build time from the documents' models, the commands and the rules.
 
 Nothing of these pages is committed, so that no page can differ from the code. `PAGES` maps each page's path to the
-function that returns its Markdown; tests/docs/test_docs.py holds every key and every option against it.
+function that returns its Markdown; tests/docs/test_docs.py holds every key and every option against it. Committed pages
+link to what these are made from (`MADE_FROM`), so that a link leads somewhere also in a view of the repository; the
+site has the page in its place. Pages that are opened as files search by a script of ours, and not by one of a network.
 """
 
 from __future__ import annotations
 
 import inspect
+import posixpath
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import click
 from document_pages import DOCUMENTS, FILES, code, document_page, limits, plain
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from rlplan.cli.main import cli
 from rlplan.cli.manual import PAGES as MANUAL
@@ -125,6 +131,40 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
     "reference/rules.md": rules_page,
 }
+
+
+MADE_FROM = {
+    "cli/manual.py": "reference/index.md",
+    "plans/check/rules.py": "reference/rules.md",
+    "profiles/length_trace.py": "reference/lengths.md",
+    **{f"plans/schemas/{name}.schema.json": f"reference/{name}.md" for name in DOCUMENTS if name != "lengths"},
+}
+"""By a file of the repository, the page that is made of it, or that says the same."""
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Link to generated pages in place of what they are made from; MkDocs calls this for each page."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def target(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, match[1]))
+        made = MADE_FROM.get(path)
+        return match[0] if made is None else f"]({posixpath.relpath(made, folder or '.')})"
+
+    return re.sub(r"\]\(([^)#:]+)\)", target, markdown)
+
+
+SHIM, SCRIPT = "https://unpkg.com/iframe-worker/shim", "worker_in_frame.js"
+"""The script of a network that the theme's plugin `offline` takes for search in files, and ours."""
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Take the script of these pages in its place; MkDocs calls this when all pages are written."""
+    site = Path(config.site_dir)
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        own = posixpath.relpath(SCRIPT, path.parent.relative_to(site).as_posix())
+        path.write_text(text.replace(SHIM, own), encoding="utf-8")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -8,8 +8,9 @@ follow, unless they are set too, and the notes say so.
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from ..profiles.scaled_profile import priced_as
 from .assignments import assign, assignment, named, validated
+from .choose.candidate_search import UNBIASED
 from .lengths.table_lengths import changed_table, open_lengths
 
 OPTION, EXAMPLE = "--set", "plan.job.rounds.short.cutoff_tokens=512"
@@ -103,6 +105,34 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         where = ".".join(map(str, fault.location))
         raise InputError(f"{named('plan', fault.location, touched, OPTION)}: plan.{where}: {fault.text}")
     return result, notes
+
+
+SCATTER = 0.03
+"""A simulated figure that is as near to the plan's counts as the plan's: so far do runs of one plan scatter."""
+
+ENOUGH_STEPS = 100
+"""With fewer steps their p95 is that of a handful, which one long round more or less moves."""
+
+
+def as_simulated(plan: Plan, figures: Mapping[str, Any]) -> Plan:
+    """A changed plan with what its simulation gave in place of what it predicts, for rules that judge it: p95 of a
+    step, prices, nodes, bias, samples that the cap cuts. `figures`: as of run_summary.summarize."""
+    predicted = plan.predicted
+
+    def of(simulated: float, planned: float) -> float:
+        return planned if math.isclose(simulated, planned, rel_tol=SCATTER) else simulated
+
+    every, cut = figures["all"], predicted.cut
+    p95 = of(every["step_s"]["p95"], predicted.step_s.p95) if every["steps"] >= ENOUGH_STEPS else predicted.step_s.p95
+    unbiased = plan.job.bias.mode in UNBIASED
+    changes = {
+        "step_s": predicted.step_s.model_copy(update={"p95": p95}),
+        "usd_per_1k_samples": of(figures["usd_per_1k_samples"], predicted.usd_per_1k_samples),
+        **{key: figures[key] for key in ("usd_per_hour", "nodes", "train_nodes")},
+        "length_ratio": 1.0 if unbiased else of(figures["length_ratio"], predicted.length_ratio),
+        "cut": cut and cut.model_copy(update={"share": of(figures["cut_share"], cut.share)}),
+    }
+    return plan.model_copy(update={"predicted": predicted.model_copy(update=changes)})
 
 
 _SIZES = (("prompts_per_step", "prompts"), ("samples_per_prompt", "samples"))

@@ -198,7 +198,8 @@ def hint_of(text: str) -> str:
         near = " or ".join(map(_gpu_text, _nearest(gb, tb_s)))
         return f"{_specification(other, gb, tb_s * TERA)} is not planned for: {why}; nearest by specification: {near}"
     alike = _as_read(plain.replace(" ", ""))
-    spelt = next((name for name in GPUS if _one_off(alike, _as_read(name.lower()))), None)
+    spellings = [name for name in GPUS if _one_off(alike, _as_read(name.lower()))]
+    spelt = max(spellings, key=lambda name: alike == _as_read(name.lower()), default=None)
     return "" if spelt is None else f"did you mean {spelt}?"
 
 
@@ -244,6 +245,9 @@ def _as_read(name: str) -> str:
 
 
 def _one_off(one: str, other: str) -> bool:
-    """Whether two names are equal, or one has one more character at its end."""
+    """Whether two names are equal, one has one more character, or two neighbours are swapped; another character makes
+    another GPU."""
+    if len(one) == len(other):
+        return any(one[:at] + one[at : at + 2][::-1] + one[at + 2 :] == other for at in range(len(one)))
     short, long = sorted((one, other), key=len)
-    return long.startswith(short) and len(long) - len(short) <= 1
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))

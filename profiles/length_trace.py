@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plans.files.row_files import decoded, unpacked
 from ..plans.schema.limits import DATA_BYTES, MOST_NUMBER, MOST_TOKENS
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.input_files import read_text
 from ..plans.yaml.json_text import parse_json
 from ..plans.yaml.yaml_io import atomic_write
 
@@ -161,7 +161,10 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
     Args:
         cap_tokens: length cap under which the rows were sampled; a row beyond it is an error.
     """
-    text = read_text(path, DATA_BYTES)
+    text = decoded(unpacked(path, DATA_BYTES), path, "CSV, then: rlplan lengths import FILE -o lengths.jsonl")
+    if text.lstrip()[:1] not in ("{", ""):
+        todo = "rlplan lengths import FILE -o lengths.jsonl makes one of a table"
+        raise InputError(f"is no length trace, which has a JSON object a line; {todo}", str(path), 1)
     lines = text.split("\n")
     while lines and not lines[-1].strip():
         lines.pop()

@@ -43,6 +43,7 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "incidents": incidents(run.events, steps),
         "speedup_predicted": _speedup_predicted(run, baseline),
         "length_ratio_predicted": predicted.length_ratio,
+        "cut_share_predicted": predicted.cut_share,
         "cutoff_tokens": run.plan.job.rounds.short.cutoff_tokens,
         "predicted": predicted.model_dump(mode="json", exclude={"front"}),
     }
@@ -79,6 +80,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "rewards": [step["reward_mean"] for step in steps],
         "trained_mean_tokens": sum(s["trained_tokens"] for s in steps)
         / max(1, sum(s["trained_samples"] for s in steps)),
+        "cut_share": _cut_share(run),
         "max_over_median_tokens": statistics.median(s["max_tokens"] / max(1, s["median_tokens"]) for s in steps),
         "decoded_tokens": sum(s["decoded_tokens"] for s in steps),
         "on_policy_violations": sum(s["on_policy_violations"] for s in steps),
@@ -111,6 +113,22 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         )
         result["speedup"] = _quotient(baseline.means.seconds_per_sample, means.seconds_per_sample)
     return result
+
+
+def _cut_share(run: RunTrace) -> float:
+    """Share of the trained samples that the cap cut, over the cycle: a long round counts for those owed, too.
+
+    NaN without samples, and while prompts are owed to a run's first long round, which has the longest responses.
+    """
+    means, trained, cut = run.means, 0.0, 0.0
+    if means.owed_prompts and not means.long_rows:
+        return math.nan
+    for step in run.steps:
+        rows = [row for row in run.samples.get(step["step"], ()) if row["fate"] == "trained"]
+        weight = means.long_weight if step["kind"] == "long" else 1.0
+        trained += weight * len(rows)
+        cut += weight * sum(row["truncated"] for row in rows)
+    return _quotient(cut, trained)
 
 
 _SHARES = ("logprob_beyond_share", "importance_truncated_share", "importance_masked_share", "importance_ratio_mean")

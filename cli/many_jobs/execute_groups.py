@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...executor.groups.job_process import JobEnd
     from ...executor.groups.prepare_group import PreparedGroup
     from ...executor.prepare import Options
+    from ...plans.check.finding import Finding
 
 
 def execute_groups_command(
@@ -23,14 +24,15 @@ def execute_groups_command(
 ) -> int:
     """Run all groups of a plan, or one; returns the exit code. A dry run makes the checks of a start and stops."""
     from ...executor.groups.prepare_group import prepare_groups
-    from ..shared.findings import memory_findings, must_fit_memory
+    from ..shared.findings import memory_findings, must_fit_memory, reports
 
     groups = prepare_groups(path, key, out, options.resume)
     beyond_memory = [
         finding for group in groups for job in group.jobs for finding in memory_findings(job.execution.plan_path)
     ]
     if dry_run:
-        return _dry_run(groups, [finding.noted for finding in beyond_memory], as_json)
+        checked = [finding for report in reports([path]) for finding in report.findings]
+        return _dry_run(groups, [*checked, *beyond_memory], as_json)
     must_fit_memory(beyond_memory)
 
     from ...executor.groups.group_run import run_groups
@@ -42,17 +44,19 @@ def execute_groups_command(
     return _told(ends, out, [group.key for group in groups], as_json)
 
 
-def _dry_run(groups: Sequence[PreparedGroup], beyond_memory: list[str], as_json: bool) -> int:
+def _dry_run(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
     from ...executor.placement.live_check import live_check_of_rooms
 
     names = {group.key: [job.name for job in group.jobs] for group in groups}
     rooms = [room for group in groups for room in group.rooms]
     lack = live_check_of_rooms(rooms, groups[0].kind)
-    ok = not beyond_memory and lack is None
+    ok = lack is None and all(finding.warning for finding in findings)
+    code = 0 if ok else EXIT_BAD_INPUT if any(finding.bad_input for finding in findings) else EXIT_FAILED
+    texts = [finding.noted for finding in findings]
     if as_json:
-        click.echo(json.dumps({"groups": names, "findings": beyond_memory, "shortage": lack, "ok": ok}))
-        return 0 if ok else EXIT_FAILED
-    for text in beyond_memory:
+        click.echo(json.dumps({"groups": names, "findings": texts, "shortage": lack, "ok": ok}))
+        return code
+    for text in texts:
         click.echo(text)
     if lack is not None:
         click.echo(f"cluster in RAY_ADDRESS: {lack}")
@@ -61,7 +65,7 @@ def _dry_run(groups: Sequence[PreparedGroup], beyond_memory: list[str], as_json:
         click.echo(
             f"can be started, since inputs, memory and files are in order: {told}, on {count(len(rooms), 'node')}"
         )
-    return 0 if ok else EXIT_FAILED
+    return code
 
 
 def _told(ends: dict[str, JobEnd], out: Path, keys: list[str], as_json: bool) -> int:

@@ -10,13 +10,17 @@ import click
 
 
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
-    """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
+    """Simulate the groups of the plan with the phases that its workload has now; nothing is solved. Exit code 1 where
+    the plan breaks the site's policy."""
     from ...planner.groups.inputs.running_plan import running_state
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.simulate.slowdowns import bounds_kept, slowdowns
     from ...plans.check.plan_check import changed_inputs, input_path
+    from ...plans.check.rules import RULES
     from ...plans.schema.groups_plan import load_groups_plan
     from ...plans.schema.workload import load_workload
+    from ..main import EXIT_FAILED
+    from ..shared.findings import reports, tell
 
     plan = load_groups_plan(plan_path)
     for name in changed_inputs(plan, plan_path):
@@ -42,9 +46,13 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
                 "keeps": kept[name],
             }
     waiting = sorted(set(problem.jobs) - set(rows))
-    result = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
+    # Other findings are of the workload as it was: what a changed one does to the jobs is what is simulated.
+    findings = [f for report in reports([plan_path]) for f in report.findings if RULES[f.rule].family == "policy"]
+    tell(findings)
+    result: dict[str, Any] = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
+    result["findings"] = [finding.data() for finding in findings]
     click.echo(json.dumps(result) if as_json else _text(result))
-    return 0
+    return EXIT_FAILED if findings else 0
 
 
 def _text(result: dict[str, Any]) -> str:

@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.caveats import limit_text
+from ...plans.phrases.caveats import cut_text, limit_text
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.pools_text import nodes_text
+from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 from .alternatives import RE_SOLVED, front_table, why_table
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts
@@ -106,6 +107,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
             " plain synchronous rounds",
         ),
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
+        Text(cut_text(p), style="yellow" if (p.cut_share or 0) >= MUCH_AT_CAP else ""),
         Text(
             f"{proof}; costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
             style="dim",
@@ -236,12 +238,6 @@ def _length_basis(plan: Plan) -> list[Text]:
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:
-    from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
-
     q = plan.predicted.lengths_tokens
     drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"
-    share = plan.predicted.share_at_longest
-    capped = (
-        f"; at least {percent(share)} of the responses reach {q[20]}" if q[0] < q[20] and share >= MUCH_AT_CAP else ""
-    )
-    return Text.assemble(("lengths  ", "bold"), drawn, (capped, "yellow"))
+    return Text.assemble(("lengths  ", "bold"), drawn)

@@ -66,6 +66,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"(+- {_figure(detail['length_ratio_standard_error'], ratio)}), K-S distance {detail['length_ks']:.3f}; "
             f"predicted {ratio(detail['length_ratio_predicted'])}"
         )
+    if (cut := detail.get("cut_share")) is not None:
+        predicted = _figure(detail["cut_share_predicted"], percent)
+        lines.append(f"  {percent(cut)} of the trained samples cut at the cap; predicted {predicted}")
     lines += [*_tail_and_waste(detail), *_overlap(detail), *_drafts(detail)]
     counts = detail["reward_timeouts"]
     if counts.get("timeouts"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...plans.check.plan_check import model_of_plan
 from ...plans.facts.executable import OTHERS_ONLY, not_executable
-from ...plans.phrases.caveats import assumed_errors, assumed_notes, limit_text
+from ...plans.phrases.caveats import assumed_errors, assumed_notes, cut_text, limit_text
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
 from ...plans.phrases.solver_status import little_gained, solver_status
 from ...plans.schema.plan import Plan
@@ -31,6 +31,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "baseline_keeps_slo": predicted.baseline.keeps_slo,
         "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
         "length_ratio": predicted.length_ratio,
+        "cut_share": predicted.cut_share,
         "gap": plan.solver.gap,
         "status": plan.solver.status,
         "objective": plan.solver.objective,
@@ -64,7 +65,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"error +-{percent(predicted.error.total)}), "
         f"{times(predicted.speedup)} plain synchronous rounds of "
         f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
-        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
+        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}, {cut_text(predicted)}; "
         f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} schedules, {solver.name}",
     ]
     kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))

@@ -34,7 +34,7 @@ while [ $# -gt 0 ]; do
 done
 case $format in text | github) ;; *) usage ;; esac
 command -v git > /dev/null || stop "git is not installed"
-command -v rlplan > /dev/null || stop "rlplan is not installed; pip install rlplan"
+command -v rlplan > /dev/null || stop "rlplan is not installed; from its checkout: pip install ."
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 root=$(git rev-parse --show-toplevel 2> /dev/null) || stop "this folder is in no git repository"
 cd "$root"

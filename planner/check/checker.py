@@ -20,9 +20,9 @@ from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
 from ...plans.check.plan_check import model_of_plan
 from ...plans.check.plan_fit import executor_faults
 from ...plans.check.resource_rules import pools_too_large
-from ...plans.check.site_breaches import waived
+from ...plans.check.site_breaches import plan_breaches, unknown_pools, waived
 from ...plans.facts.executable_groups import unsupported_in_groups
-from ...plans.phrases.caveats import assumed_notes
+from ...plans.phrases.caveats import assumed_notes, cut_text
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
@@ -36,7 +36,7 @@ from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
 from . import group_rules, job_rules, plan_rules, profile_rules
-from .accelerator_rules import unlike_names
+from .accelerator_rules import unknown_notes, unlike_names
 from .check_options import CheckOptions, DataReader
 
 
@@ -120,6 +120,17 @@ class Checker:
             path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read, self.data), others_only
         )
 
+    def changed_findings(self, path: str, plan: Plan, job: Job, cluster: Cluster, profile: Profile) -> list[Finding]:
+        """Findings in the plan at `path` with decisions, inputs and figures that differ from its files': physics and
+        site rules."""
+        rules_file, _ = self._site_rules_for(path)
+        # Divisors of the loss change no seconds, and nothing is trained by these documents.
+        faults = [f for f in plan_rules.physics(plan, cluster, job, profile) if f.rule != "loss-divisor"]
+        if rules_file is not None:
+            faults += plan_breaches(plan, rules_file, job)
+            faults += unknown_pools(rules_file, cluster, ("inputs", "cluster"))
+        return self.findings_of(path, faults)
+
     def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path` with changed values, as findings: by line, without those that its site rules
         waive."""
@@ -188,11 +199,12 @@ def _notes(read: ReadDocument, data: DataReader) -> tuple[str, ...]:
         # A job that cannot be read is a finding of the plan's.
         job_path = str(input_path(job.inputs.job, read.path))
         job = read_document(job_path, ALL_MODELS).value
-        capped = isinstance(job, Job) and predicted.lengths_tokens[-1] >= job.rollout.max_response_tokens
-        if capped and (share := predicted.share_at_longest) >= MUCH_AT_CAP:
-            notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
+        if (predicted.cut_share or 0) >= MUCH_AT_CAP:
+            notes.append(f"{cut_text(predicted)} (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
+    if isinstance(job, Cluster):
+        notes += unknown_notes(job, job_rules.neighbour(read.path, "profile.yaml", Profile))
     of_data = job_rules.data_notes(job, job_path, data) if isinstance(job, Job) else []
     return (*notes, *overridden, *of_data, *assumed)
 
@@ -221,7 +233,8 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
     if isinstance(value, Profile):
         return profile_rules.profile_faults(value, read.path, options), profile_rules.profile_summary(value, options)
     if isinstance(value, Cluster):
-        return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
+        profile = job_rules.neighbour(read.path, "profile.yaml", Profile)
+        return [*unlike_names(value, profile), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, SiteRules), "these are all kinds of document"
     return [], "policy"
 

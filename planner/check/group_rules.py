@@ -22,6 +22,7 @@ from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
 from ...plans.schema.workload import Workload, way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
+from ...profiles.profile_schema import Profile
 from ..groups.inputs.capacity import shortages
 from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
 from ..groups.inputs.measured_phases import given_phases, with_phases
@@ -29,6 +30,7 @@ from ..groups.inputs.workload_jobs import Problem, problem_of
 from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
 from .check_options import CheckOptions, opened
+from .job_rules import neighbour
 
 
 def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
@@ -47,7 +49,8 @@ def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[l
     workload = opened(workload_path, inputs.workload.path, Workload, ("inputs", "workload"), faults)
     if cluster is not None:
         faults += against_cluster(plan, cluster)
-        faults += unlike_names_at(("inputs", "cluster"), cluster)
+        beside = neighbour(str(input_path(inputs.cluster, path)), "profile.yaml", Profile)
+        faults += unlike_names_at(("inputs", "cluster"), cluster, beside)
     if workload is not None:
         faults += against_workload(plan, workload)
     if workload is not None and cluster is not None and not any(way_faults(workload, cluster)):
@@ -73,7 +76,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
     cluster = opened(cluster_path, workload.cluster, Cluster, ("cluster",), faults)
     if cluster is None:
         return faults
-    faults += unlike_names_at(("cluster",), cluster)
+    faults += unlike_names_at(("cluster",), cluster, neighbour(str(cluster_path), "profile.yaml", Profile))
     for location, fault_text in way_faults(workload, cluster):
         faults.append(Fault.of("unknown-pool" if location[-1] == "pool" else "does-not-fit-pool", location, fault_text))
     if faults:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import DataRow, Fault
-from ...plans.facts.model_shape import model_of_job, tp_divides
+from ...plans.check.plan_fit import one_of
+from ...plans.facts.model_shape import model_of_job, tp_sizes, undivided
 from ...plans.files.prompt_rows import MOST_FAULTS, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
@@ -37,21 +38,23 @@ def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
         named = model_of_job(job, path)
     except InputError as error:
         return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
-    beside = _neighbour(path, "profile.yaml", Profile)
+    beside = neighbour(path, "profile.yaml", Profile)
     if named.unsure and (beside is None or beside.provenance != "measured"):
         faults.append(Fault.of("model-guessed", ("model", "path"), named.unsure))
     model = named.shape
-    if model is None or any(tp_divides(tp, model) for tp in job.search.tp):
+    undividing = [] if model is None else [text for tp in job.search.tp if (text := undivided(tp, model)) is not None]
+    if model is None or len(undividing) < len(job.search.tp):
         return faults
-    heads = f"{model.heads} attention and {model.kv_heads} key-value heads"
-    message = f"no size of {list(job.search.tp)} divides the model's {heads}"
-    return [*faults, Fault("heads-not-divided", ("search", "tp"), message, "write 1, or another size")]
+    cluster = neighbour(path, "cluster.yaml", Cluster)
+    most = max(pool.accelerators.per_node for pool in cluster.pools.values()) if cluster is not None else 1024
+    remedy = one_of(tp_sizes(model, most))
+    return [*faults, Fault("heads-not-divided", ("search", "tp"), ", ".join(undividing), remedy)]
 
 
 def _beside(job: Job, path: str) -> list[Fault]:
     """Faults of the reward deadline and of the number of reward workers, by the profile and the cluster beside the job;
     without such a profile, by the reward seconds that ship."""
-    profile, cluster = _neighbour(path, "profile.yaml", Profile), _neighbour(path, "cluster.yaml", Cluster)
+    profile, cluster = neighbour(path, "profile.yaml", Profile), neighbour(path, "cluster.yaml", Cluster)
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
     faults = [Fault.of("deadline-too-short", location, text) for location, text in short_deadlines(job, profile)]
@@ -75,7 +78,7 @@ def _placement(job: Job, cluster: Cluster | None, profile: Profile | None) -> li
     return [Fault(rule, LOCATION, message, remedy)]
 
 
-def _neighbour(path: str, name: str, model: type[M]) -> M | None:
+def neighbour(path: str, name: str, model: type[M]) -> M | None:
     """The document called `name` in the folder of `path`; None if there is none of that model."""
     file = Path(path).with_name(name)
     if not os.path.isfile(file):  # noqa: PTH113 (pathlib raises for what can be no path)

@@ -55,7 +55,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         faults += judge_faults(job, input_path(inputs.job, path), ("inputs", "job"))
         faults += function_unfit(job, input_path(inputs.job, path), ("inputs", "job"))
     if cluster is not None:
-        faults += unlike_names_at(("inputs", "cluster"), cluster)
+        faults += unlike_names_at(("inputs", "cluster"), cluster, profile)
         faults += _too_large(plan, cluster)
         faults += price_faults(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:

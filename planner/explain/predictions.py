@@ -11,6 +11,7 @@ from ...plans.schema.predicted import (
     Predicted,
     PredictedBaseline,
     PredictedCheckpoint,
+    PredictedCut,
     PredictedError,
     PredictedPhases,
     PredictedRound,
@@ -26,8 +27,9 @@ from ...profiles.limits.hardware_peaks import peaks_of, work_of
 from ...profiles.limits.step_limit import RoundWork, step_limit
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
-from ..choose.candidate_search import Search
+from ..choose.candidate_search import UNBIASED, Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
+from ..choose.cycle_cost import Cycle
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
 from ..costs.colocation import staging_s, trained_parameters
@@ -36,6 +38,7 @@ from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
 from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
+from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
 from .assumed_effects import AssumedEffects, assumed_effects
 from .cost_error import step_error
@@ -109,6 +112,7 @@ def predict(
         phases_s=phases,
         rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
         length_ratio=again.measured_ratio(cycle)[0],
+        cut=PredictedCut(cap_tokens=draws.model.cap_tokens, share=_cut_share(again, cycle, kinds, job)),
         error=PredictedError(
             costs=step_error(profile, kinds),
             lengths=length_error(again, cycle, draws.model, draws.seed),
@@ -130,6 +134,14 @@ def predict(
         front=points,
     )
     return predicted, assumed
+
+
+def _cut_share(search: Search, cycle: Cycle, kinds: Sequence[ScheduledRounds], job: Job) -> float:
+    """Share of the trained samples that the cap cuts. In expectation that of all samples where the mode is unbiased."""
+    if cycle.short.deferral.mode in UNBIASED:
+        return cut_share(search.setting.draws.model, job)
+    rates = cycle.rates(search.limits.group_size)
+    return min(1.0, sum(rate * mean(kind.log.cut) for rate, kind in zip(rates, kinds, strict=False)))
 
 
 def fullest_host(bars: Sequence[Bar]) -> Bar:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...plans.schema.job import Job
 from ...plans.schema.sections.planned_job import LossPlan
@@ -37,14 +38,24 @@ def expected_loss(model: LengthModel, job: Job) -> LossPlan:
     picks = model.tables.shape[1]
     shares = counted.sum(axis=1) / picks
     tokens = np.where(counted, model.tables, 0).sum(axis=1) / picks
-    weights = np.ones(len(shares))
-    if job.algorithm.dynamic_sampling:
-        weights = np.array([_differ(rewards, job.rollout.samples_per_prompt) for rewards in model.rewards])
+    weights = _weights(model, job)
     whole = float(weights.sum())
     # Where all samples count, the share is 1 and not to rounding.
     share = float((weights * shares).sum()) / whole if masked else 1.0
     mean_tokens = float((weights * tokens).sum()) / whole
     return LossPlan(samples=size * share, tokens=max(1, round(size * mean_tokens)))
+
+
+def cut_share(model: LengthModel, job: Job) -> float:
+    """Share of the samples of a synchronous step that reach the job's cap, in the loss or not."""
+    return float(np.average((model.tables >= model.cap_tokens).mean(axis=1), weights=_weights(model, job)))
+
+
+def _weights(model: LengthModel, job: Job) -> NDArray[np.float64]:
+    """How often a prompt's groups are trained, by prompt."""
+    if not job.algorithm.dynamic_sampling:
+        return np.ones(len(model.tables))
+    return np.array([_differ(rewards, job.rollout.samples_per_prompt) for rewards in model.rewards])
 
 
 def _differ(rewards: tuple[float, ...], group_size: int) -> float:

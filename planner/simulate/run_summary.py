@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...plans.schema.plan import Plan
+from ...plans.schema.predicted import PredictedRound
 from ...traces.report_steps import quantile
 from ..costs.decode_costs import DecodeCost
 from ..costs.job_pools import JobPools, NodesTaken
@@ -87,13 +88,16 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pools: JobPools, 
         "mode": plan.job.bias.mode,
         "forced_mode": plan.solver.forced_mode,
         "nodes": nodes.total,
+        "train_nodes": nodes.train if pools.apart else None,
         "all": _part(every, run, accelerators),
         "short": _part(_of_kind(every, "short"), run, accelerators),
         "long": _part(_of_kind(every, "long"), run, accelerators),
         "seconds_per_sample": seconds_per_sample,
         "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * accelerators,
+        "usd_per_hour": pools.usd_per_hour(nodes),
         "usd_per_1k_samples": 1000 * seconds_per_sample * pools.usd_per_hour(nodes) / 3600,
         "length_ratio": run.length_ratio(),
+        "cut_share": run.cut_share(),
         "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,
         "settling_steps": len(run.settling),
@@ -132,14 +136,23 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"p50": quantile(values, 0.5), "p95": quantile(values, 0.95), "mean": math.fsum(values) / len(values)}
 
 
+def _phase_means(kind: PredictedRound) -> dict[str, float]:
+    """A plan's mean seconds of each phase of one kind of round; its weight transfer includes the change of layout."""
+    waits = kind.reward_exposed_s.mean
+    means = {"rollout": kind.rollout_s.mean, "reward_exposed": waits, "train": kind.train_s.mean, "sync": kind.sync_s}
+    return {**means, "switch": 0.0}
+
+
 def _predicted(plan: Plan) -> dict[str, Any]:
     predicted = plan.predicted
+    short, long = predicted.rounds.short, predicted.rounds.long
     return {
         "step_s": predicted.step_s.model_dump(),
         "phases_s": {**predicted.phases_s.model_dump(), "switch": 0.0},
-        "short": predicted.rounds.short.model_dump(),
-        "long": predicted.rounds.long.model_dump() if predicted.rounds.long else None,
+        "short": {**short.model_dump(), "phases_s": _phase_means(short)},
+        "long": {**long.model_dump(), "phases_s": _phase_means(long)} if long else None,
         "seconds_per_sample": predicted.seconds_per_sample,
         "length_ratio": predicted.length_ratio,
+        "cut_share": predicted.cut_share,
         "usd_per_1k_samples": predicted.usd_per_1k_samples,
     }

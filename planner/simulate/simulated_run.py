@@ -14,6 +14,7 @@ class SimulatedStep:
         switch_s: getting the engines of another layout ready.
         log_tokens: sum over the trained samples of the log of their response tokens.
         excess_tokens: trained minus unconditioned response tokens, of the same draws (whole_columns.py).
+        cut: trained samples that reached the job's cap.
         decoded_tokens: response tokens of all samples, aborted ones included.
         taken: prompts that its round took.
         epoch: the latest of those that issued its prompts.
@@ -34,6 +35,7 @@ class SimulatedStep:
     switch_s: float = 0.0
     log_tokens: float = 0.0
     excess_tokens: float = 0.0
+    cut: int = 0
     decoded_tokens: int = 0
     preemptions: int = 0
     taken: int = 0
@@ -80,6 +82,11 @@ class SimulatedRun:
         every = (*self.steps, *self.settling)
         excess = math.fsum(s.excess_tokens for s in every) / sum(s.samples for s in every)
         return 1.0 + excess / self.unconditioned_tokens
+
+    def cut_share(self) -> float:
+        """Share of the trained samples that reached the job's cap, the rounds for deferred prompts included."""
+        every = (*self.steps, *self.settling)
+        return sum(s.cut for s in every) / sum(s.samples for s in every)
 
     def long_share(self) -> float:
         """Share of the steps that were long rounds."""

@@ -135,6 +135,7 @@ def simulate_run(
             switch_s=switch_s if switched else 0.0,
             log_tokens=math.fsum(math.log(t) for _, t in trained),
             excess_tokens=sum(t for _, t in trained) - scale * first,
+            cut=sum(t >= cap for _, t in trained),
             decoded_tokens=times.decoded_tokens,
             preemptions=times.preemptions,
             taken=len(machine.taken),

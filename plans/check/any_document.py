@@ -78,8 +78,8 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
     try:
         document = parse(text, path)
     except InputError as error:
-        finding = finding_of("not-yaml", error, path) if text.strip() else _unreadable(error, path)
-        return ReadDocument(path, None, None, None, (finding,))
+        broken = [finding_of("not-yaml", each, path) for each in error.each()]
+        return ReadDocument(path, None, None, None, tuple(broken) if text.strip() else (_unreadable(error, path),))
     value = document.value
     if not isinstance(value, dict):
         finding = Finding("wrong-document", path, 1, "", "must be a mapping of keys to values at the top")
@@ -115,7 +115,6 @@ def _shared_jobs(path: str, document: Document) -> list[Finding]:
 
 _REMEDIES = {
     "no such file": "check the path; it is relative to the current folder",
-    "is not UTF-8 text": "save it as UTF-8, or name another file",
     "the file is empty": "write the document, or remove the file",
 }
 

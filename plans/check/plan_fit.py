@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..facts.executable import unsupported
-from ..facts.model_shape import ModelShape, tp_divides
+from ..facts.model_shape import ModelShape, tp_sizes, undivided
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.job import Job
@@ -113,18 +113,13 @@ def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
         )
 
 
-def heads_fault(location: Loc, tp: int, model: ModelShape) -> Fault | None:
-    """The fault of a tensor-parallel size at `location` that does not divide the heads; None if it divides them."""
-    attention, kv = model.heads, model.kv_heads
-    if tp_divides(tp, model):
+def heads_fault(location: Loc, tp: int, model: ModelShape, per_node: int) -> Fault | None:
+    """The fault of a tensor-parallel size at `location` that does not divide the heads, with those within a node that
+    do; None if it divides them."""
+    message = undivided(tp, model)
+    if message is None:
         return None
-    if attention % tp:
-        divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
-        message = f"{tp} does not divide the model's {attention} attention heads"
-        return Fault("heads-not-divided", (*location, "tp"), message, one_of(divisors))
-    message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
-    sizes = [size for size in range(1, min(attention, 1024) + 1) if tp_divides(size, model)]
-    return Fault("heads-not-divided", (*location, "tp"), message, one_of(sizes))
+    return Fault("heads-not-divided", (*location, "tp"), message, one_of(tp_sizes(model, per_node)))
 
 
 def one_of(sizes: Sequence[int]) -> str:
@@ -133,7 +128,10 @@ def one_of(sizes: Sequence[int]) -> str:
 
 
 def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: ModelShape | None) -> Iterator[Fault]:
-    fault = heads_fault(location, rollout.tp, model) if model is not None else None
+    per_node = max(pool.accelerators.per_node for pool in cluster.pools.values())
+    if rollout.pool in cluster.pools:
+        per_node = cluster.pools[rollout.pool].accelerators.per_node
+    fault = heads_fault(location, rollout.tp, model, per_node) if model is not None else None
     if fault is not None:
         yield fault
     if rollout.pool not in cluster.pools:

@@ -130,7 +130,8 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
     for location, train in _trainers(plan):
         if model is None:
             break
-        fault = heads_fault(location, train.tp, model) or _unshared_heads(location, train, model)
+        per_node = max(each.accelerators.per_node for each in cluster.pools.values())
+        fault = heads_fault(location, train.tp, model, per_node) or _unshared_heads(location, train, model)
         if fault is not None:
             yield fault
     limit = job.slo.step_p95_s

@@ -111,7 +111,7 @@ train-memory             a trainer's peak, or its states beside engines, beyond 
 host-memory              engines, offloaded trainer states and weights in transfer beyond the host memory of a node
 capacity-contradicts-inputs a memory capacity that differs from the profile's layout, or from the pool
 pool-too-large           a pool with more accelerators than rlplan simulates
-accelerator-unlike-name  accelerators whose kind or memory contradicts their name
+accelerator-unlike-name  accelerators whose kind or memory contradicts their name, or GPUs with the misspelt name of one
 not-executable           a decision that rlplan execute cannot run (only with check --executor)
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
@@ -146,6 +146,7 @@ workload-too-large       a workload that does not fit its pools, however its job
 policy-usd-per-hour      a price per hour above the policy's
 policy-usd-per-samples   a price per 1000 samples above the policy's
 policy-bias              a length ratio, or a bias budget, beyond the policy's
+policy-cut               more trained samples cut at the job's cap than the policy allows
 policy-mode              a mode that the policy forbids
 policy-step-p95          a predicted p95 of the step above the policy's
 policy-slo-required      a job without a limit on its p95, where the policy requires one

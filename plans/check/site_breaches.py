@@ -83,6 +83,12 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
     if site_rules.max_bias is not None and deviation > site_rules.max_bias + 1e-9:
         message = f"is {predicted.length_ratio:.6g}, off by {deviation:.4g}"
         yield builder.fault("policy-bias", ("predicted", "length_ratio"), message, "max_bias")
+    share = predicted.cut_share
+    if site_rules.max_cut_share is not None and (share is None or share > site_rules.max_cut_share + 1e-9):
+        if share is None:
+            yield builder.fault("policy-cut", ("predicted",), "has no `cut`", "max_cut_share", "solve again")
+        else:
+            yield builder.fault("policy-cut", ("predicted", "cut", "share"), f"is {share:.4g}", "max_cut_share")
     if plan.job.bias.mode in site_rules.forbidden_modes:
         yield builder.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")
     if site_rules.require_slo and job is not None:

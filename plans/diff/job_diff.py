@@ -242,6 +242,8 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
         of("length_ratio", "length ratio", "ratio", lambda p: p.length_ratio),
         Quantity("bias_budget", "bias budget", "share", old.job.bias.budget, new.job.bias.budget),
     ]
+    if a.cut or b.cut:
+        rows.append(of("cut.share", "trained samples cut at the cap", "share", lambda p: p.cut_share))
     for key, label in (("kv", "KV memory free"), ("train", "training memory free"), ("host", "host memory free")):
         rows.append(Quantity(f"memory.{key}", label, "share", free[0][key], free[1][key], better=1))
     rows.append(of("step_s.p50", "step, p50", "s", lambda p: p.step_s.p50))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..phrases.caveats import cut_text
 from ..phrases.numbers import count, unsigned
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
+from ..schema.sections.length_evidence import MUCH_AT_CAP
 from .change import Quantity
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
@@ -20,6 +22,10 @@ ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples
 
 BIAS_NOISE = 0.005
 """Differences of length ratios below it are simulation noise; the verdict then says that the bias is unchanged."""
+
+CUT_NOISE = 0.2
+"""The same for shares of samples that the cap cuts, relative to the share: the rarer they are, the fewer a simulation
+has of them."""
 
 EFFECT_COLUMNS = (
     Column("effect"),
@@ -143,7 +149,20 @@ def _bias(diff: PlanDiff) -> str:
         text = f"length ratio {figure(ratio.old, 'ratio')} -> {figure(ratio.new, 'ratio')}"
     if budget.changed:
         text += f", bias budget {figure(budget.old, 'share')} -> {figure(budget.new, 'share')}"
-    return text
+    return text + _cut(diff)
+
+
+def _cut(diff: PlanDiff) -> str:
+    """How many trained samples the cap cuts on either side, if the caps differ, or the shares by more than the
+    simulation's noise; nothing of an older plan that does not state it."""
+    old, new = diff.old.predicted.cut, diff.new.predicted.cut
+    if old is None or new is None:
+        return ""
+    noise = min(BIAS_NOISE, CUT_NOISE * max(old.share, new.share))
+    if old.cap_tokens == new.cap_tokens and abs(new.share - old.share) <= noise:
+        return ""
+    sides = [f"{figure(cut.share, 'share')} at {cut.cap_tokens:,} tokens" for cut in (old, new)]
+    return f", trained samples cut {' -> '.join(sides)}"
 
 
 def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
@@ -160,6 +179,8 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
                 f"trained lengths are off by {figure(deviation, 'share')}, more than the bias budget of "
                 f"{figure(budget, 'share')}"
             )
+    if (new.predicted.cut_share or 0.0) >= MUCH_AT_CAP > (old.predicted.cut_share or 0.0):
+        warnings.append(f"{cut_text(new.predicted)}, so that the cap decides what is trained")
     for quantity in diff.effects:
         if quantity.key.startswith("memory.") and quantity.new is not None and quantity.new < 0 and quantity.changed:
             warnings.append(f"{quantity.label}: {figure(quantity.new, 'share')}; it does not fit")

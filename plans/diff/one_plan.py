@@ -82,6 +82,8 @@ def _beside_sync(plan: Plan) -> Section:
         ("nodes", float(p.nodes), "count"),
         ("length ratio", p.length_ratio, "ratio"),
     ]
+    if p.cut is not None:
+        figures.append(("trained samples cut at the cap", p.cut.share, "share"))
     rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
     rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]

@@ -72,13 +72,14 @@ class ComparedPoint:
             "usd_per_hour": predicted.usd_per_hour,
             "usd_per_1k_samples": predicted.usd_per_1k_samples,
             "length_ratio": predicted.length_ratio,
+            "cut_share": predicted.cut_share,
             "binds": binds(plan),
         }
 
 
 FIGURES = (
     "mode", "nodes", "step_s", "step_p95_s", "error", "seconds_per_sample", "speedup", "usd_per_hour",
-    "usd_per_1k_samples", "length_ratio", "binds",
+    "usd_per_1k_samples", "length_ratio", "cut_share", "binds",
 )  # fmt: skip
 """Keys of a point's JSON object that come from its plan."""
 

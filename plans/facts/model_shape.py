@@ -122,6 +122,20 @@ def tp_divides(tp: int, shape: ModelShape | Architecture) -> bool:
     return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
 
 
+def undivided(tp: int, shape: ModelShape | Architecture) -> str | None:
+    """Which heads `tp` ranks do not share evenly; None if they share all."""
+    if shape.heads % tp:
+        return f"{tp} does not divide the model's {shape.heads} attention heads"
+    if not tp_divides(tp, shape):
+        return f"{tp} neither divides the model's {shape.kv_heads} key-value heads nor is divided by them"
+    return None
+
+
+def tp_sizes(shape: ModelShape | Architecture, most: int = 1024) -> list[int]:
+    """The sizes up to `most` that share the heads evenly."""
+    return [tp for tp in range(1, min(shape.heads, most) + 1) if tp_divides(tp, shape)]
+
+
 def _remedy(model: str) -> str:
     if is_hub_id(model):
         return f"name its folder in its place, or fetch its config.json (hf download {model} config.json)"

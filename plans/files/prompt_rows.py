@@ -143,7 +143,7 @@ def _values(path: str | Path) -> Iterator[tuple[int, Any]]:
             yield number, {**row, "id": str(row["id"])} if named else row
             empty = False
     else:
-        for line, value in json_rows(decoded(data, path)):
+        for line, value in json_rows(decoded(data, path, "JSON Lines")):
             if empty and isinstance(value, ValueError) and (header := _header(data, line)):
                 raise InputError(
                     f"is a table and not JSONL; write each row as {_SHAPE} on a line of its own", str(path), header

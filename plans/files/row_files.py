@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zipfile
 import zlib
 from collections.abc import Iterator
 from datetime import date, time, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 
 from ..schema.limits import DATA_BYTES
 from ..yaml.errors import InputError
-from ..yaml.input_files import read_bytes, too_large
+from ..yaml.input_files import read_bytes, too_large, utf8
 from ..yaml.json_text import JsonError, array_items, parse_json
 
 PARQUET_MAGIC = b"PAR1"
@@ -35,24 +36,53 @@ def unpacked(path: str | Path, most_bytes: int = DATA_BYTES) -> bytes:
     return unpacked_data
 
 
-def decoded(data: bytes, path: str | Path) -> str:
-    """The text of a file (UTF-8; a byte order mark is skipped). Raises InputError with the first line that is not."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        other = next((what for magic, what in _OTHERS.items() if data.startswith(magic)), None)
-        raise InputError(f"{other or 'is not UTF-8 text; save it as UTF-8'}", str(path), line) from None
+def decoded(data: bytes, path: str | Path, wanted: str = "CSV") -> str:
+    """The text of a file (UTF-8; a byte order mark is skipped). Raises InputError for a file of another kind, and with
+    the first line that is not UTF-8. `wanted`: the form in which to save a file of another kind."""
+    other = _other_kind(data)
+    if other is not None:
+        raise InputError(other if "; " in other else f"{other}; save it as {wanted}", str(path), 1)
+    text = utf8(data, path)
+    if "\0" in text[:4096]:
+        raise InputError(f"is no text (it holds null bytes); save it as {wanted}", str(path), 1)
+    return text
 
 
-_OTHERS = {
-    b"\xff\xfe": "is UTF-16 and not UTF-8 text; save it as UTF-8",
-    b"\xfe\xff": "is UTF-16 and not UTF-8 text; save it as UTF-8",
-    **{magic: f"is packed by {name}; unpack it, or pack it with gzip" for magic, name in (
-        (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"), (b"PK\x03\x04", "zip"))},
-    b"ARROW1": "is an Arrow file; write it as Parquet or JSON Lines",
+_PACKED = "is packed by {}; unpack it, or pack it with gzip"
+_KINDS = {
+    **{magic: _PACKED.format(name) for magic, name in (
+        (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"), (b"\x04\x22\x4d\x18", "lz4"),
+        (b"7z\xbc\xaf", "7-Zip"), (b"\x1f\x9d", "compress"))},
+    b"\xd0\xcf\x11\xe0": "is an Excel workbook (xls, or one with a password)",
+    b"<": "is XML or HTML", b"%PDF": "is a PDF", b"{\\rtf": "is rich text", b"ARROW1": "is an Arrow file",
+    b"Obj\x01": "is an Avro file", b"SQLite format 3": "is an SQLite database", b"\x89HDF": "is an HDF5 file",
+    b"\x93NUMPY": "is a NumPy array", b"\x80\x04": "is a pickle", b"\x80\x05": "is a pickle",
 }  # fmt: skip
-"""By the first bytes of a file: what it is, and what to do."""
+"""By the first bytes of a file: what it is, and, if saving it in another form does not help, what to do."""
+
+_INSIDE = {
+    "xl/": "is an Excel workbook (xlsx)",
+    "content.xml": "is an OpenDocument file (ods)",
+    "Index/": "is a Numbers document",
+    "word/": "is a Word document (docx)",
+}
+"""By the beginning of a name in a zip: what the file is."""
+
+
+def _other_kind(data: bytes) -> str | None:
+    """What a file is that is no text of rows, as in `_KINDS`; None where it may be one."""
+    if data.startswith(b"PK\x03\x04"):
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as file:
+                names = file.namelist()
+        except (OSError, ValueError, zipfile.BadZipFile):
+            return "is a zip that cannot be read; pack it again, with gzip"
+        inside = (what for begin, what in _INSIDE.items() if any(name.startswith(begin) for name in names))
+        return next(inside, _PACKED.format("zip"))
+    known = next((what for magic, what in _KINDS.items() if data.startswith(magic)), None)
+    if known is None and data[257:262] == b"ustar":
+        known = _PACKED.format("tar")
+    return known
 
 
 def json_rows(text: str) -> Iterator[tuple[int, Any]]:

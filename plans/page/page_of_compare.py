@@ -72,7 +72,7 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
     for index, point in enumerate(points):
         values = list(point.value_texts.values())
         if point.plan is None:
-            rows.append([*values, "no plan", *[""] * 7, point.reason])
+            rows.append([*values, "no plan", *[""] * 8, point.reason])
             continue
         plan, predicted = point.plan, point.plan.predicted
         merits = ", ".join(merit for merit, winner in (("fastest", best), ("cheapest", least)) if winner == index)
@@ -80,10 +80,11 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
         rows.append([
             *values, plan.job.bias.mode, f"{predicted.nodes:,}", seconds(predicted.step_s.mean),
             f"± {percent(predicted.error.total)}", seconds(predicted.seconds_per_sample), times(predicted.speedup),
-            usd(predicted.usd_per_1k_samples), ratio(predicted.length_ratio), binding,
+            usd(predicted.usd_per_1k_samples), ratio(predicted.length_ratio),
+            percent(predicted.cut_share), binding,
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]
-    head += ["mode", "nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio"]
+    head += ["mode", "nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio", "cut"]
     return Table([*head, "what binds"], rows, numbers=range(len(paths) + 1, len(head)))
 
 

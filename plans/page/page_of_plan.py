@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from ..facts.digest import job_decisions
 from ..facts.round_bars import round_bars
-from ..phrases.caveats import assumed_errors, drift_text, limit_text
+from ..phrases.caveats import assumed_errors, cut_text, drift_text, limit_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
 from ..phrases.solver_status import solver_status
 from ..schema.plan import Plan
+from ..schema.predicted import Predicted
 from ..schema.predicted_limit import HardwareLimit
+from ..schema.sections.length_evidence import MUCH_AT_CAP
 from ..schema.sections.origin import InputFile, Inputs
 from . import decision_tables
 from .charts import charts_plan
@@ -62,6 +64,13 @@ def _limit(limit: HardwareLimit | None) -> list[Card]:
     return [] if limit is None else [Card("Of the hardware's peak", percent(limit.ratio), limit_text(limit))]
 
 
+def _cut(predicted: Predicted) -> list[Card]:
+    """Return the card on the trained samples that the job's cap cuts; none for an older plan."""
+    if (cut := predicted.cut) is None:
+        return []
+    return [Card("Cut at the cap", percent(cut.share), cut_text(predicted), "warn" if cut.share >= MUCH_AT_CAP else "")]
+
+
 def headline(plan: Plan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
@@ -97,6 +106,7 @@ def headline(plan: Plan) -> list[Card]:
             f"mode {plan.job.bias.mode}, budget {digits(plan.job.bias.budget)}; 1 is unbiased",
             "good" if off < 0.005 else "bad" if off > plan.job.bias.budget + 0.02 else "warn",
         ),
+        *_cut(predicted),
         Card(
             "Memory to spare",
             percent(tightest.headroom),

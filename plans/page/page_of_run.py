@@ -120,6 +120,11 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
                  f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
         )  # fmt: skip
+    if is_finite(detail.get("cut_share")):
+        cards.append(
+            Card("Cut at the cap", percent(detail["cut_share"]), f"{prefix}of the trained samples; predicted "
+                 f"{percent(detail['cut_share_predicted'])}")
+        )  # fmt: skip
     faults = sum(d[key] for d in runs.values() if d["steps"] for key in _VIOLATIONS)
     restarts = sum(d["restarts"] for d in runs.values())
     cards.append(

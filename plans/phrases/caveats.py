@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..schema.predicted import PredictedError
+from ..schema.predicted import Predicted, PredictedError
 from ..schema.predicted_limit import HardwareLimit
 from ..schema.sections.length_evidence import LengthDrift
 from ..schema.sections.origin import Inputs
@@ -12,6 +12,15 @@ from .numbers import per_second, percent, seconds
 
 _STANDS_OUT = 1.645
 """A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""
+
+
+def cut_text(predicted: Predicted) -> str:
+    """Return which share of the trained samples the job's cap cuts; of a plan that does not state it, that."""
+    cut = predicted.cut
+    if cut is None:
+        return "trained samples cut at the cap: unknown"
+    of_longer = ", extrapolated from shorter responses" if predicted.cut_extrapolated else ""
+    return f"{percent(cut.share)} of the trained samples cut at {cut.cap_tokens:,} tokens{of_longer}"
 
 
 def assumed_errors(error: PredictedError) -> str:

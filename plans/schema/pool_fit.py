@@ -9,6 +9,12 @@ from ..yaml.yaml_doc import Loc
 from .cluster import Cluster
 
 
+def even_sizes(held: int, nodes: int) -> list[int]:
+    """Accelerators that may share one copy of the model, ascending, where `held` of each of `nodes` nodes are taken:
+    those that leave none over."""
+    return [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
+
+
 def pool_faults(
     location: Loc, cluster: Cluster, pool_name: str, nodes: int, slots: int | None, tp: int
 ) -> Iterator[tuple[Loc, str]]:
@@ -44,7 +50,7 @@ def pool_faults(
             f"write at most {nodes * held}",
         )
         return
-    right = [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
+    right = even_sizes(held, nodes)
     if tp not in right:
         yield (
             (*location, "tp"),

@@ -207,6 +207,21 @@ class PredictedRounds(Strict):
     """Long rounds; null when the plan has none."""
 
 
+class PredictedCut(Strict):
+    """Responses that the job's cap cuts, among those that are trained."""
+
+    cap_tokens: Count
+    """The job's rollout.max_response_tokens."""
+
+    share: Share
+    """Share of the trained samples that reach the cap: of the length model where the mode is unbiased, of the simulated
+    rounds where it is not."""
+
+
+NEAR_CAP = 0.99
+"""A trace that reaches this share of the job's cap shows which responses the cap cuts."""
+
+
 class Predicted(Strict):
     """What the simulator expects of the plan."""
 
@@ -233,6 +248,9 @@ class Predicted(Strict):
 
     length_ratio: Positive
     """Trained mean length over unconditioned mean length; 1 is unbiased."""
+
+    cut: Annotated[PredictedCut | None, Field(exclude_if=is_none)] = None
+    """Trained samples that the job's cap cuts; null: an older plan, which does not state it."""
 
     nodes: Count
     """Nodes that the plan takes, of both pools where trainers have one of their own."""
@@ -265,10 +283,15 @@ class Predicted(Strict):
         return self.baseline.seconds_per_sample / self.seconds_per_sample
 
     @property
-    def share_at_longest(self) -> float:
-        """Share of the responses that are as long as the longest one, rounded down to a twentieth."""
-        steps = len(self.lengths_tokens) - 1
-        return 1 - self.lengths_tokens.index(self.lengths_tokens[-1]) / steps
+    def cut_share(self) -> float | None:
+        """Share of the trained samples that the job's cap cuts; None if the plan does not state it."""
+        return None if self.cut is None else self.cut.share
+
+    @property
+    def cut_extrapolated(self) -> bool:
+        """Whether `cut` is of responses longer than any in the length trace."""
+        cut, basis = self.cut, self.length_basis
+        return bool(cut and cut.share and basis and basis.longest_seen_tokens < NEAR_CAP * cut.cap_tokens)
 
     length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
     """Which of the simulated lengths the length trace shows; null: an older plan, which does not state it."""

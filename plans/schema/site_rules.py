@@ -67,6 +67,10 @@ class SiteRules(Strict):
     max_bias: Share | None = None
     """Largest |1 - length ratio| that may be predicted, and largest bias budget. Plans of one job."""
 
+    max_cut_share: Share | None = None
+    """Largest share of the trained samples that the job's cap may cut; a plan that does not state it is refused. Plans
+    of one job."""
+
     forbidden_modes: Annotated[tuple[Mode, ...], Field(strict=False)] = ()
     """Bias modes that no plan may have."""
 

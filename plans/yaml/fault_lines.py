@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..schema.base import GROUP_ID_PATTERN, NAME_PATTERN
 from .key_units import UNIT_NAMES, in_unit, is_number, not_a_number, rounded, unit_factor, unit_of_key
+from .odd_text import foreign
 from .yaml_doc import Document, Loc
 
 # Two keys for the price of a node: a misspelt key may mean either, so the message names both.
@@ -74,12 +75,17 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     about = _about(field)
     if kind == "extra_forbidden":
         return _unknown_key(location, value, model)
+    unquoted = document.plain.get(location)
+    odd = foreign(value) if isinstance(value, str) and kind not in ("string_type", "string_too_short") else None
+    if odd is not None:
+        about = f"; it holds {odd}"
     if kind == "missing":
         cut = "; the file may be truncated" if document.torn or len(location) == 1 else ""
         return f"missing key '{key}'{about}; add it{cut}"
     if kind == "cross_field":
         return f"{key}: {ctx['text']}"
-    shown = _show(value)
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    shown = unquoted if unquoted is not None and numeric and len(unquoted) <= 80 else _show(value)
     if kind == "string_pattern_mismatch" and ctx["pattern"] == GROUP_ID_PATTERN:
         return f"{key}: {shown} is no id of a group; write g and a number, such as g1"
     if "[key]" in location or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):
@@ -90,11 +96,11 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'|(-?\d+)", ctx["expected"])
         meant = _meant_choice(str(value), [a or b for a, b in choices])
-        hint = f"; did you mean '{meant}'?" if meant else about
+        hint = f"; did you mean '{meant}'?" if meant and odd is None else about
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
-        return f"{key}: {not_a_number(str(location[-1]), value, whole, shown)}{about}"
+        return f"{key}: {not_a_number(str(location[-1]), value, whole, shown, unquoted is None)}{about}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
         return f"{key}: must be {word} {rounded(ctx[name])}{in_unit(str(location[-1]))}, not {shown}{about}"
@@ -103,14 +109,17 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"{key}: must be a mapping of keys to values, not {shown}{about}"
     if kind in ("tuple_type", "list_type"):
-        return f"{key}: must be a list, not {shown}; write [{value if value is not None else '...'}]{about}"
+        write = "" if odd is not None else f"; write [{value if value is not None else '...'}]"
+        return f"{key}: must be a list, not {shown}{write}{about}"
     if kind in ("too_short", "too_long"):
         word, bound = ("at least", ctx.get("min_length")) if kind == "too_short" else ("at most", ctx.get("max_length"))
         return f"{key}: must have {word} {bound} item{'s' * (bound != 1)}, not {ctx['actual_length']}{about}"
     if kind == "string_too_short":
         return f"{key}: must not be empty{about}"
     if kind == "bool_type":
-        return f"{key}: must be true or false, not {shown}{about}"
+        word = str(value).lower()
+        write = "; write true" if word in _YES else "; write false" if word in _NO else ""
+        return f"{key}: must be true or false, not {shown}{write}{about}"
     if kind == "string_type":
         quotes = "" if value is None or isinstance(value, (dict, list, tuple)) else "; put it in quotes"
         return f"{key}: must be text, not {shown}{quotes}{about}"
@@ -119,6 +128,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
     return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}, not {shown}{about}"
 
 
+_YES, _NO = ("yes", "y", "on", "true", "t", "1"), ("no", "n", "off", "false", "f", "0")
 _SYNONYMS = {"gpu": "cuda", "gpus": "cuda", "nvidia": "cuda", "core": "cpu", "cores": "cpu"}
 """Other words for one of our choices whose spelling is nearer to another choice."""
 
@@ -162,7 +172,9 @@ def _alike(name: str, near: str) -> bool:
 
 def _unknown_key(location: Loc, value: Any, model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in location)
-    meant = _meant(location, model)
+    meant, odd = _meant(location, model), foreign(str(location[-1]))
+    if odd is not None:
+        return f"unknown key '{key}': it holds {odd}"
     if meant is None:
         declared = _declared_keys(location, model)
         return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(declared)}" if declared else "")

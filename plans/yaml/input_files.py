@@ -107,11 +107,19 @@ def read_bytes(path: str | Path, most_bytes: int = DATA_BYTES) -> bytes:
 def read_text(path: str | Path, most_bytes: int = DOCUMENT_BYTES) -> str:
     """The file's text (UTF-8; a byte order mark is skipped). Raises InputError as `read_bytes` does, and with the line
     of the first byte that is not UTF-8."""
+    return utf8(read_bytes(path, most_bytes), path)
+
+
+def utf8(data: bytes, path: str | Path) -> str:
+    """The text of the bytes of the file at `path`, as `read_text`."""
+    even, odd = (half.count(0) > 0.6 * len(half) for half in (data[:4096:2], data[1:4096:2]))
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or even != odd:
+        raise InputError("is UTF-16 and not UTF-8 text; save it as UTF-8", str(path), 1)
     try:
-        return read_bytes(path, most_bytes).decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8 text", str(path), line) from None
+        raise InputError("is not UTF-8 text; save it as UTF-8", str(path), line) from None
 
 
 def must_be_readable(path: str | Path, most_bytes: int = DATA_BYTES) -> None:

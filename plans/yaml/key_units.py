@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .odd_text import meant_number
+
 _UNITS: dict[str, tuple[str, float]] = {
     # unit -> (suffix of our keys, factor from the unit to that of the suffix)
     **{u: ("s", 1e-9) for u in ("ns", "nanoseconds")},
@@ -64,8 +66,9 @@ def in_unit(key: str) -> str:
     return f" {UNIT_NAMES[suffix]}" if suffix else ""
 
 
-def not_a_number(key: str, value: Any, whole: bool, shown: str) -> str:
-    """Return the message for a value that is not a number, with the number to write if its unit can be converted."""
+def not_a_number(key: str, value: Any, whole: bool, shown: str, quoted: bool) -> str:
+    """Return the message for a value that is not a number, with the number to write where that can be told. `shown`: as
+    it is written; `quoted`: whether in quotes."""
     kind = "a whole number" if whole else "a number"
     suffix = unit_of_key(key)
     of = f" of {UNIT_NAMES[suffix]}" if suffix else ""
@@ -74,11 +77,16 @@ def not_a_number(key: str, value: Any, whole: bool, shown: str) -> str:
         if match and match[2] and suffix and _UNITS.get(match[2].lower(), ("", 0))[0] == suffix:
             converted = rounded(float(match[1]) * _UNITS[match[2].lower()][1])
             return f"wrong unit: must be {kind}{of} and no unit, not {shown}; write {converted}"
-        if match and not match[2]:
+        if match and not match[2] and quoted:
             return f"must be {kind}{of}, not {shown} in quotes; write {match[1]}"
-    if whole and isinstance(value, float) and value == value // 1:
-        return f"must be {kind}{of}, not {shown}; write {int(value)}"
-    return f"must be {kind}{of}, not {shown}"
+    text, meant = str(value) if isinstance(value, str) else shown, list[str]()
+    if isinstance(value, str) or whole:
+        meant = [number for number in meant_number(text, suffix == "s") if not whole or float(number) % 1 == 0]
+    if not meant and whole and isinstance(value, float) and value == value // 1:
+        meant = [str(int(value))]
+    if whole:
+        meant = [str(int(float(number))) for number in meant]
+    return f"must be {kind}{of}, not {shown}" + (f"; write {' or '.join(meant)}" if meant else "")
 
 
 def is_number(value: Any) -> bool:

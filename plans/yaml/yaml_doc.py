@@ -1,8 +1,9 @@
 """YAML text to plain Python values, with the line of every key.
 
 Scalars follow YAML 1.2's core schema (PyYAML's own resolver is 1.1, where `1e-3` is a string and `no` is false), so
-`1e-3` is a float, `no` is a string, and an integer may hold underscores. Anchors, aliases and tags are refused: a
-document is reviewed line by line, so each line must show its own value, and an alias may expand without bound.
+`1e-3` is a float, `no` is a string, and a number may hold underscores. Anchors, aliases and tags are refused: a
+document is reviewed line by line, so each line must show its own value, and an alias may expand without bound. So are
+numbers and characters that people, editors or versions of YAML read differently (odd_text.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import yaml
 from yaml.composer import Composer
 from yaml.resolver import Resolver
 
-from .errors import InputError
+from .errors import InputError, joined
+from .odd_text import doubtful_number, hidden, is_quote, named, suspect
 
 Loc = tuple[str | int, ...]
 
-_INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_DIGITS = "[0-9]+(?:_[0-9]+)*"
+_INT = re.compile(rf"[-+]?(0|(?=[1-9]){_DIGITS})")
+_FLOAT = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?{_DIGITS})?")
 _SPECIAL = {".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
 _MAX_DEPTH = 40  # Our documents have depth 6; PyYAML recurses, and a hostile file must not exhaust the stack.
 
@@ -35,12 +38,14 @@ class Document:
         lines: for each location (path of keys and indices) the line that its key, or its list item, stands on, from 1.
         last_line: number of the last line of the text.
         torn: whether the text has no line break at its end, so that the file may be truncated.
+        plain: the text of each unquoted scalar, as it is written.
     """
 
     value: Any
     lines: dict[Loc, int]
     last_line: int
     torn: bool
+    plain: dict[Loc, str] = field(default_factory=dict)
 
     def line_of(self, location: Loc) -> int:
         """Line of the key at `location`, or of the nearest enclosing key in the document."""
@@ -66,10 +71,31 @@ def plain_value(text: str) -> Any:
 @dataclass
 class _Builder:
     path: str
+    source: list[str]
     lines: dict[Loc, int] = field(default_factory=dict)
+    plain: dict[Loc, str] = field(default_factory=dict)
+    doubts: list[InputError] = field(default_factory=list)
 
     def fail(self, node: yaml.Node, message: str) -> InputError:
         return InputError(message, self.path, node.start_mark.line + 1)
+
+    def doubt(self, node: yaml.ScalarNode, location: Loc) -> None:
+        """Note a fault of an unquoted key or value that is probably not what was meant; the text is read on."""
+        number = doubtful_number(node.value) if self.plain.get(location) == node.value else None
+        if number is not None:
+            self.doubts.append(self.fail(node, f"{'.'.join(map(str, location))}: {number}"))
+        odd = node.value[0] if is_quote(node.value[:1]) else next(filter(hidden, node.value), None)
+        if odd is None:
+            return
+        begin, end = node.start_mark.line, node.end_mark.line
+        at = next(n for n in range(begin, end + 1) if self.source[n].find(odd, self._first(node, n)) >= 0)
+        column = self.source[at].find(odd, self._first(node, at)) + 1
+        quotes = "" if is_quote(odd) else ", or put the text in quotes"
+        self.doubts.append(InputError(f"column {column} is {named(odd)}{quotes}", self.path, at + 1))
+
+    @staticmethod
+    def _first(node: yaml.ScalarNode, line: int) -> int:
+        return node.start_mark.column if line == node.start_mark.line else 0
 
     def build(self, node: yaml.Node, location: Loc) -> Any:
         if isinstance(node, yaml.MappingNode):
@@ -85,10 +111,15 @@ class _Builder:
         assert isinstance(node, yaml.ScalarNode)
         self.check_tag(node, "tag:yaml.org,2002:str")
         self.check_text(node)
-        return plain_value(node.value) if node.style is None else node.value
+        if node.style is not None:
+            return node.value
+        self.plain[location] = node.value
+        self.doubt(node, location)
+        return plain_value(node.value)
 
     def mapping(self, node: yaml.MappingNode, location: Loc) -> dict[str, Any]:
         result: dict[str, Any] = {}
+        before = ""
         for key_node, value_node in node.value:
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, str):
@@ -97,7 +128,16 @@ class _Builder:
             if key in result:
                 raise self.fail(key_node, f"key '{key}' is given twice; remove one of the two")
             self.lines[(*location, key)] = key_node.start_mark.line + 1
+            if node.flow_style and key.isdecimal() and value_node.value == "" and before.isdecimal():
+                column, two = key_node.start_mark.column + 1, f"{before},{key}"
+                raise self.fail(
+                    key_node,
+                    f"column {column}: the comma in {two} ends the value; write {before}{key}, or {before}.{key}",
+                )
             result[key] = self.build(value_node, (*location, key))
+            if key_node.style is None:
+                self.doubt(key_node, (*location, key, "[key]"))
+            before = value_node.value if isinstance(value_node, yaml.ScalarNode) else ""
         return result
 
     def check_text(self, node: yaml.ScalarNode) -> None:
@@ -131,7 +171,10 @@ class _Nodes:
             raise Refused(message, event.start_mark.line + 1)
         if self.depth > _MAX_DEPTH:
             mark = event.start_mark
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {_MAX_DEPTH}", mark)
+            message = (
+                f"column {mark.column + 1}: nested deeper than {_MAX_DEPTH}; check the brackets and the indentation"
+            )
+            raise Refused(message, mark.line + 1)
         self.depth += 1
         try:
             node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
@@ -165,6 +208,12 @@ def parse(text: str, path: str) -> Document:
     """
     last_line = max(1, text.count("\n") + (0 if text.endswith("\n") else 1))
     torn = bool(text) and not text.endswith("\n")
+    source = re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff"))
+    breaks = re.search("[\x85\u2028\u2029]", text)  # YAML 1.1 counts them as line breaks, editors do not
+    if breaks is not None:
+        column = breaks.start() - text.rfind("\n", 0, breaks.start())
+        line = text.count("\n", 0, breaks.start()) + 1
+        raise InputError(f"not valid YAML: column {column} is {named(breaks[0])}", path, line)
     try:
         node = _compose(text)
     except Refused as refused:
@@ -176,16 +225,22 @@ def parse(text: str, path: str) -> Document:
         at_end = mark is not None and (mark.index >= len(text.rstrip()) or mark.line + 1 >= last_line)
         remedy = "the file ends too early; it may be truncated, so write it again" if at_end else "correct the syntax"
         message = (error.problem or error.context or "syntax error").removeprefix("but ")
+        if mark is not None and not at_end:
+            message = f"column {mark.column + 1}: {message}"
+        cause = suspect(source, line)
+        if cause is not None:
+            raise InputError(f"not valid YAML: {cause[1]}", path, cause[0]) from None
         raise InputError(f"not valid YAML: {message}; {remedy}", path, line) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise InputError(
-            f"not valid YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it", path, line
-        ) from None
+        line, column = text.count("\n", 0, error.position) + 1, error.position - text.rfind("\n", 0, error.position)
+        raise InputError(f"not valid YAML: column {column} is {named(text[error.position])}", path, line) from None
     if node is None:
         raise InputError("the file is empty", path, 1 if text.strip() else None)
-    builder = _Builder(path, {(): 1})
-    return Document(builder.build(node, ()), builder.lines, last_line, torn)
+    builder = _Builder(path, source, {(): 1})
+    value = builder.build(node, ())
+    if builder.doubts:
+        raise joined(builder.doubts)
+    return Document(value, builder.lines, last_line, torn, builder.plain)
 
 
 def _compose(text: str) -> yaml.Node | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ Rows = Iterator[tuple[int, dict[str, str | None]]]
 
 def csv_table(text: str, path: str | Path) -> tuple[list[str], Rows]:
     """(columns, the rows, each with the line where it begins) of a text. Cells may be of any length and hold line
-    breaks; what parts them (commas, tabs, semicolons, bars) is seen by the header. Those that a row lacks are None.
+    breaks; what parts them (commas, tabs, semicolons, bars) is seen by the first lines, or told by a first line `sep=;`
+    of a spreadsheet. Those that a row lacks are None.
 
     Raises InputError, with the line, for quotes that are not closed, a column that is there twice, and more cells than
     columns.
@@ -24,15 +27,27 @@ def csv_table(text: str, path: str | Path) -> tuple[list[str], Rows]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     if "\n" not in text:  # lines of old Macs
         text = text.replace("\r", "\n")
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    delimiter = max(",\t;|", key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+    firsts = list(itertools.islice((line for line in text.split("\n") if line.strip()), 5))
+    told = re.fullmatch(r"sep=([,;|\t])\r?", firsts[0]) if firsts else None
+    delimiter = told[1] if told else max(_SIGNS, key=lambda sign: _columns_by(sign, firsts))
     lines = _lines(text, delimiter, path)
+    if told:
+        next(lines)
     line, header = next(lines, (1, list[str]()))
     columns = [name.strip() for name in header]
     twice = next((name for name, times in Counter(columns).items() if times > 1 and name), None)
     if twice is not None:
         raise InputError(f"has the column {twice!r} twice; rename or remove one", str(path), line)
     return columns, _rows(columns, lines, path)
+
+
+_SIGNS = ",\t;|"
+
+
+def _columns_by(sign: str, firsts: Sequence[str]) -> tuple[bool, int]:
+    """(whether the first lines have equally many cells by that separator, and more than one, cells of the header)."""
+    cells = [len(next(csv.reader([line], delimiter=sign), [])) for line in firsts]
+    return bool(cells) and cells[0] > 1 and len(set(cells)) == 1, max(cells[:1], default=0)
 
 
 def _rows(columns: list[str], lines: Iterator[tuple[int, list[str]]], path: str | Path) -> Rows:

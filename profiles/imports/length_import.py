@@ -10,7 +10,7 @@ from pathlib import Path
 from ...plans.yaml.errors import InputError
 from ..length_tables import MOST_TOKENS
 from ..length_trace import LengthRow
-from .log_columns import Field, Row, number, read_rows, truth
+from .log_columns import Field, Row, number, read_rows, score, truth
 
 FIELDS = (
     Field("prompt", ("prompt_id", "uid", "id", "index"), needed=True),
@@ -75,7 +75,7 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
                 sample=sample,
                 tokens=max(1, tokens),  # an empty response is its end-of-text
                 truncated=cut if cut is not None else cap_tokens is not None and tokens >= cap_tokens,
-                reward=number(row, "reward", path, line, 0.0) if "reward" in row else 0.0,
+                reward=score(row, "reward", path, line, 0.0) if "reward" in row else 0.0,
                 prompt_tokens=_whole(row, "prompt_tokens", path, line, 1, PROMPT_TOKENS),
             )
         )
@@ -112,12 +112,8 @@ def _is_cut(row: Row, path: Path, line: int) -> bool | None:
         try:
             found = truth(row, name, path, line)
         except InputError:
-            raise InputError(
-                f"{name} is {str(value)[:40]!r}, and not whether the response was cut; write stop or length, true or "
-                "false, or name another column: --column truncated=NAME",
-                str(path),
-                line,
-            ) from None
+            why = f"is {str(value)[:40]!r}, and not whether the response was cut"
+            raise row.fault(name, why, path, line, "write stop or length, true or false") from None
         # A number is vLLM's stop_reason: the token at which the response ended by itself.
         return found and (name == "truncated" or not word.isdigit())
     return None
@@ -136,9 +132,7 @@ def _prompt(row: Row, path: Path, line: int) -> str:
 def _whole(row: Row, name: str, path: Path, line: int, least: int, default: int | None) -> int:
     value = number(row, name, path, line, default) if name in row or default is None else default
     if value is None or value != round(value) or not least <= value <= MOST_TOKENS:
-        raise InputError(
-            f"{name} must be a whole number from {least} to {MOST_TOKENS}, not {row.get(name)!r}; correct the row",
-            str(path),
-            line,
+        raise row.fault(
+            name, f"must be a whole number from {least} to {MOST_TOKENS}, not {row.get(name)!r}", path, line
         )
     return round(value)

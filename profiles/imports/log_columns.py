@@ -2,7 +2,7 @@
 
 A reader asks for the fields that it knows by their names; `--column FIELD=NAME` says which column holds a field, and
 without that a column of the field's own name, or of a usual one, is taken, whatever its capitals, spaces and
-underscores. JSON rows may nest: `stats.tokens`.
+underscores; `--column FIELD=` leaves the field out. JSON rows may nest: `stats.tokens`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,28 @@ from .csv_rows import csv_table
 MOST_BYTES = 1 << 30
 """A larger table, unpacked, is refused: it would not be a sample of anything, and memory ends."""
 
-Row = dict[str, Any]
+
+class Row(dict[str, Any]):
+    """{field: value} of a row.
+
+    Attributes:
+        columns: {field: the column that it was taken from}.
+        needed: the fields that cannot be left out.
+    """
+
+    columns: Mapping[str, str]
+    needed: frozenset[str]
+
+    def fault(self, name: str, why: str, path: Path, line: int, remedy: str = "correct the row") -> InputError:
+        """The error of a value, with its column, which may have been recognised by itself, and a way out."""
+        column = self.columns[name]
+        shown = name if column == name else f"{name} (column {column!r})"
+        further = f", name another column (--column {name}=NAME), or leave {name} out (--column {name}=)"
+        return InputError(f"{shown} {why}; {remedy}{'' if name in self.needed else further}", str(path), line)
+
+
+_TRUE = ("true", "yes", "pass", "passed", "correct", "right", "t", "y")
+_FALSE = ("false", "no", "fail", "failed", "incorrect", "wrong", "f", "n")
 
 
 @dataclass(frozen=True)
@@ -40,13 +61,16 @@ class Field:
 
 
 def assignments(given: Sequence[str], fields: Sequence[Field]) -> dict[str, str]:
-    """{field: column} of the `--column FIELD=NAME` options. Raises InputError for an unknown field, or one twice."""
-    names = {field.name for field in fields}
+    """{field: column} of the `--column FIELD=NAME` options; "" for a field that is left out. Raises InputError for an
+    unknown field, one twice, and a needed one that is left out."""
+    names = {field.name: field.needed for field in fields}
     columns: dict[str, str] = {}
     for text in given:
         name, equals, column = text.partition("=")
-        if not equals or not column or name not in names:
+        if not equals or name not in names:
             raise InputError(f"--column {text[:120]}: write FIELD=COLUMN, with a field of {', '.join(sorted(names))}")
+        if not column and names[name]:
+            raise InputError(f"--column {text[:120]}: {name} is needed; write --column {name}=COLUMN")
         if name in columns:
             raise InputError(f"--column {text[:120]}: {name} is already column {columns[name]!r}; give it once")
         columns[name] = column
@@ -60,15 +84,18 @@ def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str])
     column, or a column that was asked for and is not there.
     """
     columns: dict[str, str] | None = None
+    needed = frozenset(field.name for field in fields if field.needed)
     known: set[str] = set()
     for line, row in _table(path):
         if columns is None:
             columns, known = _columns(row, fields, requested, path, line), set(row)
         elif not known.issuperset(row):  # rows of JSON need not have the same keys
-            left = [field for field in fields if field.name not in columns]
+            left = [field for field in fields if field.name not in columns and field.name not in requested]
             columns |= _columns(row, left, {}, path, line)
             known |= row.keys()
-        yield line, {name: _value(row, column) for name, column in columns.items()}
+        found = Row((name, _value(row, column)) for name, column in columns.items())
+        found.columns, found.needed = columns, needed
+        yield line, found
     if columns is None:
         raise InputError("has no rows; name a table with one row for each sample", str(path))
 
@@ -80,33 +107,40 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
         if default is not None:
             return default
         raise InputError(f"{name} is empty; fill it in or remove the row", str(path), line)
-    if isinstance(value, bool):
-        return float(value)
+    # 0,5 as spreadsheets write it in half of Europe; 1,234 may be 1234 as well.
+    if isinstance(value, str) and re.fullmatch(r"\s*-?(0,\d+|\d+,(\d{1,2}|\d{4,}))\s*", value):
+        value = value.replace(",", ".")
     try:
         parsed = float(value)
     except (TypeError, ValueError):
-        raise InputError(
-            f"{name} must be a number, not {str(value)[:80]!r}; correct the row", str(path), line
-        ) from None
+        commas = isinstance(value, str) and re.fullmatch(r"\s*-?\d+(,\d{3})+\s*", value)
+        remedy = "write it without the comma, or with a point" if commas else "correct the row"
+        raise row.fault(name, f"must be a number, not {str(value)[:80]!r}", path, line, remedy) from None
     if not math.isfinite(parsed):
-        raise InputError(f"{name} must be finite, not {value!r}; correct the row", str(path), line)
+        raise row.fault(name, f"must be finite, not {value!r}", path, line)
     return parsed
+
+
+def score(row: Row, name: str, path: Path, line: int, default: float | None) -> float:
+    """A number, or 1 for `true`, `passed` and the like, 0 for their contraries."""
+    value = row.get(name)
+    word = value.strip().lower() if isinstance(value, str) else value
+    return 1.0 if word in _TRUE else 0.0 if word in _FALSE else number(row, name, path, line, default)
 
 
 def truth(row: Row, name: str, path: Path, line: int) -> bool:
     """Whether a cell is true: `true`, `passed` and the like, 1, or a number above 0."""
-    value = row.get(name)
-    if isinstance(value, str) and value.strip().lower() in ("true", "yes", "pass", "passed", "correct", "right"):
-        return True
-    if isinstance(value, str) and value.strip().lower() in ("false", "no", "fail", "failed", "incorrect", "wrong"):
-        return False
-    return number(row, name, path, line) > 0
+    return score(row, name, path, line, None) > 0
 
 
-def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], path: Path, line: int) -> dict[str, str]:
+def _columns(
+    row: dict[str, Any], fields: Sequence[Field], requested: Mapping[str, str], path: Path, line: int
+) -> dict[str, str]:
     present = list(row)
     columns: dict[str, str] = {}
     for field in fields:
+        if requested.get(field.name) == "":
+            continue
         if field.name in requested:
             column = _found(row, requested[field.name]) or requested[field.name]
             if _missing(row, column):
@@ -117,16 +151,17 @@ def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], pa
         if usual is not None:
             columns[field.name] = usual
         elif field.needed:
+            alone = " alone; commas, tabs or semicolons part columns" if len(present) == 1 else ""
             raise InputError(
                 f"none of its columns is {field.name}; say which with --column {field.name}=NAME, it has "
-                + _listed(present),
+                f"{_listed(present)}{alone}",
                 str(path),
                 line,
             )
     return columns
 
 
-def _found(row: Row, name: str) -> str | None:
+def _found(row: dict[str, Any], name: str) -> str | None:
     """The column of that name, or of one that differs in capitals, spaces and signs alone; None without any."""
     if name in row:
         return name
@@ -156,16 +191,16 @@ def _get(row: Any, column: str) -> Any:
     return value
 
 
-def _missing(row: Row, column: str) -> bool:
+def _missing(row: dict[str, Any], column: str) -> bool:
     return _get(row, column) is _NOWHERE
 
 
-def _value(row: Row, column: str) -> Any:
+def _value(row: dict[str, Any], column: str) -> Any:
     value = _get(row, column)
     return None if value is _NOWHERE else value
 
 
-def _table(path: Path) -> Iterator[tuple[int, Row]]:
+def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, {column: value}) of each row of a table of any of these kinds."""
     if not path.exists():
         raise InputError("no such file; name a table: CSV, JSON Lines, a JSON array or Parquet", str(path))

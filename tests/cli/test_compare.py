@@ -23,6 +23,7 @@ def test_nodes_are_put_side_by_side_and_no_plan_is_written(shipped):
     assert one["values"] == {"cluster.pools.main.nodes": 1} and (one["nodes"], two["nodes"]) == (1, 2)
     assert two["step_s"] < one["step_s"] and two["usd_per_hour"] == 2 * one["usd_per_hour"]
     assert one["length_ratio"] == pytest.approx(1.0, abs=0.02) and "of the step" in one["binds"]
+    assert 0 < one["cut_share"] == two["cut_share"] < 0.1
     assert found["fastest"] == 1 and found["cheapest"] in (0, 1)
     assert one["error"] > 0 and [note.split(":")[0] for note in one["assumed"]] == ["rewards-assumed"]
     assert set(listing(shipped)) == before and (found["job"], found["vary"]) == ("math-7b", [NODES[1]])
@@ -31,7 +32,7 @@ def test_nodes_are_put_side_by_side_and_no_plan_is_written(shipped):
 def test_the_table_names_the_fastest_the_cheapest_and_the_failed(shipped, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     lines = printed(*compare(shipped, "--vary", "job.slo.step_p95_s=null,0.001")).splitlines()
-    assert lines[0].split()[:4] == ["step_p95_s", "mode", "s/step", "ms/sample"] and lines[0].endswith("binds")
+    assert lines[0].split()[:4] == ["step_p95_s", "mode", "s/step", "ms/sample"] and lines[0].endswith("cut  binds")
     assert "±" in lines[0].split() and "█" * 12 in lines[1] and "%" in lines[1]
     assert lines[2].split() == ["0.001", "no", "plan"]
     assert [line for line in lines if line.startswith("assumed: ")] == [
@@ -43,6 +44,7 @@ def test_the_table_names_the_fastest_the_cheapest_and_the_failed(shipped, monkey
     monkeypatch.setenv("COLUMNS", "80")
     narrow = printed(*compare(shipped, "--vary", "job.slo.step_p95_s=null")).splitlines()
     assert all(len(line) <= 80 for line in narrow[:2]) and "█" * 8 in narrow[1] and "binds" not in narrow[0]
+    assert any("; " in line and "of the trained samples cut at" in line for line in narrow)
     assert any(line.startswith("binds: step_p95_s null: ") for line in narrow)
     edit(shipped / "job.yaml", "{path: data.jsonl}", "{prompts: 512}")
     too_many = rlplan(*compare(shipped, "--vary", "job.rollout.prompts_per_step=16,600"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,7 +104,7 @@ def test_groups_end_with_the_worst_code_of_their_jobs(how, tmp_path, monkeypatch
         assert found["jobs"][name] == row
 
 
-def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch):
+def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_path):
     job = SimpleNamespace(name="a", execution=SimpleNamespace(plan_path=EXAMPLES / "math-32b.yaml"))
     prepared = [SimpleNamespace(key="g1", jobs=[job], rooms=["one", "two"], kind="cuda")]
     lacks = []
@@ -114,6 +115,10 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch):
     dry = ("execute", EXAMPLES / "groups.yaml", "--dry-run")
     assert printed(*dry).endswith("are in order: g1 with a, on 2 nodes\n")
     assert data(*dry) == {"groups": {"g1": ["a"]}, "findings": [], "shortage": None, "ok": True}
+    shutil.copytree(EXAMPLES, tmp_path / "site")
+    (tmp_path / "site" / "rlplan.policy.yaml").write_text("rlplan_policy: 1\nmax_usd_per_hour: 1\n")
+    broken = data("execute", tmp_path / "site" / "groups.yaml", "--dry-run", code=1)
+    assert not broken["ok"] and ["[policy-usd-per-hour]" in text for text in broken["findings"]] == [True]
     lacks.append("no node")
     assert printed(*dry, code=1) == "cluster in RAY_ADDRESS: no node\n"
     assert not data(*dry, code=1)["ok"]

@@ -66,6 +66,11 @@ def test_simulating_a_changed_workload_says_who_breaks_the_bound(groups):
     plan, workload = groups / "groups.yaml", groups / "workload.yaml"
     for row in data("simulate", plan)["jobs"].values():
         assert row["keeps"] and row["mean"] == pytest.approx(row["planned_mean"], rel=0.02)
+    (groups / "rlplan.policy.yaml").write_text("rlplan_policy: 1\nmax_usd_per_hour: 0.01\n")
+    broken = rlplan("simulate", plan, "--json")
+    assert broken.returncode == 1 and "finding: " in broken.stderr
+    assert [each["rule"] for each in json.loads(broken.stdout)["findings"]] == ["policy-usd-per-hour"]
+    (groups / "rlplan.policy.yaml").unlink()
     edit(workload, "slo: 1.9", "slo: 1.0")
     edit(workload, "slo: 1.5", "slo: 1.0")
     text = workload.read_text()

@@ -80,6 +80,8 @@ VARIANTS = {
         "judge": {"mean": None, "mean_s": None, "outcomes": {"ok": 9}}}},
     "lengths beside the plain run's": {"length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01,
                                        "length_ratio_predicted": 1.0},
+    "samples cut at the cap": {"cut_share": 0.125, "cut_share_predicted": 0.1},
+    "samples cut at the cap, of an older plan": {"cut_share": 0.125, "cut_share_predicted": None},
     "tails and waste": {"tail": {"short": {"share": 0.25, "rounds": 2, "of_rounds": 3}, "long": None},
                         "waste": {"tokens": {"trained": 9, "deferred": 3000}, "share": 0.125, "aborted_samples": 4}},
     "samples that were stopped": {"waste": {"tokens": {}, "share": 0.0, "aborted_samples": 1}},

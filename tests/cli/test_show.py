@@ -76,7 +76,7 @@ def test_a_synchronous_plan_has_one_kind_of_round(monkeypatch, solved):
 def test_inputs_that_changed_or_are_gone_are_named(monkeypatch, solved, tmp_path):
     edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
     lines = screen(monkeypatch, solved / "plan.yaml")
-    assert lines[3] == "note: solved from another job.yaml; solve again before you run it"
+    assert lines[4] == "note: solved from another job.yaml; solve again before you run it"
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(solved / "plan.yaml", alone)

@@ -12,6 +12,7 @@ import rlplan as package
 from rlplan.planner.check.accelerator_rules import accelerator_fault
 from rlplan.plans.facts.digest import job_predictions
 from rlplan.plans.facts.executable import FAMILIES
+from rlplan.plans.phrases.numbers import percent
 from rlplan.plans.schema.cluster import Accelerators
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Plan, load_plan
@@ -158,8 +159,10 @@ def test_responses_that_reach_the_cap_are_told(solved, monkeypatch):
     for trace, said in (("long.jsonl", True), ("lengths.jsonl", False)):
         result = rlplan("solve", solved, "--trace", solved / trace, "--mode", "sync")
         assert ("% of the responses reach the cap of 64 tokens (rollout.max_response_tokens)" in result.stderr) is said
-        assert ("% of the responses reach 64" in printed("show", plan)) is said
-        assert ("% of the responses reach the cap" in printed("check", plan)) is said
+        assert ("% of the trained samples cut at 64 tokens (rollout" in printed("check", plan)) is said
+        share = data("show", plan)["cut_share"]
+        assert (share > 0.3) is said
+        assert f"{percent(share)} of the trained samples cut at 64 tokens" in printed("show", plan)
 
 
 # -- for whom a plan is ------------------------------------------------------------------------------------------------

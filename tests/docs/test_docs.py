@@ -2,10 +2,14 @@
 
 import importlib
 import importlib.util
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -20,8 +24,10 @@ from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.document_models import ALL_MODELS
+from rlplan.profiles.reward_tables import reward_table
 
 from ..plans.conftest import models_below
+from ..plans.page.conftest import browser  # noqa: F401 (a fixture)
 
 ROOT = Path(rlplan.__file__).parent
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,13 +95,59 @@ def test_every_command_in_the_prose_parses(line):
     assert COMMANDS[words[1]].make_context(words[1], words[2:]).params is not None
 
 
-@pytest.mark.parametrize("path", PROSE, ids=[path.relative_to(ROOT).as_posix() for path in PROSE])
-def test_every_relative_link_leads_to_a_file(path):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8"))
-    relative = [link for link in links if "://" not in link]
-    generated = {(ROOT / "docs" / page).resolve() for page in REFERENCE.PAGES}
-    targets = {link: (path.parent / link).resolve() for link in relative}
-    assert [link for link, target in targets.items() if not target.exists() and target not in generated] == []
+def test_every_relative_link_of_the_repository_leads_to_a_file():
+    ours = [path for path in ROOT.rglob("*.md") if not {"build", "runs"} & set(path.relative_to(ROOT).parts[:1])]
+    pages = [path for path in ours if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+    dead, seen = [], 0
+    for path in pages:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
+            seen += ":" not in link
+            if ":" not in link and not (path.parent / link).exists():
+                dead.append(f"{path.relative_to(ROOT)}: {link}")
+    assert seen > 100 and dead == []
+
+
+def test_the_site_has_a_made_page_where_the_repository_has_its_source():
+    assert set(REFERENCE.MADE_FROM.values()) == {*REFERENCE.PAGES} - {"reference/commands.md"}
+    assert [path for path in REFERENCE.MADE_FROM if not (ROOT / path).is_file()] == []
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="ci/README.md"))
+    text = "[a](../../plans/check/rules.py), [b](../../plans/schemas/job.schema.json), [c](review.sh), [d](https://x/y)"
+    made = "[a](../reference/rules.md), [b](../reference/job.md), [c](review.sh), [d](https://x/y)"
+    assert REFERENCE.on_page_markdown(text, page, None, None) == made
+
+
+def test_no_page_and_no_recipe_installs_a_name_that_no_index_has():
+    files = [
+        *PROSE,
+        *(path for path in (ROOT / "docs").rglob("*") if path.suffix in (".yml", ".yaml", ".sh", ".sbatch")),
+    ]
+    installs = [
+        (path.name, word.strip("'\"`();,")) for path in [*files, ROOT / "docs" / "cluster" / "Dockerfile"]
+        for rest in re.findall(r"(?:pip|uv) install([^\n`#]*(?:\n\s+'[^\n`#]*)?)", path.read_text(encoding="utf-8"))
+        for word in rest.split()
+    ]  # fmt: skip
+    assert len(installs) > 8 and [pair for pair in installs if re.match(r"rlplan\b(?!/)", pair[1])] == []
+
+
+def test_pages_say_how_many_programs_hang_as_the_table_does():
+    share = f"{reward_table('code').hanging:.0%} of the wrong"
+    for name in ("planning", "lengths", "three-jobs"):
+        assert share in " ".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()), name
+
+
+@pytest.mark.search
+def test_pages_opened_as_files_search_without_a_network(browser, tmp_path):  # noqa: F811 (the fixture)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    for name in ("index.html", "cluster/slurm.html"):
+        page, asked = browser.new_context(offline=True).new_page(), []
+        page.on("request", lambda request: asked.append(request.url))  # noqa: B023 (the page's own list)
+        page.goto((tmp_path / name).as_uri())
+        page.click("input.md-search__input")
+        page.keyboard.type("overlong")
+        page.wait_for_selector(".md-search-result__item")
+        assert "job.html" in page.inner_html(".md-search-result__list")
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
 @pytest.mark.parametrize("path", PROSE, ids=[path.relative_to(ROOT).as_posix() for path in PROSE])

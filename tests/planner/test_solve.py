@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks.copula_trace import copula_lengths
@@ -19,6 +20,7 @@ from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.facts.model_shape import ModelShape
+from rlplan.plans.phrases.caveats import cut_text
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -27,7 +29,7 @@ from rlplan.profiles.phase_schema import Train
 
 from .conftest import heavy_trace, laptop, small_job, small_profile, some_inputs
 from .gpu_run import gpu_cluster
-from .solutions import QUICK, eight_by_four, solution, solve_afresh
+from .solutions import QUICK, SMALL, eight_by_four, solution, solve_afresh
 
 
 def without_volatile(plan: Plan) -> str:
@@ -85,6 +87,25 @@ def test_predictions_add_up_and_the_front_trades_bias_for_speed() -> None:
     assert chosen.length_ratio == predicted.length_ratio
     sync = solution(mode="sync").plan.predicted
     assert sync.seconds_per_sample == sync.baseline.seconds_per_sample and sync.length_ratio == 1.0
+
+
+def test_the_share_cut_at_the_cap_is_of_what_is_trained() -> None:
+    job = small_job({**SMALL, "max_response_tokens": 256}, search=eight_by_four().search.model_dump())
+    exact, race = (solution(job, mode=mode).plan for mode in ("exact", "race"))
+    of_all = float(np.mean([row.tokens >= 256 for row in heavy_trace().rows]))
+    assert exact.predicted.cut_share == pytest.approx(of_all, rel=0.05) and exact.predicted.cut.cap_tokens == 256
+    assert race.predicted.cut_share < 0.9 * of_all, "the samples that finish first are the short ones"
+    run = simulate_plan(race, job, small_profile(), heavy_trace(), steps=150)
+    assert run.cut_share() == pytest.approx(race.predicted.cut_share, rel=0.25)
+    uncut = solution().plan.predicted
+    assert uncut.cut_share < 0.2 * of_all and not uncut.cut_extrapolated
+
+
+def test_a_cap_above_all_traced_lengths_is_extrapolated_and_told() -> None:
+    longer = small_job({**SMALL, "max_response_tokens": 2048}, search=eight_by_four().search.model_dump())
+    for job, said in ((longer, True), (eight_by_four(), False)):
+        predicted = solution(job, mode="sync").plan.predicted
+        assert predicted.cut_share > 0 and ("extrapolated" in cut_text(predicted)) is said
 
 
 def test_a_budget_lets_biased_modes_in_and_is_kept() -> None:

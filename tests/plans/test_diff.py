@@ -72,6 +72,28 @@ def test_what_a_reviewer_sees_of_a_changed_job():
     same_as_golden([*data, "", *full], GOLDEN / "diff-data.txt")
 
 
+def test_a_verdict_tells_another_cap_beside_the_bias():
+    def of(cap_tokens, share):
+        return plan({P + "cut": {"cap_tokens": cap_tokens, "share": share}, **scaled(0.5)})
+
+    verdict = job_verdict(diff_jobs(of(16384, 0.011), of(8192, 0.12)))
+    assert "bias unchanged, trained samples cut 1.1% at 16,384 tokens -> 12.0% at 8,192 tokens" in verdict
+    assert "0.0% at 1,024 tokens -> 0.0% at 2,048 tokens" in job_verdict(diff_jobs(of(1024, 0.0), of(2048, 0.0)))
+    assert "0.1% at 1,024 tokens -> 0.3% at 1,024" in job_verdict(diff_jobs(of(1024, 0.001), of(1024, 0.003)))
+    for old, new in ((of(1024, 0.1), of(1024, 0.104)), (of(1024, 0.001), of(1024, 0.0011)), (plan(), of(1024, 0.5))):
+        assert "trained samples cut" not in job_verdict(diff_jobs(old, new)), "noise, or an older plan"
+    assert job_report(diff_jobs(of(1024, 0.1), of(512, 0.25)), "a").warnings == (
+        "25% of the trained samples cut at 512 tokens, so that the cap decides what is trained",
+    )
+    for old, new in ((of(1024, 0.25), of(512, 0.4)), (of(1024, 0.1), of(512, 0.19))):
+        assert job_report(diff_jobs(old, new), "a").warnings == (), "so it was before, or it is not much"
+    text = markdown(job_report(diff_jobs(of(16384, 0.011), of(8192, 0.12)), "a"))
+    assert "| trained samples cut at the cap | 1.1% | 12.0% | +10.9 points |" in text
+    assert "trained samples cut at the cap | | 12.0%" in " ".join(
+        markdown(one_plan_report(of(8192, 0.12), "a", True, NO_FILES)).split()
+    )
+
+
 def test_what_a_plan_that_was_edited_is_told_to_be():
     old = plan().model_copy(update={"predicted_sha256": job_predictions(plan().predicted)})
     edited, figures = plan(CUTOFF, signed=False), old.model_copy(update={"predicted_sha256": "0" * 64})

@@ -99,6 +99,18 @@ def test_a_prompt_of_a_long_round_stands_for_the_owed_ones_too():
     assert length_ratio(exact, run({"a": [10], "b": [100]}))[0] == pytest.approx((10 + 3 * 150) / (10 + 3 * 100))
 
 
+def test_the_share_cut_at_the_cap_counts_owed_long_rounds():
+    rows = [sample(1, truncated=True), sample(1), sample(1), sample(1, fate="deferred", truncated=True)]
+    short = RunTrace("r", EXAMPLE, [step(1, deferred=0)], samples={1: rows})
+    assert run_report(short, None)["cut_share"] == pytest.approx(1 / 3), "of trained samples alone"
+    owing = RunTrace("r", EXAMPLE, [step(1, deferred=1)], samples={1: rows})
+    assert math.isnan(run_report(owing, None)["cut_share"]), "the first long round is to come"
+    long = step(2, kind="long", trained_samples=8, deferred=2)
+    both = RunTrace("r", EXAMPLE, [step(1), long], samples={1: rows, 2: [sample(2, truncated=True)]})
+    weight = both.means.long_weight
+    assert weight > 1 and run_report(both, None)["cut_share"] == pytest.approx((1 + weight) / (3 + weight))
+
+
 def test_the_ks_distance_is_the_largest_gap_between_two_distributions():
     assert ks_distance([1, 2, 3, 4], [1, 2, 3, 4]) == 0.0
     assert ks_distance([1, 1], [5, 5]) == ks_distance([5, 5], [1, 1]) == 1.0

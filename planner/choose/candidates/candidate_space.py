@@ -104,10 +104,10 @@ def enumerate_space(
     """
     chosen = choose_pools(cluster, job, profile, planned)
     pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
-    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge)
+    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge, shape)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
     if chosen.train is not None:
-        must_be_a_pool(chosen.train, pools.of_trainers)
+        must_be_a_pool(chosen.train, pools.of_trainers, profile)
     train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
     train, train_host = fitting_beside(train, decode, profile, pools, weight_bytes)
     short, without = short_keys(job, model, modes, decode, prompts)

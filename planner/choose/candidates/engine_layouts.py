@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ....plans.check.plan_fit import one_of
+from ....plans.facts.model_shape import ModelShape, undivided
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
@@ -23,13 +25,18 @@ LEAST_MEMORY_SHARE = 0.9
 
 
 def feasible_layouts(
-    chosen: ChosenPools, job: Job, profile: Profile, fewer_nodes: bool = False, judge: RewardJudge | None = None
+    chosen: ChosenPools,
+    job: Job,
+    profile: Profile,
+    fewer_nodes: bool = False,
+    judge: RewardJudge | None = None,
+    shape: ModelShape | None = None,
 ) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
 
     `judge`: takes accelerators of the pool for itself, or slows down the engines that it is beside. Engines on GPUs do
     not wait for each other, so an entry prices as many of them as there are GPUs
-    (decode_costs.entry_of).
+    (decode_costs.entry_of). `shape`: of the job's model, where it is known.
     """
     kind, pool = profile.machine.kind, chosen.pools.rollout
     named = [(chosen.rollout, pool)]
@@ -58,7 +65,9 @@ def feasible_layouts(
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
-        raise Infeasible(f"no rollout layout of the profile fits: {no_tp(job, profile) or '; '.join(refused)}")
+        raise Infeasible(
+            f"no rollout layout of the profile fits: {_no_tp(job, profile, pool, shape) or '; '.join(refused)}"
+        )
     return decode, tuple(refused)
 
 
@@ -91,12 +100,23 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
     return [*(n for n in (2**k for k in range(pool.nodes.bit_length())) if fewer and n < pool.nodes), pool.nodes]
 
 
-def no_tp(job: Job, profile: Profile) -> str | None:
-    """Text on a profile with none of the sizes in the job's search.tp; None if it has one."""
+def _no_tp(job: Job, profile: Profile, pool: Pool, shape: ModelShape | None) -> str | None:
+    """Text on a profile with none of the sizes in the job's search.tp: why each of them is impossible, if it is, and
+    which can be written; None if it has one."""
     wanted, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
     if set(wanted) & set(there):
         return None
+    per_node = pool.accelerators.per_node
+    whys = [
+        f"{tp} is more than the {per_node} of a node" if tp > per_node else shape and undivided(tp, shape)
+        for tp in wanted
+    ]
+    possible = [tp for tp in there if tp <= per_node and (shape is None or undivided(tp, shape) is None)]
+    remedies = [f"{one_of(possible)} in search.tp"] if possible else []
+    if not all(whys) or not possible:
+        remedies.append("profile again with yours" if not all(whys) else "take another profile")
+    reasons = ", ".join(why for why in whys if why)
     return (
-        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}; add one of them to search.tp, or "
-        "profile again with yours"
+        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}"
+        f"{f' ({reasons})' if reasons else ''}; {', or '.join(remedies)}"
     )

@@ -11,7 +11,7 @@ from ....plans.schema.job import Job
 from ....plans.yaml.errors import InputError
 from ....plans.yaml.yaml_doc import Loc
 from ....profiles.profile_schema import Profile
-from ...check.accelerator_rules import accelerator_fault
+from ...check.accelerator_rules import accelerator_fault, unknown_fault
 from ...check.reward_rules import crowded_workers, short_deadlines
 
 
@@ -27,20 +27,20 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
     """Raise Unplannable if `job` has more reward workers than the pool called `name` has cores, if most of its scores
     would time out by `profile`, or if the pool has accelerators whose memory or kind contradicts their name, or more
     accelerators than can be simulated."""
-    must_be_a_pool(name, pool)
+    must_be_a_pool(name, pool, profile)
     if (crowded := crowded_workers(job, name, pool)) is not None:
         raise Unplannable("job", *crowded)
     for location, text in short_deadlines(job, profile):
         raise Unplannable("job", location, text)
 
 
-def must_be_a_pool(name: str, pool: Pool) -> None:
-    """Raise Unplannable if the pool called `name` has more accelerators than can be simulated, or such whose memory or
-    kind contradicts their name."""
+def must_be_a_pool(name: str, pool: Pool, profile: Profile) -> None:
+    """Raise Unplannable if the pool called `name` has more accelerators than can be simulated, such whose memory or
+    kind contradicts their name, or GPUs of an unknown name that `profile` did not measure."""
     large = too_many_accelerators(pool)
     if large is not None:
         raise Unplannable("cluster", ("pools", name, "nodes"), large)
-    fault = accelerator_fault(pool.accelerators)
+    fault = accelerator_fault(pool.accelerators) or unknown_fault(pool.accelerators, profile)
     if fault is not None:
         key, message, remedy = fault
         raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{message}; {remedy}")

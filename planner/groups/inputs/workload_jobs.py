@@ -18,10 +18,11 @@ from ....plans.facts.model_names import architecture_of
 from ....plans.facts.model_shape import model_of_job
 from ....plans.facts.node_price import usd_per_node_hour
 from ....plans.facts.public_models import Architecture
-from ....plans.phrases.numbers import bytes_text
+from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import load_job
 from ....plans.schema.plan import Plan, load_plan
+from ....plans.schema.pool_fit import even_sizes
 from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ....plans.yaml.errors import InputError, joined
 from ....plans.yaml.yaml_io import error_at
@@ -30,7 +31,7 @@ from ...tune.executed_run import load_run
 from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
 from .phase_seconds import PhaseSeconds, from_figures, from_plan, from_run
 from .source_machines import other_machines
-from .state_memory import accelerator_bytes, rollout_bytes, train_bytes
+from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
 from .switch_seconds import Switch, switch_seconds, sync_seconds
 
 MOST_APART = 10_000
@@ -210,8 +211,15 @@ class _Job:
             pool, nodes = (phase.pool, phase.nodes) if other_way is None else (other_way.pool, other_way.nodes)
             given = phase.resident_bytes is not None or (other_way is not None and other_way.resident_bytes is not None)
             held = self._bytes(name, phase, other_way, node_types)
-            self._must_load(name, where, pool, (other_way.tp if other_way else None) or phase.tp)
-            self._must_fit(where, pool, held, given, node_types)
+            tp = (other_way.tp if other_way else None) or phase.tp
+            taken = (
+                self.cluster.pools[pool].accelerators.per_node
+                * ((other_way.slots if other_way else None) or node_types[pool].slots)
+                // node_types[pool].slots
+            )
+            self._must_load(name, where, pool, nodes, taken, tp)
+            if held >= node_types[pool].host_memory_bytes:
+                raise self._no_host_memory(name, where, pool, nodes, taken, tp, held, given)
             slots = (other_way.slots if other_way else None) or node_types[pool].slots
             way_s = seconds * (1.0 if other_way is None else other_way.factor) + sync_s
             ways.append(PhaseWay(pool, nodes, slots, way_s, held, warm, phase.resume_s))
@@ -227,41 +235,72 @@ class _Job:
         if given is not None:
             return float(given)
         accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
-        shape = self._shape("phases", name, "resident_bytes")
         nodes = other_way.nodes if other_way else phase.nodes
         tp = (other_way.tp if other_way else None) or phase.tp
+        return self._derived_bytes(name, accelerators, nodes, tp, self.rules.host_copies)
+
+    def _derived_bytes(self, name: str, accelerators: int, nodes: int, tp: int, copies: HostCopies) -> float:
+        """Host bytes per node of a way that does not state them, on `accelerators` of each node."""
+        shape = self._shape("phases", name, "resident_bytes")
         if name == "rollout":
-            return rollout_bytes(shape, accelerators, tp, self.rules.host_copies)
-        return train_bytes(shape, accelerators, tp, nodes, self.rules.host_copies)
+            return rollout_bytes(shape, accelerators, tp, copies)
+        return train_bytes(shape, accelerators, tp, nodes, copies)
 
-    def _must_fit(
-        self, where: tuple[str | int, ...], pool: str, held: float, given: bool, node_types: NodeTypes
-    ) -> None:
-        memory = node_types[pool].host_memory_bytes
-        if held >= memory:
-            raise self._error(
-                f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more "
-                f"than a node of pool '{pool}' has ({bytes_text(memory)}); "
-                + ("write less, or take nodes with more" if given else "raise tp, or write host_copies: one"),
-                *where,
-            )
+    def _no_host_memory(
+        self,
+        name: str,
+        where: tuple[str | int, ...],
+        pool: str,
+        nodes: int,
+        taken: int,
+        tp: int,
+        held: float,
+        given: bool,
+    ) -> InputError:
+        """The error of a way whose state does not fit into the host memory of a node, of which it takes `taken`
+        accelerators."""
+        memory, remedies = self.cluster.pools[pool].host_memory_bytes, list[str]()
+        if not given:
+            copies = self.rules.host_copies
+            fits = (n for n in even_sizes(taken, nodes) if self._derived_bytes(name, taken, nodes, n, copies) < memory)
+            if (wider := next(fits, None)) is not None:
+                remedies.append(f"write tp: {wider}")
+            if copies != "one" and self._derived_bytes(name, taken, nodes, tp, "one") < memory:
+                remedies.append("write host_copies: one")
+        other = "write less, or take nodes with more" if given else "no tp makes it fit: take nodes with more"
+        return self._error(
+            f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more than a "
+            f"node of pool '{pool}' has ({bytes_text(memory)}); {', or '.join(remedies) or other}",
+            *where,
+        )
 
-    def _must_load(self, name: str, where: tuple[str | int, ...], pool: str, tp: int) -> None:
-        """Raise an error where the least bytes of a phase (state_memory.accelerator_bytes) exceed an accelerator."""
-        accelerators = self.cluster.pools[pool].accelerators
+    def _must_load(self, name: str, where: tuple[str | int, ...], pool: str, nodes: int, taken: int, tp: int) -> None:
+        """Raise an error where the least bytes of a phase (state_memory.accelerator_bytes) exceed an accelerator, with
+        what the pool allows in its place."""
+        accelerators, has = self.cluster.pools[pool].accelerators, self.cluster.pools[pool].nodes
         if self.shape is None or accelerators.kind != "cuda":
             return
         least, memory = accelerator_bytes(self.shape, tp, name == "train"), accelerators.memory_bytes
-        if least > memory:
-            enough = math.ceil(tp * least / memory)
-            while enough < accelerators.per_node and accelerators.per_node % enough:
-                enough += 1
-            need = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
-            raise self._error(
-                f"{self.model}'s {need} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
-                f"'{pool}' has {bytes_text(memory)}; raise tp to {enough} or more",
-                *where,
+        if least <= memory:
+            return
+        enough = math.ceil(tp * least / memory)
+        wider = next((size for size in even_sizes(taken, nodes) if size >= enough), None)
+        more = math.ceil(enough / taken)
+        if wider is not None:
+            remedy = f"write tp: {wider}"
+        elif more <= has:
+            remedy = f"write nodes: {more} and tp: {more * taken}"
+        else:
+            remedy = (
+                f"the pool's {count(has, 'node')} of {accelerators.per_node} do not hold it: {enough} are needed; take "
+                "more nodes, accelerators with more memory, or a smaller model"
             )
+        need = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
+        raise self._error(
+            f"{self.model}'s {need} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
+            f"'{pool}' has {bytes_text(memory)}; {remedy}",
+            *where,
+        )
 
     def _shape(self, *wanted: str | int) -> Architecture:
         if self.shape is not None:

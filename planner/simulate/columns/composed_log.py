@@ -21,7 +21,7 @@ from ...costs.update_costs import TrainCost
 from ..streamed_updates import Window
 from .round_log import RoundLog, standard_error
 
-SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "issued", "decoded", "kept")
+SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "cut", "issued", "decoded", "kept")
 """Entries of a RoundLog that a round has of all its cells together."""
 
 Picks = NDArray[np.int64]

@@ -25,12 +25,14 @@ from .whole_columns import ShortColumn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finishers:
-    """The groups of a cell that ran to its end, by draw: when each was ready, seconds; its tokens; its prompt."""
+    """The groups of a cell that ran to its end, by draw: when each was ready, seconds; its tokens; its samples that
+    reached the cap; its prompt."""
 
     ready_s: NDArray[np.float64]
     tokens: NDArray[np.int64]
     squares: NDArray[np.int64]
     excess: NDArray[np.int64]
+    cut: NDArray[np.int64]
     numbers: Numbers
     decode_end_s: float
 
@@ -55,6 +57,7 @@ class RaceCells(ShortColumn):
             trained.tokens,
             trained.squares,
             trained.excess,
+            trained.cut,
             numbers[trained.draws],
             simulated.times.decode_end_s,
         )
@@ -111,6 +114,7 @@ def _add_race(
     log.tokens.append(total([finishers.tokens for finishers in cells]))
     log.squares.append(total([finishers.squares for finishers in cells]))
     log.excess.append(total([finishers.excess for finishers in cells]))
+    log.cut.append(total([finishers.cut for finishers in cells]))
     log.groups.append(round(scale * target))
     log.settled.append(round(scale * target))
     log.deferred.append(round(scale * (len(ready) - target)))

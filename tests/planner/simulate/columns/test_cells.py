@@ -99,6 +99,16 @@ def test_a_race_by_cells_has_the_same_bias_and_difficulty() -> None:
     assert cells[2] == pytest.approx(whole[2], rel=0.001) == 160
 
 
+def test_a_race_by_cells_cuts_as_many_of_its_trained_samples() -> None:
+    capped = {"cap_tokens": 64, "draws": Draws(fit_lengths(heavy_trace(), 64), 0, 2 * GROUP)}
+    columns = [short_column(make_setting(**capped, **how), RACE) for how in ({}, WHOLE_ONLY)]
+    for column in columns:
+        column.extend(30)
+    cells, whole = (mean(column.log.cut) for column in columns)
+    assert cells == pytest.approx(whole, rel=0.1)
+    assert 100 < whole < 0.9 * TARGET * GROUP * (capped["draws"].model.tables >= 64).mean()
+
+
 def test_handed_over_engines_hide_as_much_of_the_update_by_cells() -> None:
     train = dataclasses.replace(TRAIN, per_token_s=6e-6)
     key = LongKey(EXACT.deferral, 1, LAYOUT, 0, 0.5)

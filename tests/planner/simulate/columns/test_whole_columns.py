@@ -57,6 +57,14 @@ def test_exact_trains_on_the_unconditioned_mean_and_other_modes_fall_short(setti
     assert race < 0.8
 
 
+def test_a_cycle_of_exact_trains_as_many_cut_samples_as_are_drawn(setting: Setting) -> None:
+    short, long = short_of(setting, EXACT, 300).log, long_of(setting, EXACT, 300, None).log
+    share = expected_deferrals(short_of(setting, EXACT, 300), setting) / TARGET
+    assert not any(short.cut), "what a short round trains ends within the cutoff"
+    per_round = GROUP * TARGET * (1 + share) * float((setting.draws.model.tables >= setting.cap_tokens).mean())
+    assert abs(share * mean(long.cut) - per_round) < 3.5 * share * standard_error(long.cut)
+
+
 def test_the_expected_deferrals_are_those_that_are_simulated(setting: Setting) -> None:
     for key in (EXACT._replace(prompts=6), RACE):
         column = short_of(setting, key, 300)
