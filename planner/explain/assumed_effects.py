@@ -90,9 +90,7 @@ class AssumedEffects:
 
     def _error(self, effects: dict[str, Effect]) -> float:
         return (
-            0.0
-            if self.as_planned is None
-            else math.hypot(*(e.log_change(self.as_planned) for e in effects.values()))
+            0.0 if self.as_planned is None else math.hypot(*(e.log_change(self.as_planned) for e in effects.values()))
         )
 
     def parts(self) -> dict[str, float]:

@@ -47,7 +47,6 @@ from .pareto_front import pareto_front
 from .scheduled_rounds import ScheduledRounds, mean_phases, scheduled_rounds, step_mixture
 from .watched_rounds import WatchedRounds, enough_rounds, watch_rounds
 
-
 LEAST_PART = 1e-5
 """A source of error that moves the seconds by a smaller share is not written."""
 
@@ -128,6 +127,16 @@ def predict(
         front=points,
     )
     return predicted, assumed
+
+
+def error_of(
+    holdout: Holdout, job: Job, profile: Profile, trace: LengthTrace, reward_table: RewardTable | None, seed: int
+) -> PredictedError:
+    """The `error` of a schedule of which nothing else is predicted; the arguments are those of `predict`."""
+    kinds = scheduled_rounds(holdout.search, holdout.cycle)
+    watched = [_watched(holdout.search, kind) for kind in kinds]
+    assumed = assumed_effects(holdout, job, trace, reward_table, seed, 1.0)
+    return predicted_error(holdout, profile, kinds, watched, length_basis(holdout, trace), assumed)
 
 
 def predicted_error(

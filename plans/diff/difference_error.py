@@ -137,6 +137,13 @@ def errors_of(old: Plan, new: Plan) -> Errors:
     return Errors(a, b, pairings[0], pairings[1], one_simulation, "; ".join(reasons))
 
 
+def errors_at_once(old: PredictedError, new: PredictedError) -> Errors:
+    """The errors of two plans' decisions that were simulated at once, with the same inputs and draws: `old.sampling` is
+    that of the ratio."""
+    paired: Pairing = "paired" if len(old.prompts) == len(new.prompts) == 2 and new.parts else "common"
+    return Errors(old, new.model_copy(update={"sampling": 0.0}), paired, paired, False)
+
+
 def same_costs(old: Plan, new: Plan) -> bool:
     """Whether two plans are priced by one profile and one table of reward seconds."""
     return _read(old, new, "profile") and old.inputs.rewards == new.inputs.rewards

@@ -69,7 +69,7 @@ class PredictedError(Strict):
     """Error of responses longer than any in the length trace: the share of the step that they take, since there may be
     none of them, or twice as many. Null: the trace shows all lengths up to the job's cap."""
 
-    parts: Annotated[dict[Name, float], Field(exclude_if=is_empty)] = {}
+    parts: dict[Name, float] = Field(default={}, exclude_if=is_empty)
     """By independent source of error, how far one standard deviation of it moves the logarithm of the seconds. Plans of
     the same inputs have the same errors, so `rlplan diff` takes only what the plans differ in. Empty: an older plan."""
 
