@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 from ..yaml.yaml_io import WRITTEN_DIGITS
 
+CERTAIN = 1.0
+"""Standard deviations from which on a difference is certain."""
+
 Unit = Literal["s", "usd", "x", "ratio", "share", "count"]
 """Seconds, USD, times as fast, a ratio near 1, a share of a whole, a number of things."""
 
@@ -75,7 +78,7 @@ class Quantity:
         """Whether the relative difference is smaller than its uncertainty; None if one of the two is unknown."""
         if self.relative is None or self.relative_sigma is None:
             return None
-        return self.changed and abs(self.relative) < self.relative_sigma
+        return self.changed and abs(self.relative) < CERTAIN * self.relative_sigma
 
     @property
     def tone(self) -> int:
