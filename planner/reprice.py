@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..plans.check.plan_fit import misfits
 from ..plans.check.solved_rules import has_edited_decisions
-from ..plans.diff.difference_error import same_inputs
+from ..plans.diff.difference_error import same_basis
 from ..plans.diff.input_diff import InputFiles, stale_inputs
 from ..plans.diff.job_diff import Repriced, decided
 from ..plans.schema.plan import Plan
@@ -29,7 +29,7 @@ def reprice(old: Plan, new: Plan, new_path: Path) -> Repriced | str | None:
     None if there is nothing to price again: inputs or decisions are the same, or a plan was edited by hand. A text if
     it cannot be: why not.
     """
-    if same_inputs(old, new) or decided(old) == decided(new) or has_edited_decisions(old) or has_edited_decisions(new):
+    if same_basis(old, new) or decided(old) == decided(new) or has_edited_decisions(old) or has_edited_decisions(new):
         return None
     if stale := stale_inputs(new, InputFiles(new_path.parent)):
         return f"the new plan's {', '.join(stale)} {'is' if len(stale) == 1 else 'are'} not at hand as it was solved"

@@ -210,6 +210,7 @@ def seconds_per_sample(plan: Plan, profile: Profile, world: World, rounds: int, 
     first = rounds // 10  # until the queue of deferred prompts is as full as it is later
     ratio = seconds[first:].sum() / samples[first:].sum()
     batches = [
-        s.sum() / n.sum() for s, n in zip(*(np.array_split(v[first:], BATCHES) for v in (seconds, samples)), strict=True)
+        s.sum() / n.sum()
+        for s, n in zip(*(np.array_split(v[first:], BATCHES) for v in (seconds, samples)), strict=True)
     ]
     return float(ratio), float(np.std(batches, ddof=1) / math.sqrt(BATCHES) / ratio)

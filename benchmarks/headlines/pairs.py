@@ -1,6 +1,7 @@
 """Pairs of plans whose difference a long run in the true world knows, held against what `rlplan diff` says of them.
 
-Each of 20 worlds is a job with a shipped profile. Its truth is drawn from what the profile says of its own error, and
+Each of 20 worlds is a job with a shipped profile; every second one states a quarter of its error, as one's own
+measurements do. The truth is drawn from what the profile says of its own error, and
 its lengths come from a population of prompts of which the trace shows a few. Three plans are solved from profile and
 trace; each two of them are a pair. How far decode steps are off is drawn as the residues of the served measurements
 that the profile rests on are taken to be (profiles/laws/served_fit.py): one level, and a smooth field over sequences
@@ -44,6 +45,10 @@ ROUNDS = 240
 """Steps of a true run."""
 
 SAMPLES = 8
+MEMORY_BYTES = {"H100": 80 * 10**9, "H800": 80 * 10**9, "H200": 141 * 10**9}
+MEASURED = 0.25
+"""Errors of a measured profile over those of a shipped one."""
+
 LARGE = 0.05
 """True differences above it should be told."""
 
@@ -80,21 +85,23 @@ def true_world(rng: np.random.Generator, profile: Profile, lengths: NDArray[np.i
     places = np.array(list(itertools.product(np.arange(4.0), np.arange(12.0))))
     reach = np.array([REACH_OCTAVES["ranks"], REACH_OCTAVES["sequences"]])
     apart = (((places[:, None] - places[None]) / reach) ** 2).sum(axis=-1)
-    missed = rng.multivariate_normal(np.zeros(len(places)), MISSED_SD**2 * np.exp(-apart / 2), method="eigh")
-    level = rng.normal(0.0, math.sqrt(max(evidence["decode"].error ** 2 - MISSED_SD**2, 0.0)))
+    error = evidence["decode"].error
+    field = min(MISSED_SD, error / 2)
+    missed = rng.multivariate_normal(np.zeros(len(places)), field**2 * np.exp(-apart / 2), method="eigh")
+    level = rng.normal(0.0, math.sqrt(error**2 - field**2))
     common = rng.normal(0.0, law.error / MEAN_OVER_DEVIATION)
     physics = (PHYSICS_ERROR if law.physics_error is None else law.physics_error) / MEAN_OVER_DEVIATION
     update = {replica: common + (rng.normal(0.0, physics) if replica > 1 else 0.0) for replica in (1, 2, 4, 8, 16, 32)}
     return World(level + missed.reshape(4, 12), update, rng.normal(0.0, evidence["sync"].error), lengths, cap_tokens)
 
 
-def documents(rng: np.random.Generator) -> tuple[Cluster, Job, Profile, int]:
+def documents(number: int, rng: np.random.Generator) -> tuple[Cluster, Job, Profile, int]:
     """(cluster, job, profile, prompts of the trace) of a world."""
-    gpu = str(rng.choice(["H100", "H800", "H200"]))
+    gpu = str(rng.choice(list(MEMORY_BYTES)))
     model = str(rng.choice(["Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B"]))
     cap = int(rng.choice([2048, 4096, 8192]))
     pool = {
-        "nodes": 1, "accelerators": {"kind": "cuda", "name": gpu, "per_node": 8, "memory_bytes": 80 * 10**9},
+        "nodes": 1, "accelerators": {"kind": "cuda", "name": gpu, "per_node": 8, "memory_bytes": MEMORY_BYTES[gpu]},
         "cores": 112, "host_memory_bytes": 2 * 10**12, "usd_per_node_hour": 20.0,
     }  # fmt: skip
     cluster = Cluster.model_validate({"rlplan_cluster": 1, "name": "pod", "pools": {"gpu": pool}})
@@ -110,7 +117,29 @@ def documents(rng: np.random.Generator) -> tuple[Cluster, Job, Profile, int]:
             "search": {"tp": [1, 2, 4], "micro_batch_tokens": [cap + 512, 2 * (cap + 512)]},
         }
     )  # fmt: skip
-    return cluster, job, library_profile(gpu, model), int(rng.choice([64, 128, 256]))
+    profile = library_profile(gpu, model)
+    return cluster, job, as_measured(profile) if number % 2 else profile, int(rng.choice([128, 256, 512]))
+
+
+def as_measured(profile: Profile) -> Profile:
+    """The profile with MEASURED times the errors that it states: those of a profile of one's own machines."""
+    entries = [
+        entry.model_copy(
+            update={
+                "error": MEASURED * entry.error,
+                "evidence": {
+                    name: each.model_copy(update={"error": MEASURED * each.error})
+                    for name, each in entry.evidence.items()
+                },
+            }
+        )
+        for entry in profile.rollout
+    ]
+    law = profile.train_law
+    assert law is not None, "a shipped profile has a law"
+    physics = PHYSICS_ERROR if law.physics_error is None else law.physics_error
+    law = law.model_copy(update={"error": MEASURED * law.error, "physics_error": MEASURED * physics})
+    return profile.model_copy(update={"rollout": tuple(entries), "train_law": law})
 
 
 def traced(lengths: NDArray[np.int64], prompts: int, cap_tokens: int) -> LengthTrace:
@@ -146,7 +175,7 @@ def plans_of(number: int, cluster: Cluster, job: Job, profile: Profile, trace: L
 def pairs_of_world(number: int) -> list[Pair]:
     """The pairs of a world; of a world in which a mode is infeasible, those that there are."""
     rng = np.random.default_rng([SEED, number])
-    cluster, job, profile, prompts = documents(rng)
+    cluster, job, profile, prompts = documents(number, rng)
     cap = job.rollout.max_response_tokens
     target = job.rollout.prompts_per_step
     lengths = population(rng, prompts + 3 * ROUNDS * target, cap)

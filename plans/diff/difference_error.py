@@ -146,7 +146,10 @@ def errors_at_once(old: PredictedError, new: PredictedError) -> Errors:
 
 def same_costs(old: Plan, new: Plan) -> bool:
     """Whether two plans are priced by one profile and one table of reward seconds."""
-    return _read(old, new, "profile") and old.inputs.rewards == new.inputs.rewards
+    a, b = old.inputs, new.inputs
+    read = [each.solver_read.profile if each.solver_read is not None else None for each in (a, b)]
+    same_profile = a.profile.sha256 == b.profile.sha256 or (read[0] is not None and read[0] == read[1])
+    return same_profile and a.rewards == b.rewards
 
 
 def same_lengths(old: Plan, new: Plan) -> bool:
@@ -154,17 +157,10 @@ def same_lengths(old: Plan, new: Plan) -> bool:
     return old.inputs.lengths.sha256 == new.inputs.lengths.sha256
 
 
-def same_inputs(old: Plan, new: Plan) -> bool:
-    """Whether two plans were solved from the same inputs, as far as the solver reads them."""
-    return same_costs(old, new) and same_lengths(old, new) and _read(old, new, "cluster") and _read(old, new, "job")
-
-
-def _read(old: Plan, new: Plan, name: str) -> bool:
-    """Whether the solver read the same of an input file."""
-    a, b = old.inputs.solver_read, new.inputs.solver_read
-    if a is not None and b is not None and getattr(a, name) == getattr(b, name):
-        return True
-    return bool(getattr(old.inputs, name).sha256 == getattr(new.inputs, name).sha256)
+def same_basis(old: Plan, new: Plan) -> bool:
+    """Whether two plans' predictions rest on the same costs and lengths; a job or a cluster that differs is what a plan
+    is asked for, and no other estimate of the same thing."""
+    return same_costs(old, new) and same_lengths(old, new)
 
 
 def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:

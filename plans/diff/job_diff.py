@@ -18,7 +18,7 @@ from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar, Predicted, PredictedError
 from .change import KeyChange, Quantity, Unit, changes, finite
-from .difference_error import Errors, errors_at_once, errors_of, same_inputs
+from .difference_error import Errors, errors_at_once, errors_of, same_basis
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 
 
@@ -93,7 +93,7 @@ class PlanDiff:
     @property
     def comparable(self) -> bool:
         """Whether the two plans' predictions rest on the same inputs, so that the decisions make the difference."""
-        return same_inputs(self.old, self.new)
+        return same_basis(self.old, self.new)
 
     def effect(self, key: str) -> Quantity:
         """The figure with this key."""
@@ -147,7 +147,7 @@ def diff_jobs(
     )
     predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
-    if repriced is None and decisions and not edited_sides and not same_inputs(old, new):
+    if repriced is None and decisions and not edited_sides and not same_basis(old, new):
         repriced = "nothing priced the old decisions with the new inputs"
     return PlanDiff(
         old=old,
