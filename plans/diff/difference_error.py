@@ -71,11 +71,12 @@ class Errors:
         of = [
             f"{name} {percent(deviation)}"
             for name, deviation in zip(("costs", "lengths", "simulation"), deviations, strict=True)
+            if deviation
         ]
         text = f"± is one standard deviation of the difference: {', '.join(of)}"
         shared = [name for name in ("costs", "lengths") if getattr(self, name) != "independent"]
         if shared:
-            text += f"; both plans rest on the same {' and '.join(shared)}, and the errors that they share cancel"
+            text += f"; the plans rest on the same {' and '.join(shared)}, and the errors that they share cancel"
         return text + (f"; {self.reason}" if self.reason else "")
 
     def as_dict(self) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def _headline(diff: PlanDiff) -> str:
     if diff.comparable:
         return _speed(diff.effect("seconds_per_sample"))
     if not diff.decisions:
-        return f"by the inputs alone: {_speed(diff.effect('seconds_per_sample'))}"
+        return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
     if isinstance(diff.repriced, str):
         return (
             f"not known to be faster or slower: inputs differ, and {diff.repriced} (put the old plan beside the new "

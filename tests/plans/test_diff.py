@@ -212,7 +212,7 @@ def test_predictions_from_other_inputs_are_not_held_against_each_other():
         verdict.startswith("by the decisions, faster: 20.0% fewer") and "by the inputs, slower: 75.0% more" in verdict
     )
     same = diff_jobs(old, plan({**PROFILE, **scaled(1.4)}))
-    assert job_verdict(same).startswith("by the inputs alone: slower: 40.0% more")
+    assert job_verdict(same).startswith("by the inputs alone, slower: 40.0% more")
 
 
 def test_old_and_new_are_in_one_unit_and_nothing_has_no_percentage():
