@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs
 from rlplan.planner.costs.update_costs import TrainCost
+from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.plan import Plan
 from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
@@ -26,8 +28,8 @@ from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.schedule import Schedule
 
 PROMPT_TOKENS = 128
-DRAWS = 48
-"""Lengths that are drawn of each prompt; a prompt that is drawn more often begins again."""
+Draw = Callable[[int, int], NDArray[np.int64]]
+"""Tokens of the samples of one draw, from (number of the prompt, number of its draw); uncut."""
 
 BATCHES = 10
 
@@ -39,13 +41,13 @@ class World:
     Attributes:
         decode: log factor on a decode step's seconds by log2 of tp and octave of sequences, shape (4, 12).
         update, sync: log factors on an update's seconds, by the ranks of a replica, and on a transfer's.
-        lengths: tokens of each prompt's draws, shape (prompts, DRAWS).
+        draw: the lengths of responses; the same prompt drawn the k-th time has the same in every plan.
     """
 
     decode: NDArray[np.float64]
     update: dict[int, float]
     sync: float
-    lengths: NDArray[np.int64]
+    draw: Draw
     cap_tokens: int
 
     def factors(self, tp: int, most: int) -> list[float]:
@@ -69,6 +71,7 @@ class _Engine:
         self.waiting: list[tuple[SampleKey, int, int | None]] = []
         self.events: list[tuple[int, int, SampleKey, bool]] = []
         self.count = 0
+        self.cached: set[int] = set()  # draws whose prompt it has prefilled
 
     def seconds(self, steps: int) -> float:
         """Of so many steps from now on."""
@@ -112,7 +115,9 @@ class _Engine:
         while self.waiting and len(self.running) < self.most:
             key, tokens, cutoff = self.waiting.pop(0)
             self.running[key] = self.step
-            self.joining_s += self.factors[1] * self.cost.admit_s(PROMPT_TOKENS)
+            cached = PROMPT_TOKENS - self.cost.block_tokens if key.draw in self.cached else 0
+            self.cached.add(key.draw)
+            self.joining_s += self.factors[1] * self.cost.admit_s(PROMPT_TOKENS, cached)
             self.kv += PROMPT_TOKENS
             for at, ends in ((tokens, True), *(((cutoff, False),) if cutoff is not None and cutoff < tokens else ())):
                 self.count += 1
@@ -131,7 +136,7 @@ def rollout_s(machine: Round, world: World, costs: RoundCosts, drawn: dict[str, 
     engines = [_Engine(costs.decode, factors, costs.max_num_seqs) for _ in range(costs.decode.key.engines)]
     where: dict[SampleKey, int] = {}
     loads = [0] * len(engines)
-    rows: dict[int, tuple[int, int]] = {}
+    rows: dict[int, NDArray[np.int64]] = {}
     tokens: dict[SampleKey, tuple[int, bool]] = {}
 
     def act(actions: list[Action], now: float) -> None:
@@ -141,11 +146,9 @@ def rollout_s(machine: Round, world: World, costs: RoundCosts, drawn: dict[str, 
             key = action.key
             if isinstance(action, Issue):
                 if key.draw not in rows:
-                    rows[key.draw] = (int(action.prompt[1:]), drawn.get(action.prompt, 0))
-                    drawn[action.prompt] = rows[key.draw][1] + 1
-                prompt, draw = rows[key.draw]
-                size = machine.group_size
-                natural = int(world.lengths[prompt, (draw * size + key.sample) % DRAWS])
+                    times = drawn[action.prompt] = drawn.get(action.prompt, -1) + 1
+                    rows[key.draw] = world.draw(int(action.prompt[1:]), times)
+                natural = int(rows[key.draw][key.sample])
                 limit = min(action.max_tokens, world.cap_tokens)
                 tokens[key] = min(natural, limit), natural >= limit
                 place = min(range(len(engines)), key=loads.__getitem__)
@@ -181,16 +184,18 @@ def rollout_s(machine: Round, world: World, costs: RoundCosts, drawn: dict[str, 
     return now
 
 
-def seconds_per_sample(plan: Plan, profile: Profile, world: World, rounds: int, seed: int) -> tuple[float, float]:
+def seconds_per_sample(
+    plan: Plan, profile: Profile, cluster: Cluster, world: World, rounds: int, seed: int
+) -> tuple[float, float]:
     """(seconds per trained sample over a long run of `plan` in `world`, relative standard error).
 
     Raises AssertionError for levers that are not simulated here.
     """
     planned = plan.job
     spec = RoundSpec(**planned.round_numbers(), max_tokens=world.cap_tokens)
-    kinds = round_costs(planned, profile)
+    kinds = round_costs(planned, profile, cluster=cluster)
     assert all(kind.change is None and kind.decode.balance is None for kind in kinds), "a lever that is not simulated"
-    schedule = Schedule(spec, [f"p{number}" for number in range(len(world.lengths))], seed)
+    schedule = Schedule(spec, [f"p{number}" for number in range(3 * rounds * spec.prompts_per_step)], seed)
     drawn: dict[str, int] = {}
     seconds, samples = np.zeros(rounds), np.zeros(rounds)
     layout = None

@@ -38,13 +38,13 @@ from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile
 
-from .long_run import DRAWS, PROMPT_TOKENS, World, seconds_per_sample
+from .long_run import PROMPT_TOKENS, Draw, World, seconds_per_sample
 
 WORLDS, SEED, PROCESSES = 20, 35, 2
 ROUNDS = 240
 """Steps of a true run."""
 
-SAMPLES = 8
+SAMPLES, MOST_SAMPLES = 8, 64
 MEMORY_BYTES = {"H100": 80 * 10**9, "H800": 80 * 10**9, "H200": 141 * 10**9}
 MEASURED = 0.25
 """Errors of a measured profile over those of a shipped one."""
@@ -69,16 +69,22 @@ class Pair:
     told: bool
 
 
-def population(rng: np.random.Generator, prompts: int, cap_tokens: int) -> NDArray[np.int64]:
-    """Lengths of prompts of a job's data: log-normal within a prompt, two heaps of prompts, cut by the cap."""
+def population(rng: np.random.Generator, number: int, cap_tokens: int) -> Draw:
+    """Lengths of a job's prompts: log-normal within a prompt, two heaps of prompts."""
     middle = math.log(cap_tokens) - rng.uniform(2.0, 3.2)
     between, within, hard = rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.8), rng.uniform(0.05, 0.25)
-    locations = middle + between * rng.standard_normal(prompts) + 1.2 * (rng.random(prompts) < hard)
-    tokens = np.exp(locations[:, None] + within * rng.standard_normal((prompts, DRAWS)))
-    return np.clip(np.rint(tokens), 1, cap_tokens).astype(np.int64)
+
+    def draw(prompt: int, times: int) -> NDArray[np.int64]:
+        of_prompt = np.random.default_rng([SEED, number, 1, prompt])
+        location = middle + between * of_prompt.standard_normal() + 1.2 * (of_prompt.random() < hard)
+        of_draw = np.random.default_rng([SEED, number, 2, prompt, times])
+        tokens = np.exp(location + within * of_draw.standard_normal(MOST_SAMPLES))
+        return np.clip(np.rint(tokens), 1, 10 * cap_tokens).astype(np.int64)
+
+    return draw
 
 
-def true_world(rng: np.random.Generator, profile: Profile, lengths: NDArray[np.int64], cap_tokens: int) -> World:
+def true_world(rng: np.random.Generator, profile: Profile, draw: Draw, cap_tokens: int) -> World:
     """A world in which the profile is off by as much as it says."""
     evidence, law = profile.rollout[0].evidence, profile.train_law
     assert law is not None, "a shipped profile has a law"
@@ -92,7 +98,7 @@ def true_world(rng: np.random.Generator, profile: Profile, lengths: NDArray[np.i
     common = rng.normal(0.0, law.error / MEAN_OVER_DEVIATION)
     physics = (PHYSICS_ERROR if law.physics_error is None else law.physics_error) / MEAN_OVER_DEVIATION
     update = {replica: common + (rng.normal(0.0, physics) if replica > 1 else 0.0) for replica in (1, 2, 4, 8, 16, 32)}
-    return World(level + missed.reshape(4, 12), update, rng.normal(0.0, evidence["sync"].error), lengths, cap_tokens)
+    return World(level + missed.reshape(4, 12), update, rng.normal(0.0, evidence["sync"].error), draw, cap_tokens)
 
 
 def documents(number: int, rng: np.random.Generator) -> tuple[Cluster, Job, Profile, int]:
@@ -142,12 +148,12 @@ def as_measured(profile: Profile) -> Profile:
     return profile.model_copy(update={"rollout": tuple(entries), "train_law": law})
 
 
-def traced(lengths: NDArray[np.int64], prompts: int, cap_tokens: int) -> LengthTrace:
-    """The trace: the first draws of some prompts."""
+def traced(draw: Draw, prompts: int, cap_tokens: int) -> LengthTrace:
+    """The trace: one draw of some prompts, none of which the run has."""
     rows = [
-        LengthRow(f"p{p:05d}", 0, s, int(lengths[p, s]), bool(lengths[p, s] >= cap_tokens), float(s % 2), PROMPT_TOKENS)
+        LengthRow(f"p{p:05d}", 0, s, min(int(t), cap_tokens), bool(t >= cap_tokens), float(s % 2), PROMPT_TOKENS)
         for p in range(prompts)
-        for s in range(SAMPLES)
+        for s, t in enumerate(draw(10**6 + p, 0)[:SAMPLES])
     ]
     return LengthTrace(rows, cap_tokens)
 
@@ -177,15 +183,14 @@ def pairs_of_world(number: int) -> list[Pair]:
     rng = np.random.default_rng([SEED, number])
     cluster, job, profile, prompts = documents(number, rng)
     cap = job.rollout.max_response_tokens
-    target = job.rollout.prompts_per_step
-    lengths = population(rng, prompts + 3 * ROUNDS * target, cap)
-    world = true_world(rng, profile, lengths[prompts:], cap)
+    draw = population(rng, number, cap)
+    world = true_world(rng, profile, draw, cap)
     try:
-        plans = plans_of(number, cluster, job, profile, traced(lengths, prompts, cap))
+        plans = plans_of(number, cluster, job, profile, traced(draw, prompts, cap))
     except Infeasible as error:
         print(f"world {number}: {error}", file=sys.stderr)
         return []
-    truths = {name: seconds_per_sample(plan, profile, world, ROUNDS, number) for name, plan in plans.items()}
+    truths = {name: seconds_per_sample(plan, profile, cluster, world, ROUNDS, number) for name, plan in plans.items()}
     pairs = []
     for old, new in itertools.combinations(plans, 2):
         seconds = diff_jobs(plans[old], plans[new]).effect("seconds_per_sample")
