@@ -54,7 +54,7 @@ class World:
         """Factors on the seconds of decode steps of 0 to `most` sequences."""
         octaves = np.log2(np.maximum(np.arange(most + 1), 1))
         row = self.decode[int(math.log2(tp))]
-        return np.exp(np.interp(octaves, np.arange(len(row)), row)).tolist()
+        return list(map(float, np.exp(np.interp(octaves, np.arange(len(row)), row))))
 
     def update_s(self, train: TrainCost, tokens: float, squares: float, samples: int) -> float:
         """Seconds of an update."""

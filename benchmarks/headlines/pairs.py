@@ -79,7 +79,7 @@ def population(rng: np.random.Generator, number: int, cap_tokens: int) -> Draw:
         location = middle + between * of_prompt.standard_normal() + 1.2 * (of_prompt.random() < hard)
         of_draw = np.random.default_rng([SEED, number, 2, prompt, times])
         tokens = np.exp(location + within * of_draw.standard_normal(MOST_SAMPLES))
-        return np.clip(np.rint(tokens), 1, 10 * cap_tokens).astype(np.int64)
+        return np.asarray(np.clip(np.rint(tokens), 1, 10 * cap_tokens), dtype=np.int64)
 
     return draw
 
@@ -169,7 +169,8 @@ def plans_of(number: int, cluster: Cluster, job: Job, profile: Profile, trace: L
     )
     other_tp = job.model_copy(update={"search": job.search.model_copy(update={"tp": (1,)})})
     wanted: list[tuple[str, Mode, Job]] = [("sync", "sync", job), ("exact", "exact", job)]
-    wanted += [[("defer", "defer", job), ("race", "race", job), ("sync of tp 1", "sync", other_tp)][number % 3]]
+    third: list[tuple[str, Mode, Job]] = [("defer", "defer", job), ("race", "race", job), ("tp 1", "sync", other_tp)]
+    wanted.append(third[number % 3])
     made: dict[str, Plan] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
