@@ -16,7 +16,7 @@ error of their difference is paired. With seconds s1, s2 and a source that moves
 Errors of different profiles, or of different lengths, do not cancel: they combine by hypot, as do those of older plans
 that state no parts; of these, plans with the same layouts (costs) and the same mode (lengths) have one error in common.
 
-A difference is certain from CERTAIN deviations on. Prices are exact, so USD per sample have the error of the seconds
+A difference is certain from CERTAIN deviations on (change.py). Prices are exact, so USD per sample have the error of the seconds
 per sample. A plan states no error for percentiles, single phases, lengths, memory and the plain synchronous plan (so
 for the speed-up over it); these differences are shown without an error.
 """
@@ -32,7 +32,7 @@ from typing import Any, Literal
 from ..phrases.numbers import percent
 from ..schema.plan import Plan
 from ..schema.predicted import PredictedError
-from .change import finite, same
+from .change import CERTAIN, finite, same
 
 Pairing = Literal["paired", "common", "independent"]
 """Errors of two plans of the same inputs by source; the same, as a whole (older plans); of other inputs."""
@@ -73,7 +73,7 @@ class Errors:
             for name, deviation in zip(("costs", "lengths", "simulation"), deviations, strict=True)
             if deviation
         ]
-        text = f"± is one standard deviation of the difference: {', '.join(of)}"
+        text = f"± is one standard deviation of the difference ({', '.join(of)}), which is certain from {CERTAIN:g} on"
         shared = [name for name in ("costs", "lengths") if getattr(self, name) != "independent"]
         if shared:
             text += f"; the plans rest on the same {' and '.join(shared)}, and the errors that they share cancel"
@@ -82,9 +82,12 @@ class Errors:
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
-            "old": self.old.model_dump(), "new": self.new.model_dump(), "costs": self.costs, "lengths": self.lengths,
-            "one_simulation": self.one_simulation, "reason": self.reason or None,
-        }  # fmt: skip
+            **{side: error.model_dump(exclude={"prompts"}) for side, error in (("old", self.old), ("new", self.new))},
+            "costs": self.costs,
+            "lengths": self.lengths,
+            "one_simulation": self.one_simulation,
+            "reason": self.reason or None,
+        }
 
     def _deviations(self, old: float, new: float) -> tuple[float, float, float]:
         """Standard deviations of `new - old` by costs, by lengths and by simulation; with 1 and 1, of their logarithms'

@@ -140,7 +140,7 @@ def _speed(seconds: Quantity) -> str:
     if relative is None:
         return f"seconds per sample {UNKNOWN}"
     if seconds.within_error:
-        return f"no faster or slower beyond the error ({relative_text(relative)}, {sigma_text(relative, sigma or 0)})"
+        return f"not certain to be faster or slower ({relative_text(relative)} {sigma_text(relative, sigma or 0)})"
     error = f" ({sigma_text(relative, sigma)})" if sigma else ""
     if -0.99 <= relative < 0:
         return f"faster: {unsigned(100 * relative)}% fewer seconds per sample{error}"

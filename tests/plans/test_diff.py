@@ -223,7 +223,7 @@ def test_old_and_new_are_in_one_unit_and_nothing_has_no_percentage():
     assert values(of(None, 0.25)) == ("unknown", "250 ms")
     assert values(of(None, 2.0, missing="none")) == ("none", "2.00 s")
     assert change_text(of(0.0, 0.25)) == "" and change_text(of(1.0, 1.0)) == "unchanged"
-    assert change_text(of(1.0, 0.9, relative_sigma=0.2)) == "-10.0%, within ±20.0%"
+    assert change_text(of(1.0, 0.9, relative_sigma=0.2)) == "-10.0% ±20.0%, not certain"
     assert change_text(of(1.0, 0.9, relative_sigma=0.02)) == "-10.0% ±2.0%"
     assert change_text(of(1.0, 11.0, relative_sigma=0.5)) == "11 times ±0.5" and change_text(of(1.0, 10.9)) == "+990.0%"
     assert change_text(of(None, 1.0)) == "unknown" and change_text(of(None, 1.0, missing="none")) == ""
