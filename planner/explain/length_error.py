@@ -39,6 +39,9 @@ LEAST_ACCEPTED = 0.05
 PROMPT_DECIMALS = 4
 """Decimals of the logarithms that a plan keeps."""
 
+_SETS_SEED = 1_000_003
+"""Of the sets of prompts, which all plans of a trace have in common."""
+
 _SEED_OFFSETS = (3_000_017, 3_000_029)  # draws that neither the choice nor the prediction has seen
 
 
@@ -61,7 +64,7 @@ def length_error(
 
 def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int) -> list[float]:
     """The schedule's cost with set `number` of prompts, on each of the two sets of draws."""
-    rng = np.random.default_rng([0, 53, number])
+    rng = np.random.default_rng([_SETS_SEED, 53, number])
     for _ in range(REDRAWS):
         other_model = model.another(rng)
         if can_train(search.setting, cycle, other_model):

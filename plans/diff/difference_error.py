@@ -16,9 +16,9 @@ error of their difference is paired. With seconds s1, s2 and a source that moves
 Errors of different profiles, or of different lengths, do not cancel: they combine by hypot, as do those of older plans
 that state no parts; of these, plans with the same layouts (costs) and the same mode (lengths) have one error in common.
 
-A difference is certain from CERTAIN deviations on (change.py). Prices are exact, so USD per sample have the error of the seconds
-per sample. A plan states no error for percentiles, single phases, lengths, memory and the plain synchronous plan (so
-for the speed-up over it); these differences are shown without an error.
+A difference is certain from CERTAIN deviations on (change.py). Prices are exact, so USD per sample have the error of
+the seconds per sample. A plan states no error for percentiles, single phases, lengths, memory and the plain synchronous
+plan (so for the speed-up over it); these differences are shown without an error.
 """
 
 from __future__ import annotations
