@@ -1,0 +1,1 @@
+"""Whether what `solve` and `diff` say first is true: see __main__.py."""
