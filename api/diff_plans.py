@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..planner.reprice import reprice
 from ..plans.diff.groups_diff import diff_groups
 from ..plans.diff.groups_report import groups_report
 from ..plans.diff.input_diff import InputFiles
@@ -114,7 +115,7 @@ def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Repor
     title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     files = InputFiles(old.path.parent), InputFiles(new.path.parent)
     if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):
-        job = diff_jobs(old.plan, new.plan, *files)
+        job = diff_jobs(old.plan, new.plan, *files, reprice(old.plan, new.plan, new.path))
         return job_report(job, new.name, title, full), job.as_dict(), job.same
     if isinstance(old.plan, GroupsPlan) and isinstance(new.plan, GroupsPlan):
         groups = diff_groups(old.plan, new.plan, *files, old_sha256=old.sha256)

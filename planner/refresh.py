@@ -18,12 +18,14 @@ from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
+from ..plans.schema.predicted import PredictedError
 from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import PASSES, Pass, Progress, Search
+from .choose.candidates.round_kinds import is_plain_key
 from .choose.cycle_cost import Cycle
 from .choose.plain_baseline import baseline_of
 from .choose.round_program import Solution, solve_program
@@ -31,11 +33,15 @@ from .choose.schedule_choice import Decided, finalists_of
 from .choose.ties import simplest, tolerance_of
 from .explain.assumed_effects import assumed_why
 from .explain.holdout_rounds import Holdout, simulate_holdout
-from .explain.predictions import predict
+from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .solve_options import SolveOptions
+from .what_if import Documents
 from .write_plan import solver_facts, write_plan
 from .written_rounds import WrittenRounds, search_with_plan
+
+FEW_ROUNDS = (48, 24)
+"""Short and long rounds by which the error of a plan is told of which nothing else is predicted."""
 
 
 def refresh(
@@ -105,8 +111,24 @@ def refresh(
     return write_plan(plan.job.model_copy(update={"why": why}), predicted, solver, inputs, reward_table, began)
 
 
+def error_at(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
+    """The error that the plan's decisions have under other documents than those that it was solved from.
+
+    Raises InputError for decisions that are not priced there, and Infeasible where no plan can be.
+    """
+    job, trace = documents.job, documents.trace
+    profile, reward_table = with_reward_times(documents.profile, job.reward.kind)
+    search, written = search_with_plan(
+        plan, documents.cluster, job, profile, trace, documents.model, seed=seed, passes=PASSES, prompts=None
+    )
+    cycle = search.simulate(_cycle(search, written), *FEW_ROUNDS)
+    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, profile, trace, reward_table, seed)
+
+
 def _cycle(search: Search, written: WrittenRounds) -> Cycle:
     """The plan's schedule with nothing simulated of it: only keys and updates are read of it (Search.simulate)."""
+    if not search.plain_cycles():
+        next(column for key, column in search.short.items() if is_plain_key(key)).extend(1)
     any_cycle = search.plain_cycles()[0]
     short = dataclasses.replace(any_cycle.short, key=written.short)
     long = dataclasses.replace(any_cycle.short, key=written.long) if written.long is not None else None

@@ -71,7 +71,7 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     return {
         **plan_summary(plan, path),
         "error": plan.predicted.error.total,
-        "errors": plan.predicted.error.model_dump(),
+        "errors": plan.predicted.error.model_dump(exclude={"parts", "prompts"}),
         "decisions": {key: value for key, value in whole["job"].items() if key != "why"},
         "predicted": whole["predicted"],
         "solver": whole["solver"],

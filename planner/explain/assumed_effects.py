@@ -54,12 +54,13 @@ class Effect(NamedTuple):
     down: Outcome | None
     up: Outcome | None
 
-    def log_deviation(self, as_planned: Outcome) -> float:
-        """Standard deviation of the logarithm of the cost."""
+    def log_change(self, as_planned: Outcome) -> float:
+        """Change of the logarithm of the cost by one deviation up; its size is the logarithm's standard deviation."""
         if self.down is not None and self.up is not None:
-            return abs(math.log(self.up.cost / self.down.cost)) / 2
+            return math.log(self.up.cost / self.down.cost) / 2
         side = self.down or self.up
-        return 0.0 if side is None else abs(math.log(side.cost / as_planned.cost))
+        change = 0.0 if side is None else math.log(side.cost / as_planned.cost)
+        return change if side is self.up else -change
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,23 @@ class AssumedEffects:
 
     def _error(self, effects: dict[str, Effect]) -> float:
         return (
-            0.0
-            if self.as_planned is None
-            else math.hypot(*(e.log_deviation(self.as_planned) for e in effects.values()))
+            0.0 if self.as_planned is None else math.hypot(*(e.log_change(self.as_planned) for e in effects.values()))
         )
+
+    def parts(self) -> dict[str, float]:
+        """By assumed parameter, the change of the logarithm of the cost by one deviation."""
+        if self.as_planned is None:
+            return {}
+        named = [(f"lengths-{name}", effect) for name, effect in self.lengths.items()]
+        named += [(f"rewards-{name}", effect) for name, effect in self.rewards.items()]
+        return {name: effect.log_change(self.as_planned) for name, effect in named}
 
     def text(self, name: str, down: str, up: str) -> str:
         """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: names of its two ends."""
         effect = (self.lengths | self.rewards).get(name)
         if effect is None or self.as_planned is None:
             return ""
-        if effect.log_deviation(self.as_planned) < UNSEEN:
+        if abs(effect.log_change(self.as_planned)) < UNSEEN:
             return f"{down} or {up} do not change the step"
         return "; ".join(
             f"{end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))

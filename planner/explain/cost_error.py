@@ -17,6 +17,12 @@ seconds.
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
 
+`cost_parts` divides the same errors by their independent sources, so that two plans of one profile are known to share
+them. A layout whose rounds were checked, or whose decode steps were measured, has a line of its own. Costs that one law
+gives for all layouts of a GPU share its error: each group of public measurements that the shipped law was fitted to,
+predicted from the other groups (profiles/library/carried.py), was off by one factor mostly (4 to 27 %); by 0.1 of that
+for each octave of sequences, by as much for each octave of ranks, and by a quarter of it at single points.
+
 Not included: the standard error of the simulated mean and the error of the trace's prompts (length_error.py), which a
 plan states beside it; lengths that change between the trace and the run; and another machine than the profiled one.
 """
@@ -24,7 +30,8 @@ plan states beside it; lengths that change between the trace and the run; and an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from ...plans.schema.predicted import StepNoise
 from ...plans.schema.sections.layouts import EngineLayout
@@ -38,6 +45,16 @@ from ..costs.decode_costs import checks_of, entry_of
 from ..costs.update_costs import TrainCost, measured_update
 from ..simulate.columns.round_log import mean
 from .scheduled_rounds import ScheduledRounds
+
+MIDDLE_OCTAVE = 4.0
+"""Sequences on an engine, as a power of two, at which a decode curve's error is that of its level alone."""
+
+_OWN, _PER_OCTAVE = 0.25, 0.1
+"""Of the error of a decode law: what a TP size has of its own, and by how much an octave of sequences or ranks moves
+it; see the module's docstring."""
+
+_GRID_OCTAVES = 3.0
+"""Octaves from the middle of a measured grid to its ends, at which its line is off by the error of single points."""
 
 _P95_DEVIATIONS = 1.6449  # of a normal distribution, from its median
 
@@ -53,6 +70,55 @@ def step_error(profile: Profile, rounds: Sequence[ScheduledRounds]) -> float:
     }
     step_s = sum(p.share * mean(p.step_s()) for p in rounds)
     return math.hypot(*(seconds / step_s for seconds in off.values()))
+
+
+def cost_parts(profile: Profile, rounds: Sequence[ScheduledRounds], octaves: Sequence[float]) -> dict[str, float]:
+    """By independent source of error, the change of the logarithm of a schedule's mean step by one standard deviation
+    of it. `octaves`: log2 of the sequences on an engine of each kind of round, mean over its decode seconds."""
+    step_s = sum(p.share * mean(p.step_s()) for p in rounds)
+    reward = profile.reward.evidence.get("per_sample_s")
+    parts: defaultdict[str, float] = defaultdict(float)
+    for kind, octave in zip(rounds, octaves, strict=True):
+        log, train, share = kind.log, kind.train, kind.share / step_s
+        turns_s = log.turns_of(train)
+        for source, error in _decode_sources(profile, kind.layout, octave):
+            parts[source] += share * mean(log.rollout_s) * error
+        for source, error in _update_sources(profile, train):
+            parts[source] += share * (log.train_s(train) - train.host_link_s) * error
+        parts["sync"] += share * (log.sync_of(train) - turns_s) * _sync_error(profile, kind.layout)
+        parts["host-link"] += share * (turns_s + train.host_link_s) * LINK_ERROR
+        parts["rewards"] += share * mean(log.reward_s) * (reward.error if reward else 0.0)
+    return dict(parts)
+
+
+def _decode_sources(profile: Profile, layout: EngineLayout, octave: float) -> Iterator[tuple[str, float]]:
+    """(source, relative standard deviation of a rollout's seconds by it), signed by what makes them more."""
+    total, entry, checks = rollout_error(profile, layout), entry_of(profile, layout), checks_of(profile, layout)
+    above = octave - MIDDLE_OCTAVE
+    if entry is not None and not checks and "decode" in entry.evidence:
+        own = _OWN * total
+        yield "decode", math.sqrt(total**2 - own**2)
+        yield f"decode-tp{layout.tp}", own
+        yield "decode-by-sequences", _PER_OCTAVE * total * above
+        yield "decode-by-tp", _PER_OCTAVE * total * math.log2(layout.tp)
+        return
+    of = checks[0].layout if len(checks) == 1 else entry.layout if entry is not None and not checks else None
+    name = "decode" if of is None else f"decode-{of.engines}x{of.tp}"  # None: other layouts' checks stand in
+    yield name, total
+    if entry is not None:
+        shape = entry.error / MEAN_OVER_DEVIATION / _GRID_OCTAVES
+        yield f"decode-{entry.engines}x{entry.tp}-by-sequences", shape * above
+
+
+def _update_sources(profile: Profile, train: TrainCost) -> Iterator[tuple[str, float]]:
+    """(source, relative standard deviation of an update's seconds by it)."""
+    law, own = profile.train_law, update_error(profile, train)
+    if law is not None and measured_update(profile, train.layout) is None:
+        common = law.error / MEAN_OVER_DEVIATION
+        yield "update", common
+        own = math.sqrt(max(0.0, own**2 - common**2))
+    sizes = [(size, getattr(train.layout, size)) for size in ("dp", "tp", "pp", "cp", "sp", "ep")]
+    yield "update-" + ".".join(f"{size}{count}" for size, count in sizes if size == "dp" or count > 1), own
 
 
 def rollout_error(profile: Profile, layout: EngineLayout) -> float:

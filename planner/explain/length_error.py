@@ -36,21 +36,35 @@ REDRAWS = 16
 LEAST_ACCEPTED = 0.05
 """Share of a set's groups that must end within the cutoff; a cutoff is planned where at least 0.2 of the trace's do."""
 
+PROMPT_DECIMALS = 4
+"""Decimals of the logarithms that a plan keeps."""
+
+_SETS_SEED = 1_000_003
+"""Of the sets of prompts, which all plans of a trace have in common."""
+
 _SEED_OFFSETS = (3_000_017, 3_000_029)  # draws that neither the choice nor the prediction has seen
 
 
-def length_error(search: Search, cycle: Cycle, model: LengthModel, seed: int) -> float:
-    """Relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf)."""
+def length_error(
+    search: Search, cycle: Cycle, model: LengthModel, seed: int
+) -> tuple[float, tuple[tuple[float, ...], ...]]:
+    """(relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf); the logarithm
+    of the cost over its mean, for each set of draws and each set of prompts).
+
+    The sets of prompts are the same for all plans of a trace, whatever the seed, so that costs of two plans can be
+    compared set by set.
+    """
     samples = search.setting.simulated_target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     costs = np.array([_costs(search, cycle, model, seed, rounds, number) for number in range(TRACES)])
     variance = float(np.cov(costs.T)[0, 1])
-    return math.sqrt(max(0.0, variance)) / float(costs.mean())
+    logs = np.round(np.log(costs / costs.mean(axis=0)), PROMPT_DECIMALS)
+    return math.sqrt(max(0.0, variance)) / float(costs.mean()), tuple(tuple(column) for column in logs.T.tolist())
 
 
 def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int) -> list[float]:
     """The schedule's cost with set `number` of prompts, on each of the two sets of draws."""
-    rng = np.random.default_rng([seed, 53, number])
+    rng = np.random.default_rng([_SETS_SEED, 53, number])
     for _ in range(REDRAWS):
         other_model = model.another(rng)
         if can_train(search.setting, cycle, other_model):

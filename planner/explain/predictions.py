@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from ...plans.schema.job import Job
@@ -20,7 +21,7 @@ from ...plans.schema.predicted import (
     RoundMemory,
 )
 from ...plans.schema.predicted_limit import HardwareLimit
-from ...plans.schema.sections.length_evidence import LengthDrift
+from ...plans.schema.sections.length_evidence import LengthBasis, LengthDrift
 from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
 from ...profiles.limits.hardware_peaks import peaks_of, work_of
@@ -41,13 +42,16 @@ from ..lengths.length_drift import fit_drift
 from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
 from .assumed_effects import AssumedEffects, assumed_effects
-from .cost_error import step_error
-from .holdout_rounds import first_epoch_s
+from .cost_error import MIDDLE_OCTAVE, cost_parts, step_error
+from .holdout_rounds import Holdout, first_epoch_s
 from .length_basis import length_basis
 from .length_error import length_error
 from .pareto_front import pareto_front
 from .scheduled_rounds import ScheduledRounds, mean_phases, scheduled_rounds, step_mixture
 from .watched_rounds import WatchedRounds, enough_rounds, watch_rounds
+
+LEAST_PART = 1e-5
+"""A source of error that moves the seconds by a smaller share is not written."""
 
 
 def _phase(values: Sequence[float], deviation: float) -> Quantiles:
@@ -113,14 +117,7 @@ def predict(
         rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
         length_ratio=again.measured_ratio(cycle)[0],
         cut=PredictedCut(cap_tokens=draws.model.cap_tokens, share=_cut_share(again, cycle, kinds, job)),
-        error=PredictedError(
-            costs=step_error(profile, kinds),
-            lengths=length_error(again, cycle, draws.model, draws.seed),
-            sampling=cycle.cost_error(limits) / cycle.cost(limits),
-            extrapolation=basis.step_share if basis.extrapolated else None,
-            assumed_lengths=assumed.lengths_error,
-            assumed_rewards=assumed.rewards_error,
-        ),
+        error=predicted_error(holdout, profile, kinds, watched, basis, assumed),
         nodes=nodes.total,
         train_nodes=nodes.train if pools.apart else None,
         usd_per_hour=limits.usd_per_s(nodes) * 3600,
@@ -142,6 +139,50 @@ def _cut_share(search: Search, cycle: Cycle, kinds: Sequence[ScheduledRounds], j
         return cut_share(search.setting.draws.model, job)
     rates = cycle.rates(search.limits.group_size)
     return min(1.0, sum(rate * mean(kind.log.cut) for rate, kind in zip(rates, kinds, strict=False)))
+
+
+def error_of(
+    holdout: Holdout, job: Job, profile: Profile, trace: LengthTrace, reward_table: RewardTable | None, seed: int
+) -> PredictedError:
+    """The `error` of a schedule of which nothing else is predicted; the arguments are those of `predict`."""
+    kinds = scheduled_rounds(holdout.search, holdout.cycle)
+    watched = [_watched(holdout.search, kind) for kind in kinds]
+    assumed = assumed_effects(holdout, job, trace, reward_table, seed, 1.0)
+    return predicted_error(holdout, profile, kinds, watched, length_basis(holdout, trace), assumed)
+
+
+def predicted_error(
+    holdout: Holdout,
+    profile: Profile,
+    kinds: Sequence[ScheduledRounds],
+    watched: Sequence[WatchedRounds],
+    basis: LengthBasis,
+    assumed: AssumedEffects,
+) -> PredictedError:
+    """The `error` of a schedule's holdout rounds, by kind of error and by source."""
+    search, cycle = holdout.search, holdout.cycle
+    lengths, prompts = length_error(search, cycle, search.setting.draws.model, search.setting.draws.seed)
+    octaves = [_octave(search, kind, seen) for kind, seen in zip(kinds, watched, strict=True)]
+    parts = cost_parts(profile, kinds, octaves) | assumed.parts()
+    parts |= {"lengths-beyond": basis.step_share if basis.extrapolated else 0.0}
+    return PredictedError(
+        costs=step_error(profile, kinds),
+        lengths=lengths,
+        sampling=cycle.cost_error(search.limits) / cycle.cost(search.limits),
+        extrapolation=basis.step_share if basis.extrapolated else None,
+        assumed_lengths=assumed.lengths_error,
+        assumed_rewards=assumed.rewards_error,
+        parts={source: part for source, part in parts.items() if abs(part) >= LEAST_PART},
+        prompts=prompts,
+    )
+
+
+def _octave(search: Search, kind: ScheduledRounds, seen: WatchedRounds) -> float:
+    """log2 of the sequences on an engine, mean over the seconds of a kind of round's decode steps."""
+    cost = search.setting.cost_of(kind.key)
+    seconds = {count: share * cost.base_s(count) for count, share in seen.steps_of.items() if count}
+    total = sum(seconds.values())
+    return sum(part * math.log2(count) for count, part in seconds.items()) / total if total else MIDDLE_OCTAVE
 
 
 def fullest_host(bars: Sequence[Bar]) -> Bar:

@@ -27,17 +27,33 @@ def plan_gain(
     """(gain of `new` over `old`, its standard error): both train the same prompts on the same draws, but for the last
     step's.
 
-    Where a plan learns from the first epoch, the second is compared. In USD where the plan in force minimises these:
-    seconds, times the nodes that a plan takes.
+    In USD where the plan in force minimises these: seconds, times the nodes that a plan takes.
     """
-    job, price = force.job, 1.0
-    if force.plan.solver.objective == "usd_per_sample":
-        price = _usd_per_hour(new, force, profile) / _usd_per_hour(old, force, profile)
+    ratio, error = seconds_ratio(new, old, force, profile, model, seed)
+    in_usd = force.plan.solver.objective == "usd_per_sample"
+    price = price_ratio(new, old, force, profile) if in_usd else 1.0
+    return 1.0 - price * ratio, price * error
+
+
+def price_ratio(new: PlannedJob, old: PlannedJob, force: Documents, profile: Profile) -> float:
+    """Price of the nodes that `new` takes over that of those that `old` takes; 1 where nodes cost nothing."""
+    of_old = _usd_per_hour(old, force, profile)
+    return _usd_per_hour(new, force, profile) / of_old if of_old else 1.0
+
+
+def seconds_ratio(
+    new: PlannedJob, old: PlannedJob, force: Documents, profile: Profile, model: LengthModel, seed: int
+) -> tuple[float, float]:
+    """(seconds per trained sample of `new` over those of `old`, its standard error), as `plan_gain` compares them.
+
+    Where a plan learns from the first epoch, the second is compared.
+    """
+    job = force.job
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
     prompts = max(8 * target, _GAIN_SAMPLES // size // SEEDS)
-    gains = []
+    ratios = []
     for k in range(SEEDS):
         draws = Draws(model, seed + k, width)
         ours, theirs = (
@@ -54,9 +70,9 @@ def plan_gain(
             )
             for planned in (new, old)
         )
-        gains.append(1.0 - price * ours / theirs)
-    middle = math.fsum(gains) / SEEDS
-    return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (SEEDS - 1) / SEEDS)
+        ratios.append(ours / theirs)
+    middle = math.fsum(ratios) / SEEDS
+    return middle, math.sqrt(math.fsum((ratio - middle) ** 2 for ratio in ratios) / (SEEDS - 1) / SEEDS)
 
 
 def _usd_per_hour(planned: PlannedJob, force: Documents, profile: Profile) -> float:

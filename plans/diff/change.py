@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 from ..yaml.yaml_io import WRITTEN_DIGITS
 
+CERTAIN = 1.645
+"""Standard deviations from which on a difference is certain: its sign is then right in at least 95 of 100 cases."""
+
 Unit = Literal["s", "usd", "x", "ratio", "share", "count"]
 """Seconds, USD, times as fast, a ratio near 1, a share of a whole, a number of things."""
 
@@ -72,14 +75,14 @@ class Quantity:
 
     @property
     def within_error(self) -> bool | None:
-        """Whether the relative difference is smaller than its uncertainty; None if one of the two is unknown."""
+        """Whether the relative difference is not certain (CERTAIN); None if it or its uncertainty is unknown."""
         if self.relative is None or self.relative_sigma is None:
             return None
-        return self.changed and abs(self.relative) < self.relative_sigma
+        return self.changed and abs(self.relative) < CERTAIN * self.relative_sigma
 
     @property
     def tone(self) -> int:
-        """1: better, -1: worse, 0: neither, unknown or within the error."""
+        """1: better, -1: worse, 0: neither, unknown or not certain."""
         if self.delta is None or not self.changed or self.within_error:
             return 0
         return self.better if self.delta > 0 else -self.better

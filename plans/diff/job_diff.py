@@ -7,7 +7,7 @@ file has changed since it was solved is not the same: it does not fit the file t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ from ..phrases.phase_names import PHASE_NAMES
 from ..schema.base import whole
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
-from ..schema.predicted import MemoryBar, Predicted
+from ..schema.predicted import MemoryBar, Predicted, PredictedError
 from .change import KeyChange, Quantity, Unit, changes, finite
-from .difference_error import Errors, errors_of
+from .difference_error import Errors, errors_at_once, errors_of, same_basis
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 
 
@@ -42,6 +42,19 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Repriced:
+    """What the old decisions cost with the new inputs, as the new plan's own figures have them.
+
+    Attributes:
+        error: that of the old decisions with the new inputs; `sampling` is that of the ratio of the two plans' seconds.
+    """
+
+    seconds_per_sample: float
+    usd_per_1k_samples: float
+    error: PredictedError
+
+
+@dataclass(frozen=True)
 class PlanDiff:
     """What differs between two plans of one job.
 
@@ -58,6 +71,8 @@ class PlanDiff:
         predictions: keys of `predicted` that differ, dotted below `predicted`.
         edited: sides (`old`, `new`) whose decisions were edited after they were solved.
         figures_edited: sides whose predictions were edited after they were solved.
+        repriced: the old decisions with the new inputs, where inputs and decisions differ; a text: why they have no
+            price; None: nothing to price.
     """
 
     old: Plan
@@ -73,6 +88,12 @@ class PlanDiff:
     predictions: tuple[KeyChange, ...]
     edited: tuple[str, ...]
     figures_edited: tuple[str, ...]
+    repriced: Repriced | str | None = None
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the two plans' predictions rest on the same inputs, so that the decisions make the difference."""
+        return same_basis(self.old, self.new)
 
     def effect(self, key: str) -> Quantity:
         """The figure with this key."""
@@ -95,6 +116,8 @@ class PlanDiff:
             "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
             "edited": list(self.edited),
             "figures_edited": list(self.figures_edited),
+            "comparable": self.comparable,
+            "not_repriced": self.repriced if isinstance(self.repriced, str) else None,
         }
 
 
@@ -102,8 +125,19 @@ NO_FILES = InputFiles(None)
 """For plans whose input files are not at hand."""
 
 
-def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files: InputFiles = NO_FILES) -> PlanDiff:
-    """The difference from `old` to `new`. `old_files`, `new_files`: input files, to compare those that are at hand."""
+def diff_jobs(
+    old: Plan,
+    new: Plan,
+    old_files: InputFiles = NO_FILES,
+    new_files: InputFiles = NO_FILES,
+    repriced: Repriced | str | None = None,
+) -> PlanDiff:
+    """The difference from `old` to `new`.
+
+    Args:
+        old_files, new_files: input files, to compare those that are at hand.
+        repriced: what planner/reprice.py says of the two; None: it was not asked.
+    """
     errors = errors_of(old, new)
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
     edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
@@ -113,12 +147,14 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
     )
     predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
+    if repriced is None and decisions and not edited_sides and not same_basis(old, new):
+        repriced = "nothing priced the old decisions with the new inputs"
     return PlanDiff(
         old=old,
         new=new,
         same=not (inputs or decisions or solver or predictions or altered(stale)) and len(edited_sides) != 1,
         errors=errors,
-        effects=_effects(old, new, errors),
+        effects=_effects(old, new, errors, repriced if isinstance(repriced, Repriced) else None),
         phases=_phases(old.predicted, new.predicted),
         inputs=inputs,
         stale=stale,
@@ -127,6 +163,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
         predictions=predictions,
         edited=edited_sides,
         figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
+        repriced=repriced,
     )
 
 
@@ -151,7 +188,7 @@ def _profile_facts(plan: Plan) -> dict[str, object]:
 
 
 def _decisions(old: Plan, new: Plan, stale: bool) -> tuple[Decision, ...]:
-    key_changes = changes(_decided(old), _decided(new))
+    key_changes = changes(decided(old), decided(new))
     decisions = [
         Decision(change, _block_of(change.key), "" if stale else why_of(change.key, new.job.why))
         for change in key_changes
@@ -160,7 +197,7 @@ def _decisions(old: Plan, new: Plan, stale: bool) -> tuple[Decision, ...]:
     return tuple(sorted(decisions, key=lambda decision: order.index(decision.block)))
 
 
-def _decided(plan: Plan) -> dict[str, Any]:
+def decided(plan: Plan) -> dict[str, Any]:
     """The decisions of a plan without their reasons, with the keys that its file leaves out."""
     return {key: value for key, value in whole(plan.job).items() if key != "why"}
 
@@ -217,7 +254,7 @@ def _quantity(
     return Quantity(key, label, unit, old, new, errors.sigma(old, new), errors.ratio_sigma(old, new), better)
 
 
-def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
+def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) -> tuple[Quantity, ...]:
     a, b = old.predicted, new.predicted
     free = free_memory(a), free_memory(b)
 
@@ -235,6 +272,7 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
 
     rows = [
         of("seconds_per_sample", "seconds per sample", "s", lambda p: p.seconds_per_sample, -1, True),
+        *(_apart(old, new, errors, repriced) if repriced is not None else []),
         of("usd_per_1k_samples", "USD per 1000 samples", "usd", lambda p: p.usd_per_1k_samples, -1, True),
         of("speedup", "speed over plain synchronous rounds", "x", speedup),
         of("usd_per_hour", "USD per hour", "usd", lambda p: p.usd_per_hour, -1),
@@ -250,6 +288,16 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
     rows.append(of("step_s.p95", "step, p95", "s", lambda p: p.step_s.p95))
     rows.append(of("step_s.mean", "step, mean", "s", lambda p: p.step_s.mean, -1, True))
     return tuple(rows)
+
+
+def _apart(old: Plan, new: Plan, errors: Errors, repriced: Repriced) -> Iterator[Quantity]:
+    """What the inputs changed of the old decisions, and what the decisions changed on the new inputs."""
+    paired = errors_at_once(repriced.error, new.predicted.error)
+    for key, name in (("seconds_per_sample", "seconds"), ("usd_per_1k_samples", "USD")):
+        before, now, after = (getattr(each, key) for each in (old.predicted, repriced, new.predicted))
+        unit: Unit = "s" if name == "seconds" else "usd"
+        yield _quantity(f"by_inputs.{key}", f"· {name}, by the inputs", unit, (before, now), errors, 0)
+        yield _quantity(f"by_decisions.{key}", f"· {name}, by the decisions", unit, (now, after), paired, -1)
 
 
 def _phases(old: Predicted, new: Predicted) -> tuple[Quantity, ...]:

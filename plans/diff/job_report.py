@@ -68,7 +68,7 @@ def job_verdict(diff: PlanDiff) -> str:
     if first:
         # The predictions are not of this plan or not of these inputs, so do not say faster or slower.
         return f"{first}; {_counts(diff) or 'the plans themselves are the same'}"
-    clauses = [_speed(diff.effect("seconds_per_sample")), _price(diff.effect("usd_per_1k_samples")), _bias(diff)]
+    clauses = [_headline(diff), _price(diff.effect("usd_per_1k_samples")), _bias(diff)]
     end = _counts(diff)
     if not diff.inputs:
         end = f"{end or 'decisions unchanged'}; {_source(diff)}"
@@ -120,6 +120,25 @@ def _counts(diff: PlanDiff) -> str:
     )
 
 
+def _headline(diff: PlanDiff) -> str:
+    """What the decisions change in seconds; where inputs differ, what these change apart from it.
+
+    Predictions from different inputs are not held against each other: where the old decisions have no price with the
+    new inputs, nothing is said to be faster.
+    """
+    if diff.comparable:
+        return _speed(diff.effect("seconds_per_sample"))
+    if not diff.decisions:
+        return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
+    if isinstance(diff.repriced, str):
+        return (
+            f"not known to be faster or slower: inputs differ, and {diff.repriced} (put the old plan beside the new "
+            "inputs, rlplan refresh it, and diff that)"
+        )
+    by_decisions = _speed(diff.effect("by_decisions.seconds_per_sample"))
+    return f"by the decisions, {by_decisions}; by the inputs, {_speed(diff.effect('by_inputs.seconds_per_sample'))}"
+
+
 def _speed(seconds: Quantity) -> str:
     relative, sigma = seconds.relative, seconds.relative_sigma
     if not seconds.changed:
@@ -127,7 +146,7 @@ def _speed(seconds: Quantity) -> str:
     if relative is None:
         return f"seconds per sample {UNKNOWN}"
     if seconds.within_error:
-        return f"no faster or slower beyond the error ({relative_text(relative)}, {sigma_text(relative, sigma or 0)})"
+        return f"not certain to be faster or slower ({relative_text(relative)} {sigma_text(relative, sigma or 0)})"
     error = f" ({sigma_text(relative, sigma)})" if sigma else ""
     if -0.99 <= relative < 0:
         return f"faster: {unsigned(100 * relative)}% fewer seconds per sample{error}"

@@ -60,7 +60,7 @@ def delta_text(quantity: Quantity) -> str:
 
 
 def change_text(quantity: Quantity) -> str:
-    """The relative difference with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%` if it is within the error."""
+    """The relative difference with its uncertainty: `-6.9% ±4.1%`; `-1.2% ±3.1%, not certain` if it may be none."""
     if quantity.old is None or quantity.new is None:
         return "" if quantity.old is quantity.new or quantity.missing != UNKNOWN else UNKNOWN
     if not quantity.changed:
@@ -71,7 +71,7 @@ def change_text(quantity: Quantity) -> str:
     text = relative_text(relative)
     if not sigma:
         return text
-    return text + (", within " if quantity.within_error else " ") + sigma_text(relative, sigma)
+    return f"{text} {sigma_text(relative, sigma)}" + (", not certain" if quantity.within_error else "")
 
 
 def relative_text(relative: float) -> str:

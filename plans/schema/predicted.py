@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .base import Count, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
 from .predicted_limit import HardwareLimit
 from .sections.front_point import FrontPoint
 from .sections.length_evidence import LengthBasis, LengthDrift
@@ -68,6 +68,17 @@ class PredictedError(Strict):
     extrapolation: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
     """Error of responses longer than any in the length trace: the share of the step that they take, since there may be
     none of them, or twice as many. Null: the trace shows all lengths up to the job's cap."""
+
+    parts: dict[Name, float] = Field(default={}, exclude_if=is_empty)
+    """By independent source of error, how far one standard deviation of it moves the logarithm of the seconds. Plans of
+    the same inputs have the same errors, so `rlplan diff` takes only what the plans differ in. Empty: an older plan."""
+
+    prompts: Annotated[
+        tuple[Annotated[tuple[float, ...], Field(min_length=2, max_length=64, strict=False)], ...],
+        Field(max_length=2, strict=False, exclude_if=is_empty),
+    ] = ()
+    """Logarithm of the seconds, over its mean, with other prompts in place of the trace's: the same sets of prompts for
+    every plan of a trace, on two independent sets of draws. Empty: an older plan."""
 
     @property
     def of_lengths(self) -> float:

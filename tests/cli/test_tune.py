@@ -11,6 +11,7 @@ from rlplan.planner.choose.candidates import short_rounds
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.planner.simulate.columns import column_setting, whole_columns
 from rlplan.planner.tune.executed_run import load_run
+from rlplan.plans.phrases.numbers import percent
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.length_trace import read_lengths, write_lengths
@@ -56,6 +57,33 @@ def test_a_better_plan_is_written_once_and_then_kept(tuned):
     second = data("tune", tuned / "run")
     assert second["decision"] == "keep" and second["plan"] is None and Path("/", second["in_force"]) == new
     assert listing(tuned) == before
+
+
+def test_a_diff_of_a_tuned_plan_says_what_tune_said(tuned):
+    result = data("tune", tuned / "run")
+    old, new = tuned / "plan.yaml", tuned / "plan.tuned.yaml"
+    diff = data("diff", old, new)
+    by_decisions, by_inputs = (diff["effects"][f"by_{cause}.seconds_per_sample"] for cause in ("decisions", "inputs"))
+    assert by_decisions["relative"] == pytest.approx(-result["gain"], rel=1e-6)
+    assert not by_decisions["within_error"] and not diff["comparable"]
+    assert by_inputs["old"] == load_plan(old).predicted.seconds_per_sample
+    assert by_inputs["new"] == by_decisions["old"], "the old decisions with the new inputs"
+    gain = f"{100 * result['gain']:.1f}% fewer seconds per sample"
+    assert diff["verdict"].startswith(f"by the decisions, faster: {gain}") and "by the inputs, " in diff["verdict"]
+    assert f"takes {percent(result['gain'])} less time" in printed(
+        "tune", tuned / "run", "--plan", old, "-o", tuned / "a.yaml"
+    )
+    # The old decisions refreshed beside the new inputs tell the same, by the paired error alone.
+    dump(load_plan(old).model_copy(update={"inputs": load_plan(new).inputs}), tuned / "before.yaml")
+    printed("refresh", tuned / "before.yaml")
+    again = data("diff", tuned / "before.yaml", new)
+    assert again["comparable"] and again["error"]["costs"] == "paired"
+    assert again["effects"]["seconds_per_sample"]["relative"] == pytest.approx(-result["gain"], abs=0.05)
+    # Without the new plan's inputs nothing is said to be faster.
+    (tuned / "plan.tuned.lengths.jsonl").unlink()
+    refused = data("diff", old, new)
+    assert refused["verdict"].startswith("not known to be faster or slower") and refused["not_repriced"]
+    assert "lengths is not at hand" in refused["not_repriced"]
 
 
 def test_the_text_says_decision_phases_and_error(tuned):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import random
+import statistics
 from io import StringIO
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from rlplan.plans.diff.difference_error import Errors
 from rlplan.plans.diff.groups_diff import diff_groups
 from rlplan.plans.diff.groups_report import groups_report, groups_verdict
 from rlplan.plans.diff.input_diff import InputFiles
-from rlplan.plans.diff.job_diff import NO_FILES, diff_jobs, why_of
+from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report, job_verdict
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
 from rlplan.plans.diff.one_plan import one_plan_dict, one_plan_report
@@ -144,13 +146,24 @@ def test_the_reason_of_a_decision_is_that_of_the_nearest_key_above():
         assert why_of(key, why) == reason
 
 
+SOURCES = {"decode": 0.1, "sync": -0.04, "lengths-scale": 0.2}
+
+
+def stated(parts=None, prompts=(), **errors):
+    """A prediction's error; each kind 0 unless named."""
+    return PredictedError(
+        **{"costs": 0.0, "lengths": 0.0, "sampling": 0.0, **errors}, parts=parts or {}, prompts=prompts
+    )
+
+
 @given(st.lists(st.floats(0, 0.3), min_size=6, max_size=6), st.floats(0.5, 2), st.tuples(*[st.booleans()] * 3))
 def test_the_deviations_are_those_of_drawn_errors(shares, ratio, common):
     """Both are linear in the six errors, so their squares are sums of squares, one for each error."""
     pairs = [(shares[2 * k], shares[2 * k] if both else shares[2 * k + 1], both) for k, both in enumerate(common)]
     (c1, c2, _), (l1, l2, _), (m1, m2, _) = pairs
-    old = PredictedError(costs=c1, lengths=l1, sampling=m1)
-    errors = Errors(old, PredictedError(costs=c2, lengths=l2, sampling=m2), common[0], common[2], common[1])
+    old, new = stated(costs=c1, lengths=l1, sampling=m1), stated(costs=c2, lengths=l2, sampling=m2)
+    costs, lengths = ("common" if both else "independent" for both in common[:2])
+    errors = Errors(old, new, costs, lengths, common[2])
     # What s2 (1 + y) - s1 (1 + x) and r (1 + y) / (1 + x) are off by, to first order, for s1 = 1 and s2 = r.
     difference = sum((a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in pairs)
     relative = sum(0.0 if both else ratio**2 * (a**2 + b**2) for a, b, both in pairs)
@@ -158,18 +171,70 @@ def test_the_deviations_are_those_of_drawn_errors(shares, ratio, common):
     assert errors.ratio_sigma(1.0, ratio) == pytest.approx(math.sqrt(relative), abs=1e-12)
 
 
-def test_errors_are_common_to_plans_of_one_profile_trace_and_mode():
-    one = {name: diff_jobs(plan(), plan(case)).errors for name, case in (
-        ("price", {P + "usd_per_hour": 0.2}), ("speed", scaled(0.9)), ("cutoff", CUTOFF), ("profile", PROFILE),
-        ("layout", {S + "train.dp": 2}), ("lengths", LENGTHS),
-        ("judge", {"job.reward.judge": {"place": "beside", "instances": 1}}),
+@given(st.lists(st.floats(-0.3, 0.3), min_size=6, max_size=6), st.floats(0.5, 2))
+def test_sources_that_two_plans_share_cancel_in_their_difference(moved, ratio):
+    one, two = (dict(zip(SOURCES, moved[k : k + 3], strict=True)) for k in (0, 3))
+    # `lengths-` sources need the sets of prompts too, here the same for both.
+    columns = ((0.1, -0.1, 0.0), (0.1, -0.1, 0.0))
+    errors = Errors(stated(one, columns), stated({**two, "update": 0.1}, columns), "paired", "paired", True)
+    apart = sum((two[k] - one[k]) ** 2 for k in SOURCES) + 0.1**2
+    assert errors.ratio_sigma(1.0, ratio) == pytest.approx(ratio * math.sqrt(apart), abs=1e-12)
+    absolute = sum((two[k] * ratio - one[k]) ** 2 for k in SOURCES) + (0.1 * ratio) ** 2 + (0.1 * (ratio - 1)) ** 2
+    assert errors.sigma(1.0, ratio) == pytest.approx(math.sqrt(absolute), abs=1e-12)
+
+
+def test_prompts_count_as_far_as_they_move_two_plans_differently():
+    rng = random.Random(1)
+    sets = [rng.gauss(0, 0.1) for _ in range(32)]
+
+    def columns(slope, noise):
+        return tuple(tuple(slope * x + rng.gauss(0, noise) for x in sets) for _ in range(2))
+
+    def error(one, two, **more):
+        return Errors(stated(prompts=one), stated(prompts=two, **more), "paired", "paired", True).ratio_sigma(1.0, 1.0)
+
+    deviation = statistics.stdev(sets)
+    assert error(columns(1.0, 0.0), columns(1.0, 0.0)) == 0
+    assert error(columns(1.0, 0.0), columns(0.4, 0.0)) == pytest.approx(0.6 * deviation)
+    assert error(columns(1.0, 0.02), columns(0.4, 0.02)) == pytest.approx(0.6 * deviation, rel=0.2), "noise is no error"
+    # A plan that states twice the error of its lengths that its sets of prompts show has a paired one twice as large.
+    assert error(columns(1.0, 0.0), columns(0.4, 0.0), lengths=0.8 * deviation) == pytest.approx(1.2 * deviation)
+
+
+def test_errors_are_paired_by_source_between_plans_of_the_same_inputs():
+    sources = {P + "error.parts": SOURCES, P + "error.prompts": [[0.1, -0.1], [0.1, -0.1]]}
+    old = plan(sources)
+    one = {name: diff_jobs(old, plan({**sources, **case})).errors for name, case in (
+        ("layout", {S + "train.dp": 2}), ("profile", PROFILE), ("lengths", LENGTHS), ("older", {P + "error.parts": {}}),
+        ("speed", scaled(0.9)), ("price", {P + "usd_per_hour": 0.2}),
     )}  # fmt: skip
-    flags = {name: (each.common_costs, each.common_lengths, each.one_simulation) for name, each in one.items()}
-    assert flags == {
-        "price": (True, True, True), "speed": (True, True, False), "cutoff": (True, True, False),
-        "layout": (False, True, False), "profile": (False, True, False), "lengths": (True, False, False),
-        "judge": (False, True, False),
+    assert {name: (each.costs, each.lengths, each.one_simulation) for name, each in one.items()} == {
+        "layout": ("paired", "paired", False), "profile": ("independent", "paired", False),
+        "lengths": ("paired", "independent", False), "older": ("common", "common", True),
+        "speed": ("paired", "paired", False), "price": ("paired", "paired", True),
     }  # fmt: skip
+    assert "profiles differ" in one["profile"].sentence() and "lengths differ" in one["lengths"].sentence()
+    assert "older rlplan" in one["older"].sentence() and "differ, so" not in one["layout"].sentence()
+    other = diff_jobs(plan(), plan({S + "train.dp": 2})).errors
+    assert other.costs == "independent", "of older plans, other layouts have other errors"
+
+
+def test_predictions_from_other_inputs_are_not_held_against_each_other():
+    old, new = plan(), plan({**PROFILE, **CUTOFF, **scaled(1.4)})
+    refused = diff_jobs(old, new)
+    assert not refused.comparable and "not known to be faster or slower" in job_verdict(refused)
+    assert "rlplan refresh" in job_verdict(refused) and "slower: 40" not in job_verdict(refused)
+    # The new inputs alone cost 75 % more, of which the new decisions give back a fifth.
+    priced = Repriced(0.05 * 1.75, 0.00139 * 1.75, stated({"decode": 0.1}, ((0.1, -0.1), (0.1, -0.1))))
+    apart = diff_jobs(old, new, repriced=priced)
+    assert apart.effect("by_inputs.seconds_per_sample").relative == pytest.approx(0.75)
+    assert apart.effect("by_decisions.seconds_per_sample").relative == pytest.approx(-0.2)
+    verdict = job_verdict(apart)
+    assert (
+        verdict.startswith("by the decisions, faster: 20.0% fewer") and "by the inputs, slower: 75.0% more" in verdict
+    )
+    same = diff_jobs(old, plan({**PROFILE, **scaled(1.4)}))
+    assert job_verdict(same).startswith("by the inputs alone, slower: 40.0% more")
 
 
 def test_old_and_new_are_in_one_unit_and_nothing_has_no_percentage():
@@ -180,7 +245,7 @@ def test_old_and_new_are_in_one_unit_and_nothing_has_no_percentage():
     assert values(of(None, 0.25)) == ("unknown", "250 ms")
     assert values(of(None, 2.0, missing="none")) == ("none", "2.00 s")
     assert change_text(of(0.0, 0.25)) == "" and change_text(of(1.0, 1.0)) == "unchanged"
-    assert change_text(of(1.0, 0.9, relative_sigma=0.2)) == "-10.0%, within ±20.0%"
+    assert change_text(of(1.0, 0.9, relative_sigma=0.2)) == "-10.0% ±20.0%, not certain"
     assert change_text(of(1.0, 0.9, relative_sigma=0.02)) == "-10.0% ±2.0%"
     assert change_text(of(1.0, 11.0, relative_sigma=0.5)) == "11 times ±0.5" and change_text(of(1.0, 10.9)) == "+990.0%"
     assert change_text(of(None, 1.0)) == "unknown" and change_text(of(None, 1.0, missing="none")) == ""

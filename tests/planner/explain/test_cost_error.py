@@ -77,8 +77,8 @@ def test_an_assumption_errs_by_half_the_logarithm_between_both_ends() -> None:
     assert effects.lengths_error == pytest.approx(math.hypot(math.log(1.5), math.log(1.2) / 2))
     assert effects.rewards_error == 0
     effect = Effect(Outcome(1.0, 1.5), None)
-    assert effect.log_deviation(OWN) == pytest.approx(math.log(2)), "by the other end where nothing is trained at one"
-    assert Effect(None, None).log_deviation(OWN) == 0
+    assert abs(effect.log_change(OWN)) == pytest.approx(math.log(2)), "by the other end where nothing is trained at one"
+    assert Effect(None, None).log_change(OWN) == 0
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": effect})
     assert "twice: no group ends within the cutoff" in effects.text("scale", "half", "twice")
     none = AssumedEffects()

@@ -97,7 +97,7 @@ def test_more_prompts_leave_less_open_each_time_alike():
         solution(JOB, trace=heavy_trace(prompts=prompts), mode="sync", prompt_sets=16) for prompts in (24, 384)
     )
     assert few.plan.predicted.error.lengths > 2 * many.plan.predicted.error.lengths
-    again = [length_error(few.search, few.solution.cycle, few.search.setting.draws.model, 0) for _ in range(2)]
+    again = [length_error(few.search, few.solution.cycle, few.search.setting.draws.model, 0)[0] for _ in range(2)]
     assert again[0] == again[1] > 0
     one = LengthTrace([row for row in heavy_trace(prompts=2).rows if row.prompt == "k0000"], CAP)
     with pytest.warns(UserWarning, match="guess"):
@@ -150,7 +150,7 @@ def test_prompts_can_be_solved_although_others_might_have_no_mixed_rewards(monke
 
     # Sets that never train anything are given up, and say nothing of the error.
     monkeypatch.setattr(LengthModel, "another", another)
-    assert length_error(found.search, found.solution.cycle, found.search.setting.draws.model, 0) < 1e-9
+    assert length_error(found.search, found.solution.cycle, found.search.setting.draws.model, 0)[0] < 1e-9
     assert len(drawn) == TRACES * REDRAWS
 
 

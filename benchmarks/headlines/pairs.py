@@ -1,0 +1,226 @@
+"""Pairs of plans whose difference a long run in the true world knows, held against what `rlplan diff` says of them.
+
+Each of 20 worlds is a job with a shipped profile; every second one states a quarter of its error, as one's own
+measurements do. The truth is drawn from what the profile says of its own error, and
+its lengths come from a population of prompts of which the trace shows a few. Three plans are solved from profile and
+trace; each two of them are a pair. How far decode steps are off is drawn as the residues of the served measurements
+that the profile rests on are taken to be (profiles/laws/served_fit.py): one level, and a smooth field over sequences
+and ranks; the planner states its error in other terms (planner/explain/cost_error.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.diff.change import CERTAIN
+from rlplan.plans.diff.job_diff import diff_jobs
+from rlplan.plans.schema.base import Mode
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from rlplan.profiles.laws.served_fit import MISSED_SD, REACH_OCTAVES
+from rlplan.profiles.laws.train_error import PHYSICS_ERROR
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.profiles.library import library_profile
+from rlplan.profiles.profile_schema import Profile
+
+from .long_run import PROMPT_TOKENS, Draw, World, seconds_per_sample
+
+WORLDS, SEED, PROCESSES = 20, 35, 2
+ROUNDS = 240
+"""Steps of a true run."""
+
+SAMPLES, MOST_SAMPLES = 8, 64
+MEMORY_BYTES = {"H100": 80 * 10**9, "H800": 80 * 10**9, "H200": 141 * 10**9}
+MEASURED = 0.25
+"""Errors of a measured profile over those of a shipped one."""
+
+LARGE = 0.05
+"""True differences above it should be told."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair of plans.
+
+    Attributes:
+        claimed: the relative difference that the headline states, its stated standard deviation.
+        true: that of the true runs, and its standard error.
+        told: whether the headline calls one of the plans faster.
+    """
+
+    names: tuple[str, str]
+    claimed: tuple[float, float]
+    true: tuple[float, float]
+    told: bool
+
+
+def population(rng: np.random.Generator, number: int, cap_tokens: int) -> Draw:
+    """Lengths of a job's prompts: log-normal within a prompt, two heaps of prompts."""
+    middle = math.log(cap_tokens) - rng.uniform(2.0, 3.2)
+    between, within, hard = rng.uniform(0.4, 0.9), rng.uniform(0.3, 0.8), rng.uniform(0.05, 0.25)
+
+    def draw(prompt: int, times: int) -> NDArray[np.int64]:
+        of_prompt = np.random.default_rng([SEED, number, 1, prompt])
+        location = middle + between * of_prompt.standard_normal() + 1.2 * (of_prompt.random() < hard)
+        of_draw = np.random.default_rng([SEED, number, 2, prompt, times])
+        tokens = np.exp(location + within * of_draw.standard_normal(MOST_SAMPLES))
+        return np.asarray(np.clip(np.rint(tokens), 1, 10 * cap_tokens), dtype=np.int64)
+
+    return draw
+
+
+def true_world(rng: np.random.Generator, profile: Profile, draw: Draw, cap_tokens: int) -> World:
+    """A world in which the profile is off by as much as it says."""
+    evidence, law = profile.rollout[0].evidence, profile.train_law
+    assert law is not None, "a shipped profile has a law"
+    places = np.array(list(itertools.product(np.arange(4.0), np.arange(12.0))))
+    reach = np.array([REACH_OCTAVES["ranks"], REACH_OCTAVES["sequences"]])
+    apart = (((places[:, None] - places[None]) / reach) ** 2).sum(axis=-1)
+    error = evidence["decode"].error
+    field = min(MISSED_SD, error / 2)
+    missed = rng.multivariate_normal(np.zeros(len(places)), field**2 * np.exp(-apart / 2), method="eigh")
+    level = rng.normal(0.0, math.sqrt(error**2 - field**2))
+    common = rng.normal(0.0, law.error / MEAN_OVER_DEVIATION)
+    physics = (PHYSICS_ERROR if law.physics_error is None else law.physics_error) / MEAN_OVER_DEVIATION
+    update = {replica: common + (rng.normal(0.0, physics) if replica > 1 else 0.0) for replica in (1, 2, 4, 8, 16, 32)}
+    return World(level + missed.reshape(4, 12), update, rng.normal(0.0, evidence["sync"].error), draw, cap_tokens)
+
+
+def documents(number: int, rng: np.random.Generator) -> tuple[Cluster, Job, Profile, int]:
+    """(cluster, job, profile, prompts of the trace) of a world."""
+    gpu = str(rng.choice(list(MEMORY_BYTES)))
+    model = str(rng.choice(["Qwen2.5-7B", "Qwen2.5-14B", "Llama-3.1-8B"]))
+    cap = int(rng.choice([2048, 4096, 8192]))
+    pool = {
+        "nodes": 1, "accelerators": {"kind": "cuda", "name": gpu, "per_node": 8, "memory_bytes": MEMORY_BYTES[gpu]},
+        "cores": 112, "host_memory_bytes": 2 * 10**12, "usd_per_node_hour": 20.0,
+    }  # fmt: skip
+    cluster = Cluster.model_validate({"rlplan_cluster": 1, "name": "pod", "pools": {"gpu": pool}})
+    job = Job.model_validate(
+        {
+            "rlplan_job": 1, "name": "j", "model": {"path": model, "dtype": "bfloat16"}, "data": {"path": "d.jsonl"},
+            "reward": {"kind": "math", "workers": 32, "deadline_s": 2.0},
+            "rollout": {
+                "prompts_per_step": int(rng.choice([16, 32])), "samples_per_prompt": SAMPLES,
+                "max_prompt_tokens": 512, "max_response_tokens": cap,
+            },
+            "algorithm": {"name": "grpo", "learning_rate": 1e-6},
+            "search": {"tp": [1, 2, 4], "micro_batch_tokens": [cap + 512, 2 * (cap + 512)]},
+        }
+    )  # fmt: skip
+    profile = library_profile(gpu, model)
+    return cluster, job, as_measured(profile) if number % 2 else profile, int(rng.choice([128, 256, 512]))
+
+
+def as_measured(profile: Profile) -> Profile:
+    """The profile with MEASURED times the errors that it states: those of a profile of one's own machines."""
+    entries = [
+        entry.model_copy(
+            update={
+                "error": MEASURED * entry.error,
+                "evidence": {
+                    name: each.model_copy(update={"error": MEASURED * each.error})
+                    for name, each in entry.evidence.items()
+                },
+            }
+        )
+        for entry in profile.rollout
+    ]
+    law = profile.train_law
+    assert law is not None, "a shipped profile has a law"
+    physics = PHYSICS_ERROR if law.physics_error is None else law.physics_error
+    law = law.model_copy(update={"error": MEASURED * law.error, "physics_error": MEASURED * physics})
+    return profile.model_copy(update={"rollout": tuple(entries), "train_law": law})
+
+
+def traced(draw: Draw, prompts: int, cap_tokens: int) -> LengthTrace:
+    """The trace: one draw of some prompts, none of which the run has."""
+    rows = [
+        LengthRow(f"p{p:05d}", 0, s, min(int(t), cap_tokens), bool(t >= cap_tokens), float(s % 2), PROMPT_TOKENS)
+        for p in range(prompts)
+        for s, t in enumerate(draw(10**6 + p, 0)[:SAMPLES])
+    ]
+    return LengthTrace(rows, cap_tokens)
+
+
+def plans_of(number: int, cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace) -> dict[str, Plan]:
+    """Three plans of a world, by name."""
+    digest = f"{number:064x}"
+    inputs = Inputs(
+        cluster=InputFile(path="cluster.yaml", sha256=digest),
+        job=InputFile(path="job.yaml", sha256=digest),
+        profile=ProfileFile(path="profile.yaml", sha256=digest, provenance="derived"),
+        lengths=LengthsInput.of_file(path="lengths.jsonl", sha256=digest),
+    )
+    other_tp = job.model_copy(update={"search": job.search.model_copy(update={"tp": (1,)})})
+    wanted: list[tuple[str, Mode, Job]] = [("sync", "sync", job), ("exact", "exact", job)]
+    third: list[tuple[str, Mode, Job]] = [("defer", "defer", job), ("race", "race", job), ("tp 1", "sync", other_tp)]
+    wanted.append(third[number % 3])
+    made: dict[str, Plan] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, mode, of in wanted:
+            made[name] = solve(cluster, of, profile, trace, inputs, SolveOptions(mode=mode, seed=number)).plan
+    return made
+
+
+def pairs_of_world(number: int) -> list[Pair]:
+    """The pairs of a world; of a world in which a mode is infeasible, those that there are."""
+    rng = np.random.default_rng([SEED, number])
+    cluster, job, profile, prompts = documents(number, rng)
+    cap = job.rollout.max_response_tokens
+    draw = population(rng, number, cap)
+    world = true_world(rng, profile, draw, cap)
+    try:
+        plans = plans_of(number, cluster, job, profile, traced(draw, prompts, cap))
+    except Infeasible as error:
+        print(f"world {number}: {error}", file=sys.stderr)
+        return []
+    truths = {name: seconds_per_sample(plan, profile, cluster, world, ROUNDS, number) for name, plan in plans.items()}
+    pairs = []
+    for old, new in itertools.combinations(plans, 2):
+        seconds = diff_jobs(plans[old], plans[new]).effect("seconds_per_sample")
+        (a, a_error), (b, b_error) = truths[old], truths[new]
+        claimed = seconds.relative or 0.0, seconds.relative_sigma or 0.0
+        told = seconds.changed and not seconds.within_error
+        pairs.append(Pair((old, new), claimed, (b / a - 1, b / a * math.hypot(a_error, b_error)), told))
+        print(f"world {number}: {pairs[-1]}", file=sys.stderr, flush=True)
+    return pairs
+
+
+def pair_figures() -> dict[str, Any]:
+    """The figures of all pairs.
+
+    `sign_right`: share of the pairs of which the headline calls one faster, that are so. `uncertain_above_5`: share of
+    true differences above 5 % that it calls none. `covered`: share of true differences within one stated standard
+    deviation (and the standard error of the truth) of the claimed one; 0.68 if both are normal.
+    """
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        pairs = [pair for of in pool.map(pairs_of_world, range(WORLDS)) for pair in of]
+    told = [pair for pair in pairs if pair.told]
+    large = [pair for pair in pairs if abs(pair.true[0]) > LARGE]
+    off = [(p.true[0] - p.claimed[0]) / math.hypot(p.claimed[1], p.true[1]) for p in pairs]
+    return {
+        "pairs": len(pairs),
+        "claimed": len(told),
+        "sign_right": sum((p.claimed[0] > 0) == (p.true[0] > 0) for p in told) / max(1, len(told)),
+        "above_5": len(large),
+        "uncertain_above_5": sum(not pair.told for pair in large) / max(1, len(large)),
+        "covered": sum(abs(z) <= 1 for z in off) / max(1, len(off)),
+        "certain_from": CERTAIN,
+    }
