@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ...plans.check.finding import Fault
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import memory_bars
+from ...plans.facts.model_shape import tp_sizes
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
@@ -54,7 +55,8 @@ def priced(
             yield Fault.of("layout-unmeasured", (*location, "rollout"), error.message)
         else:
             most = engines_of(profile, rollout.layout).entry.kv_capacity_tokens
-            yield from _engine((*location, "rollout"), rollout, cost, job, most)
+            wider = _wider(rollout.tp, None if pools is None else pools.rollout, shape)
+            yield from _engine((*location, "rollout"), rollout, cost, job, most, wider)
         if rollout.drafts is not None:
             try:
                 draft_laws(profile.drafts, job.search.drafts, rollout.drafts.tokens)
@@ -64,7 +66,7 @@ def priced(
         yield from trains
         if cost is not None and pools is not None:
             engines = engines_of(profile, cost.key, rollout.kv_tokens)
-            yield from _devices(location, engines, None if trains else train, job, profile, pools)
+            yield from _devices(location, engines, None if trains else train, job, profile, pools, wider)
     if planned.reward.judge is not None:
         try:
             judge_of(profile, planned.reward.judge)
@@ -142,15 +144,15 @@ def _shape(profile: Profile, model: Architecture | None, pool: Pool | None) -> t
     return (None if model is None or model.guessed else model), per_node
 
 
-def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, most_kv: int) -> Iterator[Fault]:
+def _engine(
+    location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job, most_kv: int, wider: str
+) -> Iterator[Fault]:
     longest, planned = job.rollout.longest_tokens, rollout.kv_tokens
     drafts = rollout.drafts.tokens if rollout.drafts else 0
     least = min(most_kv, least_kv_tokens(longest, drafts, cost.block_tokens))
     if most_kv < longest:
         message = f"an engine holds {most_kv} KV tokens, the longest sequence has {longest}"
-        yield Fault(
-            "kv-below-longest", (*location, "tp"), message, "take more accelerators per engine, or lower the job's cap"
-        )
+        yield Fault("kv-below-longest", (*location, "tp"), message, f"{wider}, or lower the job's cap")
     elif planned is not None and planned < least:
         message = f"is {planned}; the longest sequence, of {longest} tokens, needs {least} (whole blocks of vLLM)"
         yield Fault("kv-below-longest", (*location, "kv_tokens"), message, f"write at least {least}, or null")
@@ -182,7 +184,13 @@ def _update(
 
 
 def _devices(
-    location: Loc, engines: Engines, train: UpdateLayout | None, job: Job, profile: Profile, pools: JobPools
+    location: Loc,
+    engines: Engines,
+    train: UpdateLayout | None,
+    job: Job,
+    profile: Profile,
+    pools: JobPools,
+    wider: str,
 ) -> Iterator[Fault]:
     """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
     fault."""
@@ -190,7 +198,8 @@ def _devices(
     engines_only = device_bars(profile, pools.rollout, weight_bytes, engines, None)
     for bar in engines_only:
         if not bar.fits:
-            yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(bar), _WIDER)
+            remedy = f"{wider}, or profile on these"
+            yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(bar), remedy)
     if train is None:
         return
     if pools.train is not None:
@@ -205,7 +214,11 @@ def _devices(
             yield Fault("train-memory", (*location, "train"), _beyond(bar), fewer + _REMEDIES["train"])
 
 
-_WIDER = "take more accelerators per engine, or profile on these"
+def _wider(tp: int, pool: Pool | None, shape: Architecture | None) -> str:
+    """What gives an engine of `tp` more memory: more accelerators of a node that share the model's heads, if any."""
+    most = 4096 if pool is None else pool.accelerators.per_node
+    sizes = range(tp + 1, most + 1) if shape is None else [size for size in tp_sizes(shape, most) if size > tp]
+    return "take more accelerators per engine" if sizes else "take accelerators with more memory"
 
 
 def _hosts(plan: Plan, job: Job, profile: Profile, pools: JobPools) -> Iterator[Fault]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ..schema.job import is_hub_id
 from ..yaml.errors import InputError
 from ..yaml.input_files import read_text
+from ..yaml.json_text import JsonError, parse_json
 
 
 def model_config(folder: Path) -> dict[str, Any]:
@@ -28,13 +28,9 @@ def model_config(folder: Path) -> dict[str, Any]:
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        config = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise InputError(f"not valid JSON: {error.msg}", str(file), error.lineno) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not valid JSON: {error}", str(file)) from None
+        config = parse_json(read_text(file))
+    except JsonError as error:
+        raise InputError(str(error), str(file), error.line) from None
     if not isinstance(config, dict):
         raise InputError("must hold one JSON object", str(file))
     return config

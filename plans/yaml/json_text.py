@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,7 +75,10 @@ def _value_at(text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
     except JsonError as error:
         raise JsonError(str(error), _line(text, at)) from None
     except RecursionError:
-        raise JsonError("JSON is nested too deeply; flatten the row", _line(text, at)) from None
+        place = _deep(text, at)
+        raise JsonError(
+            f"JSON is nested too deeply at column {_column(text, place)}; flatten it", _line(text, place)
+        ) from None
     except ValueError:
         raise JsonError("JSON holds a number of more than 4,300 digits; write it as text", _line(text, at)) from None
     if text.find("\\ud", at, end) >= 0 or text.find("\\uD", at, end) >= 0:
@@ -85,6 +89,20 @@ def _value_at(text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
                 "JSON holds half of a surrogate pair; write the character itself", _line(text, at)
             ) from None
     return value, end
+
+
+def _deep(text: str, at: int) -> int:
+    """Where the value that begins at `at` is deeper than any row has use for."""
+    depth = 0
+    for match in re.compile(r'"(?:\\.|[^"\\])*"|[\[{\]}]').finditer(text, at):
+        depth += match[0] in "[{"
+        depth -= match[0] in "]}"
+        if depth > _DEEPEST:
+            return match.start()
+    return at
+
+
+_DEEPEST = 100
 
 
 def _past_space(text: str, at: int) -> int:

@@ -57,7 +57,7 @@ def suspect(lines: Sequence[str], noticed: int) -> tuple[int, str] | None:
     line `noticed`: a tab as indentation, or a character that is not what it looks like. None without any."""
     for number in range(min(noticed, len(lines)), max(0, noticed - _BACK), -1):
         line = _COMMENT.sub("", _QUOTED.sub(lambda match: "_" * len(match[0]), lines[number - 1]))
-        tab = re.match(r"[ \t]*?\t(?=.*\S)", line)
+        tab = re.match(r"[ ]*\t", line)
         if tab:
             return number, f"column {tab.end()} is a tab; indent with spaces"
         for column, char in enumerate(line, 1):

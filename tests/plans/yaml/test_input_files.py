@@ -88,7 +88,7 @@ def test_a_models_config_that_is_a_pipe_or_no_json_is_refused(tmp_path):
         shape_of(tmp_path)
     config.unlink()
     for text, words in (
-        ("[" * 200_000, "not valid JSON"),
+        ("[" * 200_000, "json:1: JSON is nested too deeply at column 101"),
         ('{\n"a": 8,\n', r"json:\d: not valid JSON"),
         ("[]", "one JSON object"),
     ):

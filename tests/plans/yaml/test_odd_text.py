@@ -7,6 +7,7 @@ import pytest
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.json_text import JsonError, parse_json
 from rlplan.plans.yaml.yaml_doc import parse
 from rlplan.plans.yaml.yaml_io import loads
 
@@ -48,6 +49,15 @@ def test_what_stands_wrong_is_named_with_line_and_column(text, where, what):
     with pytest.raises(InputError) as caught:
         parse(text, "x.yaml")
     assert str(caught.value).startswith(f"x.yaml:{where}") and what in str(caught.value), str(caught.value)
+
+
+def test_a_tab_on_an_empty_line_and_deep_json_are_named():
+    with pytest.raises(InputError, match=r"x:2: not valid YAML: column 1 is a tab"):
+        parse("a: 1\n\t\n\nb: 2\n", "x")
+    deep = '{"text": "[[\\"{{", "b": [1, [2]],\n "a": ' + "[" * 100_000
+    with pytest.raises(JsonError, match="JSON is nested too deeply at column 106; flatten it") as caught:
+        parse_json(deep)
+    assert caught.value.line == 2
 
 
 def test_odd_characters_may_stand_in_quotes_and_comments():
