@@ -17,6 +17,9 @@ MOST = 32
 SCATTER_FROM_S = 0.5
 """Right answers of fewer seconds are not asked how they differ: starting a process differs as much."""
 
+MOST_SCATTER = 1e6
+"""Most that right answers of a prompt are said to differ, as the profile's schema has it."""
+
 
 class ScoredSample(NamedTuple):
     """A sample, its reward (above 0: a right answer) and the seconds that this took a worker."""
@@ -46,7 +49,11 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
         correct=sum(len(right[prompt]) for prompt in solved) / sum(len(by_prompt[prompt]) for prompt in solved),
         unsolved=1.0 - len(solved) / len(by_prompt),
         scatter=max(
-            (max(times) / max(min(times), 1e-3) for times in right.values() if len(times) > 1 and _slow(times)),
+            (
+                min(MOST_SCATTER, max(times) / max(min(times), 1e-3))
+                for times in right.values()
+                if len(times) > 1 and _slow(times)
+            ),
             default=None,
         ),
     )
@@ -57,7 +64,13 @@ def _slow(seconds: Sequence[float]) -> bool:
 
 
 def equally_likely(values: Sequence[float]) -> tuple[float, ...]:
-    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be."""
+    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be.
+
+    A mean lies between the least and the largest value of its share, which rounding may leave by the last bit: so equal
+    values have an equal mean, and means ascend.
+    """
     ranked, count = sorted(values), min(MOST, len(values))
     cuts = [round(i * len(ranked) / count) for i in range(count + 1)]
-    return tuple(math.fsum(ranked[a:b]) / (b - a) for a, b in itertools.pairwise(cuts))
+    return tuple(
+        min(max(math.fsum(ranked[a:b]) / (b - a), ranked[a]), ranked[b - 1]) for a, b in itertools.pairwise(cuts)
+    )
