@@ -30,8 +30,8 @@ TRANSFER = 0.75
 # Rounds after which a layout's own measurements weigh as much as the transfer.
 TRANSFER_ROUNDS = 10
 
-# Where an update's overhead is less than what the law has for its optimizer, on which it has no factor, `step` takes the
-# least that its prior allows for, three deviations down (4.5 ms), and the other factors take the rest.
+# Where an update's overhead is less than what the law has for its optimizer, on which it has no factor, `step` takes
+# the least that its prior allows for, three deviations down (4.5 ms), and the other factors take the rest.
 LEAST_STEP = next(math.exp(factor.log_mean - 3 * factor.log_sd) for factor in FACTORS if factor.name == "step")
 
 
