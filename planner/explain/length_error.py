@@ -40,16 +40,26 @@ _SEED_OFFSETS = (3_000_017, 3_000_029)  # draws that neither the choice nor the 
 
 
 def length_error(search: Search, cycle: Cycle, model: LengthModel, seed: int) -> float:
-    """Relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf)."""
+    """Relative error of the cycle's cost for what the trace might have held, one standard deviation, in [0, inf).
+
+    Of the logarithm of the costs over the predicted one, since they differ by factors where little is known.
+    """
     samples = search.setting.simulated_target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
-    costs = np.array([_costs(search, cycle, model, seed, rounds, number) for number in range(TRACES)])
-    variance = float(np.cov(costs.T)[0, 1])
-    return math.sqrt(max(0.0, variance)) / float(costs.mean())
+    predicted = _simulate(search, cycle, model, seed, rounds)
+    if predicted is None:
+        predicted = [cycle.cost(search.limits)] * len(_SEED_OFFSETS)
+    costs = np.array([_costs(search, cycle, model, seed, rounds, number, predicted) for number in range(TRACES)])
+    products = np.log(costs / predicted).prod(axis=1)
+    # A variance that so few sets do not tell from 0 is as large as they leave it open to be.
+    return math.expm1(math.sqrt(max(products.mean(), products.std() / math.sqrt(TRACES))))
 
 
-def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int) -> list[float]:
-    """The schedule's cost with set `number` of prompts, on each of the two sets of draws."""
+def _costs(
+    search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int, predicted: list[float]
+) -> list[float]:
+    """The schedule's cost with set `number` of prompts, on each of the two sets of draws; `predicted` of the trace's
+    own where no such set trains anything."""
     rng = np.random.default_rng([seed, 53, number])
     for _ in range(REDRAWS):
         other_model = model.another(rng)
@@ -57,7 +67,7 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
             costs = _simulate(search, cycle, other_model, seed, rounds)
             if costs is not None:
                 return costs
-    return [cycle.cost(search.limits)] * len(_SEED_OFFSETS)
+    return predicted
 
 
 def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
