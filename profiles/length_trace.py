@@ -35,25 +35,26 @@ _MOST = {"tokens": MOST_TOKENS, "prompt_tokens": MOST_TOKENS, "epoch": MOST_NUMB
 _KINDS: dict[str, type] = {
     "prompt": str, "epoch": int, "sample": int, "tokens": int, "truncated": bool, "reward": float, "prompt_tokens": int
 }  # fmt: skip
+_MAY_LACK = ("truncated", "reward")
 _MEND = "restore the file or cut it here"
 
 
 @dataclass(frozen=True, slots=True)
 class LengthRow:
-    """One response: lengths in tokens; `truncated` if the cap ended it and not end-of-text."""
+    """One response: lengths in tokens; `truncated` if the cap ended it and not end-of-text. None: not known."""
 
     prompt: str
     epoch: int
     sample: int
     tokens: int
-    truncated: bool
-    reward: float
+    truncated: bool | None
+    reward: float | None
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class LengthSummary:
-    """What a length trace says at a glance; lengths in tokens."""
+    """What a length trace says at a glance; lengths in tokens. None: it does not say."""
 
     prompts: int
     samples: int
@@ -61,9 +62,9 @@ class LengthSummary:
     p50_tokens: float
     p95_tokens: float
     max_tokens: int
-    truncated_share: float
-    mean_reward: float
-    icc: float
+    truncated_share: float | None
+    mean_reward: float | None
+    icc: float | None
 
 
 class LengthTrace:
@@ -110,6 +111,8 @@ class LengthTrace:
     def summary(self) -> LengthSummary:
         """The trace at a glance. Every row weighs the same."""
         tokens = np.array([r.tokens for r in self.rows], dtype=np.float64)
+        cut = [r.truncated for r in self.rows if r.truncated is not None]
+        rewards = [r.reward for r in self.rows if r.reward is not None]
         return LengthSummary(
             prompts=len(self.prompts),
             samples=len(self.rows),
@@ -117,9 +120,9 @@ class LengthTrace:
             p50_tokens=float(np.quantile(tokens, 0.5)),
             p95_tokens=float(np.quantile(tokens, 0.95)),
             max_tokens=int(tokens.max()),
-            truncated_share=sum(r.truncated for r in self.rows) / len(self.rows),
-            mean_reward=float(np.mean([r.reward for r in self.rows])),
-            icc=self.icc(),
+            truncated_share=sum(cut) / len(cut) if cut else None,
+            mean_reward=float(np.mean(rewards)) if rewards else None,
+            icc=self.icc() if 1 < len(self.prompts) < len(self.rows) else None,
         )
 
 
@@ -144,7 +147,8 @@ def intraclass_correlation(groups: Sequence[Sequence[float]]) -> float:
 def write_lengths(path: str | Path, rows: Iterable[LengthRow]) -> None:
     """Write a length trace atomically, in the order of (prompt, epoch, sample)."""
     trace = LengthTrace(rows)
-    lines = (json.dumps(asdict(row), separators=(", ", ": "), ensure_ascii=False) for row in trace.rows)
+    told = ({key: value for key, value in asdict(row).items() if value is not None} for row in trace.rows)
+    lines = (json.dumps(row, separators=(", ", ": "), ensure_ascii=False) for row in told)
     atomic_write(path, "".join(line + "\n" for line in lines))
 
 
@@ -212,15 +216,19 @@ def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
     faults = [fault for key in _KINDS if (fault := _fault(data, key)) is not None]
     if faults:
         raise _BadRow(faults)
-    row = LengthRow(**{key: data[key] for key in _KINDS if key != "reward"}, reward=float(data["reward"]))
+    values: dict[str, Any] = {key: data.get(key) for key in _KINDS}
+    if values["reward"] is not None:
+        values["reward"] = float(values["reward"])
+    row = LengthRow(**values)
     return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
 
 
 def _fault(data: dict[str, Any], key: str) -> str | None:
     """Text on the fault of a row's key, and what to do."""
+    if data.get(key) is None and key in _MAY_LACK:
+        return None
     if key not in data:
-        unknown = " (0 where it is not known)" if key == "reward" else ""
-        return f"missing key '{key}'; add it{unknown}, or make the trace with rlplan lengths import"
+        return f"missing key '{key}'; add it, or make the trace with rlplan lengths import"
     value, kind = data[key], _KINDS[key]
     # bool is an int in Python, and `"tokens": true` is damage all the same.
     if kind is float:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -99,7 +100,7 @@ class LengthModel:
         prompt_ids: the traced prompts, sorted; a prompt's index here is its name in the other methods.
         tables: lengths in tokens, shape (prompts, picks), each row sorted; a draw picks uniformly from a row.
         prompt_tokens: prompt lengths, shape (prompts,).
-        rewards: for each prompt its traced rewards.
+        rewards: for each prompt its traced rewards; 0 where none is known.
         cap_tokens: a length of `cap_tokens` is one that the cap cut.
         tail: how lengths go on beyond the longest that the trace shows.
         locations: per prompt, where its law lies (log tokens, before the map onto the marginal).
@@ -113,6 +114,7 @@ class LengthModel:
     tail: Tail
     locations: NDArray[np.float64]
     _residuals: NDArray[np.float64]
+    _freedom: int
     _map: _Map
 
     @property
@@ -201,7 +203,7 @@ class LengthModel:
         locations = middle + math.sqrt(between) * deviations
         residuals = self._residuals[chosen]
         known = float(self._residuals.var())
-        within = _updated(_WITHIN, known, self._freedom(), rng)
+        within = _updated(_WITHIN, known, self._freedom, rng)
         if known > 0:
             residuals = residuals * math.sqrt(within / known)
         else:
@@ -217,13 +219,6 @@ class LengthModel:
             locations=locations,
             _residuals=residuals,
         )
-
-    def _freedom(self) -> int:
-        """What the trace's responses say of the variance within a prompt, in degrees of freedom."""
-        sizes = [len(rewards) for rewards in self.rewards]
-        if max(sizes) == 1:
-            return len(sizes) - 1
-        return sum(min(size - 1, _OF_A_PROMPT) for size in sizes)
 
 
 def _updated(prior: tuple[float, float], variance: float, freedom: int, rng: np.random.Generator) -> float:
@@ -242,7 +237,7 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     cap = trace.cap_tokens if cap_tokens is None else cap_tokens
     groups = trace.by_prompt()
     logs = [np.array([math.log(r.tokens) for r in rows]) for rows in groups.values()]
-    cut = [np.array([r.truncated for r in rows]) for rows in groups.values()]
+    cut = [np.array([bool(r.truncated) for r in rows]) for rows in groups.values()]
     marginal = fit_marginal(logs, cut)
     located = locate(logs)
     residuals = windows(logs, cut, located, marginal.tail.index, np.random.default_rng([seed, 17]))
@@ -271,13 +266,21 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
         prompt_ids=tuple(groups),
         tables=mapped.tokens(scores, cap),
         prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
-        rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
+        rewards=tuple(tuple(r.reward for r in rows if r.reward is not None) or (0.0,) for rows in groups.values()),
         cap_tokens=cap,
         tail=marginal.tail,
         locations=locations,
         _residuals=residuals,
+        _freedom=_freedom_within([len(rows) for rows in groups.values()]),
         _map=mapped,
     )
+
+
+def _freedom_within(sizes: Sequence[int]) -> int:
+    """What groups of these sizes say of the variance within a prompt, in degrees of freedom."""
+    if max(sizes) == 1:
+        return len(sizes) - 1
+    return sum(min(size - 1, _OF_A_PROMPT) for size in sizes)
 
 
 def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:

@@ -171,7 +171,7 @@ def _scaled(table: LengthTable, scale: float) -> LengthTable:
     points = [(max(1, round(tokens * scale)), share) for tokens, share in table.quantiles if tokens * scale < cap]
     # How far lengths go on beyond the table's cap is the drawn trace's to say.
     at_cap = TableTrace(table, scale=scale).summary().truncated_share
-    if at_cap > 0:
+    if at_cap:
         points.append((cap, max(1.0 - at_cap, points[-1][1] if points else 0.0)))
     return table.model_copy(update={"quantiles": tuple(points)})
 

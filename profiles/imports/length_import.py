@@ -34,8 +34,8 @@ PROMPT_TOKENS = 256
 def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | None = None) -> list[LengthRow]:
     """The rows of a table as rows of a length trace, in the table's order.
 
-    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` is 0, a
-    response is truncated where it has `cap_tokens` (of no cap, none is).
+    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` is not known,
+    a response is truncated where it has `cap_tokens` (of no cap, that is not known).
 
     Args:
         columns: {field: column}, as from `columns.assignments`.
@@ -74,8 +74,8 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
                 epoch=epoch,
                 sample=sample,
                 tokens=max(1, tokens),  # an empty response is its end-of-text
-                truncated=cut if cut is not None else cap_tokens is not None and tokens >= cap_tokens,
-                reward=number(row, "reward", path, line, 0.0) if "reward" in row else 0.0,
+                truncated=cut if cut is not None or cap_tokens is None else tokens >= cap_tokens,
+                reward=None if row.get("reward") in (None, "") else number(row, "reward", path, line),
                 prompt_tokens=_whole(row, "prompt_tokens", path, line, 1, PROMPT_TOKENS),
             )
         )

@@ -22,10 +22,10 @@ MOST_SCATTER = 1e6
 
 
 class ScoredSample(NamedTuple):
-    """A sample, its reward (above 0: a right answer) and the seconds that this took a worker."""
+    """A sample, its reward (above 0: a right answer) and the seconds that this took a worker. None: not known."""
 
-    prompt: str
-    reward: float
+    prompt: str | None
+    reward: float | None
     seconds: float
 
 
@@ -33,21 +33,24 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
     """The executions of planner/costs/reward_costs.py; None if no answer was right, or none was wrong.
 
     A prompt counts as unsolved if none of its samples was right; the fewer samples it had, the more such there are. Of
-    a solved prompt the slowest right answer counts, as it does for its deadline.
+    a solved prompt the slowest right answer counts, as it does for its deadline. If a sample's prompt is not known, it
+    is not known how many are unsolved either.
     """
-    by_prompt: dict[str, list[ScoredSample]] = defaultdict(list)
-    for sample in samples:
-        by_prompt[sample.prompt].append(sample)
-    right = {prompt: [s.seconds for s in group if s.reward > 0] for prompt, group in by_prompt.items()}
-    wrong_s = [s.seconds for group in by_prompt.values() for s in group if s.reward <= 0]
+    by_prompt: dict[str | int, list[ScoredSample]] = defaultdict(list)
+    for place, sample in enumerate(samples):
+        by_prompt[place if sample.prompt is None else sample.prompt].append(sample)
+    right = {prompt: [s.seconds for s in group if is_right(s)] for prompt, group in by_prompt.items()}
+    wrong_s = [s.seconds for group in by_prompt.values() for s in group if not is_right(s)]
     solved = [prompt for prompt, seconds in right.items() if seconds]
     if not solved or not wrong_s:
         return None
+    grouped = all(isinstance(prompt, str) for prompt in by_prompt)
+    answers = sum(len(by_prompt[prompt]) for prompt in (solved if grouped else by_prompt))
     return Executions(
         correct_s=equally_likely([max(right[prompt]) for prompt in solved]),
         wrong_s=equally_likely(wrong_s),
-        correct=sum(len(right[prompt]) for prompt in solved) / sum(len(by_prompt[prompt]) for prompt in solved),
-        unsolved=1.0 - len(solved) / len(by_prompt),
+        correct=sum(len(right[prompt]) for prompt in solved) / answers,
+        unsolved=1.0 - len(solved) / len(by_prompt) if grouped else None,
         scatter=max(
             (
                 min(MOST_SCATTER, max(times) / max(min(times), 1e-3))
@@ -57,6 +60,11 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
             default=None,
         ),
     )
+
+
+def is_right(sample: ScoredSample) -> bool:
+    """Whether a sample is known to be a right answer."""
+    return sample.reward is not None and sample.reward > 0
 
 
 def _slow(seconds: Sequence[float]) -> bool:

@@ -93,8 +93,6 @@ def test_each_fault_of_a_row_is_told_with_what_to_do(tmp_path):
     assert caught.value.lines() == [
         f"{path}:2: prompt must not be empty; restore the file or cut it here",
         f"{path}:2: tokens must be at least 1, not 0; restore the file or cut it here",
-        f"{path}:2: missing key 'reward'; add it (0 where it is not known), "
-        "or make the trace with rlplan lengths import",
         f"{path}:2: missing key 'prompt_tokens'; add it, or make the trace with rlplan lengths import",
     ]
 
