@@ -157,7 +157,7 @@ def _import(
         click.echo(json.dumps({"lengths": str(out), **asdict(summary), "cautions": cautions(trace)}))
         return 0
     shares = (
-        f"{percent(summary.truncated_share)} truncated, ICC {fixed(summary.icc, '.2f')}, mean reward "
+        f"truncated {percent(summary.truncated_share)}, ICC {fixed(summary.icc, '.2f')}, mean reward "
         f"{fixed(summary.mean_reward, '.3f')}"
     ).replace(NONE, "unknown")
     click.echo(
