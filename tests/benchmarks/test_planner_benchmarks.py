@@ -8,7 +8,14 @@ import random
 import numpy as np
 import pytest
 
-from rlplan.benchmarks import decode_fit, length_model_error, planner_scale, planner_speed, round_optimality
+from rlplan.benchmarks import (
+    decode_fit,
+    length_error_coverage,
+    length_model_error,
+    planner_scale,
+    planner_speed,
+    round_optimality,
+)
 from rlplan.benchmarks.decode_fit import AXES, axis_values
 from rlplan.benchmarks.length_holdout import Rule, groups_of, observed
 from rlplan.benchmarks.prompt_history import drift_factor, fit_history
@@ -255,3 +262,12 @@ def test_a_choice_that_costs_a_millionth_more_is_a_mismatch():
     assert not agrees(job, best, None) and not agrees(job, None, solution)
     instance = round_optimality.instance
     assert instance(random.Random("a")) == instance(random.Random("a"))
+
+
+@pytest.mark.search
+def test_more_prompts_state_less_error_that_holds_as_often(capsys):
+    arguments = ["--tables", "math-2k,short-math-2k", "--prompts", "4,100", "--draws", "3", "--json"]
+    assert length_error_coverage.main(arguments) == 0
+    few, many = json.loads(capsys.readouterr().out)["by_prompts"].values()
+    assert few["draws"] == many["draws"] == 6 and few["stated"] > 2 * many["stated"] > 0
+    assert few["within_two"] > 0.5 and many["within_two"] > 0.5
