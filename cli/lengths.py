@@ -171,6 +171,8 @@ def _import(
 
 def cautions(trace: Any) -> list[str]:
     """Warnings about what a length trace does not show, one line each."""
+    from ..profiles.length_trace import PROMPT_TOKENS
+
     summary = trace.summary()
     lines = []
     if summary.samples == summary.prompts:
@@ -183,6 +185,10 @@ def cautions(trace: Any) -> list[str]:
         lines.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
     elif summary.mean_reward == 0:
         lines.append("all rewards are 0: dynamic sampling cannot be planned from this trace")
+    if all(row.prompt_tokens is None for row in trace.rows):
+        lines.append(
+            f"how long prompts are is unknown, {PROMPT_TOKENS} tokens are assumed; name a column prompt_tokens"
+        )
     return lines
 
 

@@ -35,5 +35,5 @@ class LengthLine(BaseModel):
     reward: float | None = None
     """Reward of the response; null: not known."""
 
-    prompt_tokens: Annotated[int, Field(ge=1)]
-    """Tokens of the prompt."""
+    prompt_tokens: Annotated[int | None, Field(ge=1)] = None
+    """Tokens of the prompt; null: not known, and taken to be 256."""

@@ -29,13 +29,16 @@ from ..plans.yaml.input_files import read_text
 from ..plans.yaml.json_text import parse_json
 from ..plans.yaml.yaml_io import atomic_write
 
+PROMPT_TOKENS = 256
+"""Tokens that a prompt is taken to have where nothing says."""
+
 _WHOLE_FATES = ("trained", "filtered")
 _LEAST = {"tokens": 1, "prompt_tokens": 1, "epoch": 0, "sample": 0}
 _MOST = {"tokens": MOST_TOKENS, "prompt_tokens": MOST_TOKENS, "epoch": MOST_NUMBER, "sample": MOST_NUMBER}
 _KINDS: dict[str, type] = {
     "prompt": str, "epoch": int, "sample": int, "tokens": int, "truncated": bool, "reward": float, "prompt_tokens": int
 }  # fmt: skip
-_MAY_LACK = ("truncated", "reward")
+_MAY_LACK = ("truncated", "reward", "prompt_tokens")
 _MEND = "restore the file or cut it here"
 
 
@@ -49,7 +52,7 @@ class LengthRow:
     tokens: int
     truncated: bool | None
     reward: float | None
-    prompt_tokens: int
+    prompt_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class LengthTrace:
     @property
     def tokens_by_token(self) -> float:
         """Tokens of a sample, prompt included, mean over all tokens: those that a token of it may attend to, twice."""
-        tokens = [row.tokens + row.prompt_tokens for row in self.rows]
+        tokens = [row.tokens + (row.prompt_tokens or PROMPT_TOKENS) for row in self.rows]
         return sum(t * t for t in tokens) / max(1, sum(tokens))
 
     def by_prompt(self) -> dict[str, tuple[LengthRow, ...]]:

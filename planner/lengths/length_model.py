@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.length_trace import LengthTrace
+from ...profiles.length_trace import PROMPT_TOKENS, LengthTrace
 from .length_tail import Marginal, Tail, fit_marginal
 from .length_windows import locate, windows
 
@@ -265,7 +265,7 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     return LengthModel(
         prompt_ids=tuple(groups),
         tables=mapped.tokens(scores, cap),
-        prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
+        prompt_tokens=np.array([rows[0].prompt_tokens or PROMPT_TOKENS for rows in groups.values()], dtype=np.int64),
         rewards=tuple(tuple(r.reward for r in rows if r.reward is not None) or (0.0,) for rows in groups.values()),
         cap_tokens=cap,
         tail=marginal.tail,

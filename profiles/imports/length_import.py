@@ -27,15 +27,12 @@ FIELDS = (
 LONGEST_ID = 64
 """A prompt's name that is longer is a text, of which only a digest is kept, since the trace must not hold prompts."""
 
-PROMPT_TOKENS = 256
-"""Tokens of a prompt whose row does not say."""
-
 
 def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | None = None) -> list[LengthRow]:
     """The rows of a table as rows of a length trace, in the table's order.
 
-    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` is not known,
-    a response is truncated where it has `cap_tokens` (of no cap, that is not known).
+    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` and
+    `prompt_tokens` are not known, a response is truncated where it has `cap_tokens` (of no cap, that is not known).
 
     Args:
         columns: {field: column}, as from `columns.assignments`.
@@ -76,7 +73,9 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
                 tokens=max(1, tokens),  # an empty response is its end-of-text
                 truncated=cut if cut is not None or cap_tokens is None else tokens >= cap_tokens,
                 reward=None if row.get("reward") in (None, "") else number(row, "reward", path, line),
-                prompt_tokens=_whole(row, "prompt_tokens", path, line, 1, PROMPT_TOKENS),
+                prompt_tokens=None
+                if row.get("prompt_tokens") in (None, "")
+                else _whole(row, "prompt_tokens", path, line, 1, None),
             )
         )
     return rows

@@ -47,14 +47,14 @@ def test_a_wrong_line_is_refused_by_both(tmp_path, wrong):
 def test_the_keys_of_a_row_are_needed_and_described(tmp_path):
     assert list(LengthLine.model_fields) == list(LengthRow.__dataclass_fields__) == list(GOOD)
     assert all(field.description for field in LengthLine.model_fields.values())
-    known = [key for key in GOOD if key not in ("truncated", "reward")]
+    known = [key for key in GOOD if key not in ("truncated", "reward", "prompt_tokens")]
     assert json.loads(schema_of(LengthLine))["required"] == known
     for key in GOOD:
         assert taken({k: v for k, v in GOOD.items() if k != key}, tmp_path) == [key not in known] * 2
 
 
 def test_what_is_not_known_of_a_row_is_not_written(tmp_path):
-    row = LengthRow(**{**GOOD, "truncated": None, "reward": None})
+    row = LengthRow(**{**GOOD, "truncated": None, "reward": None, "prompt_tokens": None})
     write_lengths(tmp_path / "lengths.jsonl", [row])
     assert "null" not in (tmp_path / "lengths.jsonl").read_text()
     trace = read_lengths(tmp_path / "lengths.jsonl")
