@@ -25,7 +25,7 @@ import warnings
 import numpy as np
 
 from benchmarks.copula_trace import copula_lengths
-from benchmarks.speed_documents import cluster, job, profile
+from benchmarks.speed_documents import CAP, cluster, job, profile
 from rlplan.planner.choose.candidate_search import Pass, Search
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.explain.length_error import length_error
@@ -53,7 +53,7 @@ def price(search: Search, cycle: Cycle, model: LengthModel, seed: int) -> tuple[
 def differences(name: str, counts: list[int], draws: int, samples: int) -> dict[int, list[tuple[float, float, float]]]:
     """By number of prompts: (difference, error stated, error of both simulations) of each draw from a table."""
     table = shipped_table(name)
-    cap = table.cap_tokens
+    cap = min(CAP, table.cap_tokens)
     cdf = [(float(tokens), share) for tokens, share in table.quantiles]
     truth = copula_lengths(cdf, table.icc, cap, POPULATION, GROUP)
     documents = job().model_dump(mode="json")
