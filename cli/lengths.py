@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent
+from ..plans.phrases.numbers import NONE, fixed, percent
 from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -157,11 +157,14 @@ def _import(
     if as_json:
         click.echo(json.dumps({"lengths": str(out), **asdict(summary), "cautions": cautions(trace)}))
         return 0
+    shares = (
+        f"truncated {percent(summary.truncated_share)}, ICC {fixed(summary.icc, '.2f')}, mean reward "
+        f"{fixed(summary.mean_reward, '.3f')}"
+    ).replace(NONE, "unknown")
     click.echo(
         f"{summary.samples} responses to {summary.prompts} prompts -> {out}\n"
         f"tokens: p50 {summary.p50_tokens:.0f}, p95 {summary.p95_tokens:.0f}, longest {summary.max_tokens}, mean "
-        f"{summary.mean_tokens:.0f}; {percent(summary.truncated_share)} truncated, ICC {summary.icc:.2f}, mean reward "
-        f"{summary.mean_reward:.3f}\n" + "".join(f"warning: {text}\n" for text in cautions(trace))
+        f"{summary.mean_tokens:.0f}; {shares}\n" + "".join(f"warning: {text}\n" for text in cautions(trace))
         + f"use it: rlplan solve JOB --trace {out}"
     )  # fmt: skip
     return 0
@@ -169,14 +172,24 @@ def _import(
 
 def cautions(trace: Any) -> list[str]:
     """Warnings about what a length trace does not show, one line each."""
+    from ..profiles.length_trace import PROMPT_TOKENS
+
     summary = trace.summary()
     lines = []
     if summary.samples == summary.prompts:
         lines.append("one response to each prompt: how alike a prompt's responses are cannot be seen; keep several")
-    if not summary.truncated_share:
+    if summary.truncated_share is None:
+        lines.append("which responses were truncated is unknown, and none is taken to be; give --cap, or a column")
+    elif not summary.truncated_share:
         lines.append("no response is marked as truncated; if some were, give --cap or a column truncated")
-    if summary.mean_reward == 0:
+    if summary.mean_reward is None:
         lines.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
+    elif summary.mean_reward == 0:
+        lines.append("all rewards are 0: dynamic sampling cannot be planned from this trace")
+    if all(row.prompt_tokens is None for row in trace.rows):
+        lines.append(
+            f"how long prompts are is unknown, {PROMPT_TOKENS} tokens are assumed; name a column prompt_tokens"
+        )
     return lines
 
 

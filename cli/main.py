@@ -21,9 +21,6 @@ from .manual import with_manual
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
-# Packages that only the executor needs; `pip install rlplan` does not install them.
-EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tokenizers", "tensorboard"}
-
 _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
@@ -129,8 +126,9 @@ def main() -> None:
         _tell(error)
         code = error.exit_code
     except ModuleNotFoundError as error:
+        # Whatever is not ours comes with an extra; `pip install rlplan` installs what plans, and no more.
         missing = (error.name or "").split(".")[0]
-        if missing not in EXECUTOR_PACKAGES:
+        if missing in ("", __name__.split(".")[0]):
             raise
         click.echo(f"error: this command needs {missing}; install rlplan[cpu] or rlplan[gpu]", err=True)
         code = EXIT_BAD_INPUT

@@ -22,6 +22,7 @@ from .shared.options import ACTIONS, force_option, must_fit_action, refuse_optio
 
 if TYPE_CHECKING:
     from ..plans.schema.job import Job, JobPaths, RewardSpec
+    from ..profiles.phase_schema import Executions
     from ..profiles.reward_tables import RewardTable
 
 
@@ -202,10 +203,19 @@ def _import(
     click.echo(
         f"{len(samples)} executions -> {target}\n"
         f"p50 {seconds(result['p50_s'])}, p95 {seconds(result['p95_s'])}, longest {seconds(result['longest_s'])}, mean "
-        f"{seconds(result['mean_s'])}; {percent(executions.unsolved)} of the prompts have no right answer\n"
+        f"{seconds(result['mean_s'])}; {_answers_text(executions)}\n"
         "plans that were solved from this profile are stale: solve again"
     )
     return 0
+
+
+def _answers_text(executions: Executions) -> str:
+    """What a table says of right answers."""
+    if executions.unsolved is not None:
+        return f"{percent(executions.unsolved)} of the prompts have no right answer"
+    if executions.correct is not None:
+        return f"{percent(executions.correct)} of the answers are right, of how many prompts is unknown (column prompt)"
+    return "which answers are right is unknown (column correct)"
 
 
 # ---- a job's reward on its own rows ----

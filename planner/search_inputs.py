@@ -8,10 +8,11 @@ from functools import partial
 from typing import cast
 
 from ..plans.facts.node_price import usd_per_node_hour
+from ..plans.phrases.numbers import count
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.sections.length_evidence import few_lengths
+from ..plans.schema.sections.length_evidence import LEAST_PROMPTS, few_lengths
 from ..plans.schema.sections.levers import RewardJudge
 from ..plans.schema.sections.planned_job import PlannedJob
 from ..plans.yaml.errors import Infeasible, InputError
@@ -114,12 +115,23 @@ def places_of_judge(cluster: Cluster, job: Job, profile: Profile, for_any: bool)
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
-    """The length model of the trace, with a warning where it extrapolates."""
+    """The length model of the trace, with a warning where it extrapolates. Raises InputError for next to no prompts."""
+    if len(trace.prompts) < LEAST_PROMPTS:
+        held = f"{count(len(trace.rows), 'response')} to {count(len(trace.prompts), 'prompt')}"
+        raise InputError(
+            f"the length trace holds {held}, and {LEAST_PROMPTS} prompts are the least to plan by; measure more, or "
+            "take lengths that ship: rlplan lengths list"
+        )
     model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
     few = few_lengths(len(trace.prompts), len(trace.rows))
     for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=3)
+    if job.algorithm.dynamic_sampling and all(row.reward is None for row in trace.rows):
+        raise InputError(
+            "the length trace does not say what rewards responses had, which dynamic sampling depends on; import them "
+            "(a column reward), or turn algorithm.dynamic_sampling off"
+        )
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
         raise Infeasible(
             "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every "

@@ -29,11 +29,11 @@ class LengthLine(BaseModel):
     tokens: Annotated[int, Field(ge=1)]
     """Tokens of the response, end-of-text included."""
 
-    truncated: bool
-    """Whether the cap on its length ended it, and not end-of-text."""
+    truncated: bool | None = None
+    """Whether the cap on its length ended it, and not end-of-text; null: not known, and taken to be no."""
 
-    reward: float
-    """Reward of the response; 0 where it is not known."""
+    reward: float | None = None
+    """Reward of the response; null: not known."""
 
-    prompt_tokens: Annotated[int, Field(ge=1)]
-    """Tokens of the prompt."""
+    prompt_tokens: Annotated[int | None, Field(ge=1)] = None
+    """Tokens of the prompt; null: not known, and taken to be 256."""

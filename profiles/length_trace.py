@@ -29,31 +29,35 @@ from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.json_text import parse_json
 from ..plans.yaml.yaml_io import atomic_write
 
+PROMPT_TOKENS = 256
+"""Tokens that a prompt is taken to have where nothing says."""
+
 _WHOLE_FATES = ("trained", "filtered")
 _LEAST = {"tokens": 1, "prompt_tokens": 1, "epoch": 0, "sample": 0}
 _MOST = {"tokens": MOST_TOKENS, "prompt_tokens": MOST_TOKENS, "epoch": MOST_NUMBER, "sample": MOST_NUMBER}
 _KINDS: dict[str, type] = {
     "prompt": str, "epoch": int, "sample": int, "tokens": int, "truncated": bool, "reward": float, "prompt_tokens": int
 }  # fmt: skip
+_MAY_LACK = ("truncated", "reward", "prompt_tokens")
 _MEND = "restore the file or cut it here"
 
 
 @dataclass(frozen=True, slots=True)
 class LengthRow:
-    """One response: lengths in tokens; `truncated` if the cap ended it and not end-of-text."""
+    """One response: lengths in tokens; `truncated` if the cap ended it and not end-of-text. None: not known."""
 
     prompt: str
     epoch: int
     sample: int
     tokens: int
-    truncated: bool
-    reward: float
-    prompt_tokens: int
+    truncated: bool | None
+    reward: float | None
+    prompt_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class LengthSummary:
-    """What a length trace says at a glance; lengths in tokens."""
+    """What a length trace says at a glance; lengths in tokens. None: it does not say."""
 
     prompts: int
     samples: int
@@ -61,9 +65,9 @@ class LengthSummary:
     p50_tokens: float
     p95_tokens: float
     max_tokens: int
-    truncated_share: float
-    mean_reward: float
-    icc: float
+    truncated_share: float | None
+    mean_reward: float | None
+    icc: float | None
 
 
 class LengthTrace:
@@ -93,7 +97,7 @@ class LengthTrace:
     @property
     def tokens_by_token(self) -> float:
         """Tokens of a sample, prompt included, mean over all tokens: those that a token of it may attend to, twice."""
-        tokens = [row.tokens + row.prompt_tokens for row in self.rows]
+        tokens = [row.tokens + (row.prompt_tokens or PROMPT_TOKENS) for row in self.rows]
         return sum(t * t for t in tokens) / max(1, sum(tokens))
 
     def by_prompt(self) -> dict[str, tuple[LengthRow, ...]]:
@@ -109,12 +113,15 @@ class LengthTrace:
 
     def text(self) -> str:
         """The trace as its file has it."""
-        lines = (json.dumps(asdict(row), separators=(", ", ": "), ensure_ascii=False) for row in self.rows)
+        told = ({key: value for key, value in asdict(row).items() if value is not None} for row in self.rows)
+        lines = (json.dumps(row, separators=(", ", ": "), ensure_ascii=False) for row in told)
         return "".join(line + "\n" for line in lines)
 
     def summary(self) -> LengthSummary:
         """The trace at a glance. Every row weighs the same."""
         tokens = np.array([r.tokens for r in self.rows], dtype=np.float64)
+        cut = [r.truncated for r in self.rows if r.truncated is not None]
+        rewards = [r.reward for r in self.rows if r.reward is not None]
         return LengthSummary(
             prompts=len(self.prompts),
             samples=len(self.rows),
@@ -122,9 +129,9 @@ class LengthTrace:
             p50_tokens=float(np.quantile(tokens, 0.5)),
             p95_tokens=float(np.quantile(tokens, 0.95)),
             max_tokens=int(tokens.max()),
-            truncated_share=sum(r.truncated for r in self.rows) / len(self.rows),
-            mean_reward=float(np.mean([r.reward for r in self.rows])),
-            icc=self.icc(),
+            truncated_share=sum(cut) / len(cut) if cut else None,
+            mean_reward=float(np.mean(rewards)) if rewards else None,
+            icc=self.icc() if 1 < len(self.prompts) < len(self.rows) else None,
         )
 
 
@@ -218,15 +225,19 @@ def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
     faults = [fault for key in _KINDS if (fault := _fault(data, key)) is not None]
     if faults:
         raise _BadRow(faults)
-    row = LengthRow(**{key: data[key] for key in _KINDS if key != "reward"}, reward=float(data["reward"]))
+    values: dict[str, Any] = {key: data.get(key) for key in _KINDS}
+    if values["reward"] is not None:
+        values["reward"] = float(values["reward"])
+    row = LengthRow(**values)
     return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
 
 
 def _fault(data: dict[str, Any], key: str) -> str | None:
     """Text on the fault of a row's key, and what to do."""
+    if data.get(key) is None and key in _MAY_LACK:
+        return None
     if key not in data:
-        unknown = " (0 where it is not known)" if key == "reward" else ""
-        return f"missing key '{key}'; add it{unknown}, or make the trace with rlplan lengths import"
+        return f"missing key '{key}'; add it, or make the trace with rlplan lengths import"
     value, kind = data[key], _KINDS[key]
     # bool is an int in Python, and `"tokens": true` is damage all the same.
     if kind is float:

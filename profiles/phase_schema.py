@@ -285,10 +285,30 @@ Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64
 class Executions(ProfileModel):
     """Seconds that scoring takes a worker where samples differ, under the job's longest deadline."""
 
-    correct_s: Ascending = Field(description="Equally likely seconds of a right answer to a solved prompt, ascending")
-    wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
-    correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
-    unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
+    correct_s: Ascending | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Equally likely seconds of a right answer to a solved prompt, ascending; null: none was told from "
+        "the others",
+    )
+    wrong_s: Ascending = Field(
+        description="Equally likely seconds of a wrong answer, ascending, or of any if correct_s is null; at most the "
+        "deadline"
+    )
+    correct: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        exclude_if=is_none,
+        description="Share of right answers to solved prompts, or to all if unsolved is null; null with correct_s",
+    )
+    unsolved: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        exclude_if=is_none,
+        description="Share of prompts without a right answer; null: not known",
+    )
     scatter: float | None = Field(
         default=None,
         ge=1,
@@ -300,8 +320,11 @@ class Executions(ProfileModel):
 
     @model_validator(mode="after")
     def _is_a_distribution(self) -> Executions:
+        if (self.correct_s is None) != (self.correct is None):
+            lacking = "correct_s" if self.correct_s is None else "correct"
+            raise cross_error(f"correct_s and correct are given together; add {lacking}, or leave out the other")
         for name in ("correct_s", "wrong_s"):
-            values = getattr(self, name)
+            values = getattr(self, name) or ()
             if any(b < a for a, b in itertools.pairwise(values)):
                 raise cross_error("must be ascending", name)
         return self

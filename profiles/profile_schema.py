@@ -79,7 +79,11 @@ class Lengths(ProfileModel):
     prompts: int = Field(ge=1, le=10**15, description="Number of different prompts in the trace")
     samples: int = Field(ge=1, le=10**15, description="Number of responses in the trace")
     cap_tokens: int = Field(ge=1, le=10**15, description="Cap on a response when the trace was sampled")
-    icc: float = Field(description="Share of the variance of log(1+tokens) between prompts")
+    icc: float | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Share of the variance of log(1+tokens) between prompts; null: one response to each, or one prompt",
+    )
 
 
 class RoundCheck(ProfileModel):

@@ -114,7 +114,7 @@ class RewardTable(_Model):
             assert self.per_sample_s is not None, "the table has one of the two"
             mean_s = p50_s = p95_s = scale * self.per_sample_s
         else:
-            ordered = sorted([*distribution.correct_s, *(s for s in distribution.wrong_s if s < HANGS_S)])
+            ordered = sorted([*(distribution.correct_s or ()), *(s for s in distribution.wrong_s if s < HANGS_S)])
             mean_s, p50_s = math.fsum(ordered) / len(ordered), ordered[len(ordered) // 2]
             p95_s = ordered[int(0.95 * len(ordered))]
         return Reward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...plans.phrases.numbers import bytes_text, digits, per_second, percent, seconds, times
+from ...plans.phrases.numbers import bytes_text, digits, fixed, per_second, percent, seconds, times
 from ...plans.phrases.update_text import update_text
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
     lengths = summary["lengths"]
     lines.append(
         f"lengths: p50 {lengths['p50']:.0f}, p95 {lengths['p95']:.0f}, max {lengths['max']}, at the cap "
-        f"{percent(lengths['at_cap'])}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
+        f"{percent(lengths['at_cap'])}, ICC {fixed(lengths['icc'], '.2f')}, mean reward "
+        f"{fixed(lengths['reward'], '.3f')}"
     )
     if (audit := profile.reward_audit) is not None:
         failed = "" if audit.passed else "; rlplan rewards audit JOB names the rows that fail"

@@ -67,11 +67,9 @@ def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None)
         table = reward_table(kind)
     reward = table.reward(1) if table is not None else cast(Profile, profile).reward
     took = reward.executions
-    if took is not None:
-        usual_s = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved).median_s()
-    else:
-        # The seconds of one sample alone count its way to the worker, which no deadline does.
-        usual_s = min(reward.latency.p50, reward.per_sample_s)
+    # The seconds of one sample alone count its way to the worker, which no deadline does.
+    alone_s = min(reward.latency.p50, reward.per_sample_s)
+    usual_s = alone_s if took is None else Executions.of(took).median_s()
     if deadline_s >= usual_s:
         return None
     source = "as they are assumed for that kind" if table is not None else "by the profile"

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.schema.sections.levers import TimeoutNumbers
 from ...plans.schema.sections.planned_job import PooledReward
+from ...profiles.phase_schema import Executions as ProfiledExecutions
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_table
@@ -46,6 +47,16 @@ class Executions:
     wrong_s: tuple[float, ...]
     correct: float
     unsolved: float
+
+    @staticmethod
+    def of(known: ProfiledExecutions) -> Executions:
+        """Those of a profile. What it does not know is taken such that no deadline that adapts saves anything: a wrong
+        answer is one to an unsolved prompt, and so is each where right ones are not told from others."""
+        if known.correct_s is None or known.correct is None:
+            return Executions(known.wrong_s, known.wrong_s, 0.0, 1.0)
+        if known.unsolved is None:
+            return Executions(known.correct_s, known.wrong_s, 1.0, 1.0 - known.correct)
+        return Executions(known.correct_s, known.wrong_s, known.correct, known.unsolved)
 
     def anchor_s(self, prompt_draw: float) -> float | None:
         """Seconds of the prompt's right answers; None if it is unsolved."""
@@ -221,7 +232,7 @@ def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = N
     if took is None:
         delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
         return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
-    executions = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved)
+    executions = Executions.of(took)
     # Of a sample alone in the median: what is left of it when the execution is taken off.
     delay_s = max(0.0, reward.latency.p50 - executions.median_s())
     return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)

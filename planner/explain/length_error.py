@@ -4,7 +4,7 @@ The chosen schedule is simulated again with other prompts that the trace might a
 a smoothed bootstrap over prompts, with a draw of the tail's exponent); decisions, costs and seeds of the draws stay.
 The cost varies between sets of prompts, which is the trace's error, and between sets of rounds, which is the
 simulation's error, stated beside it. So each set of prompts is simulated twice, on two independent sets of draws: the
-covariance of the two costs over the sets of prompts is the variance of the prompts alone, however few rounds are
+mean product of the two deviations from the predicted cost is the variance of the prompts alone, however few rounds are
 simulated.
 
 A set of few prompts may have next to no group that ends within the plan's cutoff, or none whose rewards differ where
@@ -48,22 +48,30 @@ _SEED_OFFSETS = (3_000_017, 3_000_029)  # draws that neither the choice nor the 
 def length_error(
     search: Search, cycle: Cycle, model: LengthModel, seed: int
 ) -> tuple[float, tuple[tuple[float, ...], ...]]:
-    """(relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf); the logarithm
-    of the cost over its mean, for each set of draws and each set of prompts).
+    """(relative error of the cycle's cost for what the trace might have held, one standard deviation, in [0, inf); the
+    logarithm of the cost over the predicted one, for each set of draws and each set of prompts).
 
-    The sets of prompts are the same for all plans of a trace, whatever the seed, so that costs of two plans can be
-    compared set by set.
+    Logarithms, since the costs differ by factors where little is known. The sets of prompts are the same for all plans
+    of a trace, whatever the seed, so that costs of two plans can be compared set by set.
     """
     samples = search.setting.simulated_target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
-    costs = np.array([_costs(search, cycle, model, seed, rounds, number) for number in range(TRACES)])
-    variance = float(np.cov(costs.T)[0, 1])
-    logs = np.round(np.log(costs / costs.mean(axis=0)), PROMPT_DECIMALS)
-    return math.sqrt(max(0.0, variance)) / float(costs.mean()), tuple(tuple(column) for column in logs.T.tolist())
+    predicted = _simulate(search, cycle, model, seed, rounds)
+    if predicted is None:
+        predicted = [cycle.cost(search.limits)] * len(_SEED_OFFSETS)
+    costs = np.array([_costs(search, cycle, model, seed, rounds, number, predicted) for number in range(TRACES)])
+    logs = np.log(costs / predicted)
+    products = logs.prod(axis=1)
+    # A variance that so few sets do not tell from 0 is as large as they leave it open to be.
+    error = math.expm1(math.sqrt(max(products.mean(), products.std() / math.sqrt(TRACES))))
+    return error, tuple(tuple(column) for column in np.round(logs.T, PROMPT_DECIMALS).tolist())
 
 
-def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int) -> list[float]:
-    """The schedule's cost with set `number` of prompts, on each of the two sets of draws."""
+def _costs(
+    search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: int, number: int, predicted: list[float]
+) -> list[float]:
+    """The schedule's cost with set `number` of prompts, on each of the two sets of draws; `predicted` of the trace's
+    own where no such set trains anything."""
     rng = np.random.default_rng([_SETS_SEED, 53, number])
     for _ in range(REDRAWS):
         other_model = model.another(rng)
@@ -71,7 +79,7 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
             costs = _simulate(search, cycle, other_model, seed, rounds)
             if costs is not None:
                 return costs
-    return [cycle.cost(search.limits)] * len(_SEED_OFFSETS)
+    return predicted
 
 
 def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:

@@ -18,21 +18,24 @@ The result is one table of lengths per traced prompt; a draw is a row of uniform
 drawn again and again: from one distribution, with fresh draws.
 
 How sure it is: `another()` gives a model of prompts that the trace might as well have held, by a smoothed bootstrap
-over prompts (Silverman and Young, Biometrika 1987) and a draw of the tail's exponent. A statistic over many such models
-has the p50 and p95 that so many prompts warrant.
+over prompts (Silverman and Young, Biometrika 1987) and a draw of the tail's exponent. Few prompts do not show how far
+prompts differ, so the variances between and within them are drawn to what other jobs have, as by two prompts more. A
+statistic over many such models has the p50 and p95 that so many prompts warrant.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.length_trace import LengthTrace
+from ...profiles.length_trace import PROMPT_TOKENS, LengthTrace
 from .length_tail import Marginal, Tail, fit_marginal
 from .length_windows import locate, windows
 
@@ -47,6 +50,19 @@ _INDEPENDENT_LEVELS = 3
 # rule for a normal law; lengths of several kinds of prompts lie in heaps, which a wide kernel would fill up).
 _BANDWIDTH = 0.5
 
+# Variances of log lengths between and within prompts before any was seen: their median and log deviation over the
+# tables that ship, and how many prompts such knowledge counts for (of a log variance with that deviation, two).
+_BETWEEN, _WITHIN, _PRIOR_FREEDOM = (0.4, 1.25), (0.27, 1.0), 2
+
+# Degrees of freedom of the variance within prompts that one prompt gives at most: it differs from prompt to prompt.
+_OF_A_PROMPT = 3
+
+# A set of fewer prompts would not show how far the longest responses of a step are from the usual ones.
+_LEAST_SET = 32
+
+# Residuals of a prompt where the trace shows none.
+_NORMAL = np.array([NormalDist().inv_cdf((i + 0.5) / 16) for i in range(16)])
+
 # Knots of the map from scores to lengths, of which the last are as dense as the scores are.
 _KNOTS, _LAST_KNOTS = 2048, 256
 
@@ -56,16 +72,18 @@ _ROWS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Map:
-    """The monotone map from scores to log lengths: knots, a line beyond the last, and where the tail begins."""
+    """The monotone map from scores to log lengths: knots, lines below and beyond them, and where the tail begins."""
 
     scores: NDArray[np.float64]
     logs: NDArray[np.float64]
+    low_slope: float
     slope: float
     start: float
 
     def tokens(self, scores: NDArray[np.float64], cap_tokens: int, stretch: float = 1.0) -> NDArray[np.int64]:
         """Lengths in tokens of these scores; beyond the tail's start log lengths are stretched by `stretch`."""
         logs = np.interp(scores, self.scores, self.logs)
+        logs += self.low_slope * np.minimum(scores - self.scores[0], 0.0)
         logs += self.slope * np.maximum(scores - self.scores[-1], 0.0)
         if stretch != 1.0:
             logs = np.where(logs > self.start, self.start + (logs - self.start) * stretch, logs)
@@ -82,7 +100,7 @@ class LengthModel:
         prompt_ids: the traced prompts, sorted; a prompt's index here is its name in the other methods.
         tables: lengths in tokens, shape (prompts, picks), each row sorted; a draw picks uniformly from a row.
         prompt_tokens: prompt lengths, shape (prompts,).
-        rewards: for each prompt its traced rewards.
+        rewards: for each prompt its traced rewards; 0 where none is known.
         cap_tokens: a length of `cap_tokens` is one that the cap cut.
         tail: how lengths go on beyond the longest that the trace shows.
         locations: per prompt, where its law lies (log tokens, before the map onto the marginal).
@@ -96,6 +114,7 @@ class LengthModel:
     tail: Tail
     locations: NDArray[np.float64]
     _residuals: NDArray[np.float64]
+    _freedom: int
     _map: _Map
 
     @property
@@ -165,19 +184,32 @@ class LengthModel:
         return tuple(int(values[min(k, len(values) - 1)]) for k in indices)
 
     def another(self, rng: np.random.Generator) -> LengthModel:
-        """A model of as many other prompts that the trace might as well have held; see the module's docstring."""
+        """A model of other prompts that the trace might as well have held; see the module's docstring."""
         count = len(self.prompt_ids)
+        size = max(count, _LEAST_SET)
         chosen = rng.integers(count, size=count)
+        if size > count:  # the prompts of the set: by what so few would show of them
+            chosen = chosen[rng.integers(count, size=size)]
         middle, spread = float(self.locations.mean()), float(self.locations.std())
-        width = _BANDWIDTH * count**-0.2
-        smoothed = self.locations[chosen] - middle + width * spread * rng.standard_normal(count)
         # Smoothing adds to the variance between prompts and is drawn together again; that of a prompt not seen yet
         # exceeds the variance among those seen by (K + 1) / (K - 1), for their mean and spread are estimates too.
         unseen = (count + 1) / max(count - 1, 1)
-        locations = middle + smoothed * math.sqrt(unseen / (1.0 + width**2))
+        between = _updated(_BETWEEN, unseen * spread**2, count - 1, rng)
+        kernel = _BANDWIDTH * count**-0.2
+        smooth = kernel / math.hypot(1.0, kernel) if spread > 0 else 1.0  # of the deviation between prompts
+        seen = (self.locations[chosen] - middle) / spread if spread > 0 else np.zeros(size)
+        shift = smooth * rng.standard_normal() / math.sqrt(count) if size > count else 0.0
+        deviations = math.sqrt(1.0 - smooth**2) * seen + smooth * rng.standard_normal(size) + shift
+        locations = middle + math.sqrt(between) * deviations
+        residuals = self._residuals[chosen]
+        known = float(self._residuals.var())
+        within = _updated(_WITHIN, known, self._freedom, rng)
+        if known > 0:
+            residuals = residuals * math.sqrt(within / known)
+        else:
+            residuals = math.sqrt(within) * np.tile(_NORMAL, (size, 1))
         shape = max(self.tail.ended, 1)
         stretch = shape / rng.gamma(shape)
-        residuals = self._residuals[chosen]
         return replace(
             self,
             prompt_ids=tuple(f"{self.prompt_ids[k]}~{place}" for place, k in enumerate(chosen)),
@@ -189,6 +221,13 @@ class LengthModel:
         )
 
 
+def _updated(prior: tuple[float, float], variance: float, freedom: int, rng: np.random.Generator) -> float:
+    """A variance that was seen with some degrees of freedom, drawn to one of the prior's."""
+    median, deviation = prior
+    drawn = median * math.exp(deviation * rng.standard_normal())
+    return (_PRIOR_FREEDOM * drawn + freedom * variance) / (_PRIOR_FREEDOM + freedom)
+
+
 def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0) -> LengthModel:
     """The length model of a trace; lengths above `cap_tokens` (default: the trace's cap) count as cut by it.
 
@@ -198,7 +237,7 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     cap = trace.cap_tokens if cap_tokens is None else cap_tokens
     groups = trace.by_prompt()
     logs = [np.array([math.log(r.tokens) for r in rows]) for rows in groups.values()]
-    cut = [np.array([r.truncated for r in rows]) for rows in groups.values()]
+    cut = [np.array([bool(r.truncated) for r in rows]) for rows in groups.values()]
     marginal = fit_marginal(logs, cut)
     located = locate(logs)
     residuals = windows(logs, cut, located, marginal.tail.index, np.random.default_rng([seed, 17]))
@@ -226,14 +265,22 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     return LengthModel(
         prompt_ids=tuple(groups),
         tables=mapped.tokens(scores, cap),
-        prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
-        rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
+        prompt_tokens=np.array([rows[0].prompt_tokens or PROMPT_TOKENS for rows in groups.values()], dtype=np.int64),
+        rewards=tuple(tuple(r.reward for r in rows if r.reward is not None) or (0.0,) for rows in groups.values()),
         cap_tokens=cap,
         tail=marginal.tail,
         locations=locations,
         _residuals=residuals,
+        _freedom=_freedom_within([len(rows) for rows in groups.values()]),
         _map=mapped,
     )
+
+
+def _freedom_within(sizes: Sequence[int]) -> int:
+    """What groups of these sizes say of the variance within a prompt, in degrees of freedom."""
+    if max(sizes) == 1:
+        return len(sizes) - 1
+    return sum(min(size - 1, _OF_A_PROMPT) for size in sizes)
 
 
 def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
@@ -244,11 +291,16 @@ def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
     places = np.union1d(places, np.arange(max(0, count - _LAST_KNOTS), count))
     knots = ascending[places]
     logs = marginal.log_quantiles((places + 0.5) / count)
-    # Scores beyond the last come up in `another` only; how lengths grow with the highest scores tells theirs.
-    upper = max(0, count - 1 - math.isqrt(count))
-    rise = float(logs[-1] - np.interp(ascending[upper], knots, logs))
-    run = float(knots[-1] - ascending[upper])
-    return _Map(knots, logs, rise / run if run > 0 else 0.0, marginal.start)
+    # Scores outside come up in `another` only; how lengths grow with the lowest and the highest scores tells theirs.
+    few = math.isqrt(count)
+    low, high = ascending[min(few, count - 1)], ascending[max(0, count - 1 - few)]
+
+    def slope(one: float, other: float) -> float:
+        run = other - one
+        return float(np.interp(other, knots, logs) - np.interp(one, knots, logs)) / run if run > 0 else 1.0
+
+    low_slope = slope(knots[0], low) if logs[0] <= marginal.start else 0.0  # else the cap cut all that was seen
+    return _Map(knots, logs, low_slope, slope(high, knots[-1]), marginal.start)
 
 
 def _group_maxima(trace: LengthTrace) -> tuple[int, NDArray[np.int64]]:

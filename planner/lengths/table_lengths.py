@@ -27,7 +27,7 @@ from ...profiles.length_tables import (
     table_sha256,
     text_sha256,
 )
-from ...profiles.length_trace import LengthRow, LengthTrace, intraclass_correlation, read_lengths
+from ...profiles.length_trace import PROMPT_TOKENS, LengthRow, LengthTrace, intraclass_correlation, read_lengths
 from .copula_lengths import copula_tokens
 
 PROMPTS, SAMPLES = 256, 16
@@ -38,9 +38,6 @@ ICC_TOLERANCE = 0.005
 
 REWARD_SHARE = 0.5
 """Share of the samples with reward 1, at random: no table says what ties rewards to lengths."""
-
-PROMPT_TOKENS = 256
-"""Tokens of every prompt: no table holds them."""
 
 SCALE = ",scale="
 """What comes after a table's name, or after quantiles, before a factor on all lengths."""
@@ -171,7 +168,7 @@ def _scaled(table: LengthTable, scale: float) -> LengthTable:
     points = [(max(1, round(tokens * scale)), share) for tokens, share in table.quantiles if tokens * scale < cap]
     # How far lengths go on beyond the table's cap is the drawn trace's to say.
     at_cap = TableTrace(table, scale=scale).summary().truncated_share
-    if at_cap > 0:
+    if at_cap:
         points.append((cap, max(1.0 - at_cap, points[-1][1] if points else 0.0)))
     return table.model_copy(update={"quantiles": tuple(points)})
 

@@ -1,8 +1,9 @@
 """The fitted line of a phase: its observed seconds by the expected ones, shrunk to the expected ones by its noise.
 
 A phase's measured seconds m are explained by the profile's x (the replay of the same round, or the same update):
-`m = overhead + factor * x`, overhead >= 0, factor > 0. So a refitted cost grows wherever the profile's grew; bucketed
-corrections of a serving estimator were seen to make larger batches cheaper than smaller ones.
+`m = overhead + factor * x`, overhead >= 0 (or the least that the profile can state), factor > 0. So a refitted cost
+grows wherever the profile's grew; bucketed corrections of a serving estimator were seen to make larger batches cheaper
+than smaller ones.
 The fit minimises the relative squared error plus a prior at the profile's own overhead and at factor 1 (a MAP estimate
 with normal errors): with s the noise of a round, s^2/rounds against the prior's variance decides how far it is moved.
 """
@@ -39,14 +40,23 @@ class Line:
     rounds: int
 
 
-def fit_line(expected: Sequence[float], measured: Sequence[float], overhead: float) -> Line:
-    """Fit measured seconds by expected ones (both positive, without overhead), prior at `overhead` and factor 1.
+def fit_line(
+    expected: Sequence[float], measured: Sequence[float], overhead: float, least_overhead: float = 0.0
+) -> Line:
+    """Fit measured seconds by expected ones (both without overhead), prior at `overhead` and factor 1.
+
+    Args:
+        expected: positive seconds.
+        measured: seconds; of one round at least above 0, else nothing was measured and the line is the prior's.
+        least_overhead: the least that the profile can state; the factor then explains the rest.
 
     Errors are relative to the fitted value, not to the measured one: rounds that happened to be quick would weigh
     most, and the mean, which plans are compared by, come out too small.
     """
     x, m = np.array(expected, dtype=float), np.array(measured, dtype=float)
-    scale = float(np.median(m))
+    scale = float(np.median(m)) or float(m.mean())
+    if scale <= 0:
+        return Line(overhead, 1.0, FACTOR_PRIOR, FACTOR_PRIOR, len(m))
     prior = np.array([overhead, 1.0])
     precision = np.array([1.0 / (OVERHEAD_PRIOR * scale) ** 2, 1.0 / FACTOR_PRIOR**2])
     solution = np.array([overhead, max(0.05, scale / float(np.median(x)))])
@@ -56,11 +66,11 @@ def fit_line(expected: Sequence[float], measured: Sequence[float], overhead: flo
         rows, values = np.stack([1.0 / fitted, x / fitted], axis=1), m / fitted
         weights = precision * noise**2
         solution = np.linalg.solve(rows.T @ rows + np.diag(weights), rows.T @ values + weights * prior)
-        if solution[0] < 0 or solution[1] < 0.05:
-            # Nothing takes less than no time: the overhead is 0 and the factor alone explains the rest.
-            column = rows[:, 1]
-            factor = (float(column @ values) + weights[1]) / (float(column @ column) + weights[1])
-            solution = np.array([0.0, max(0.05, factor)])
+        if solution[0] < least_overhead or solution[1] < 0.05:
+            # Nothing takes less than the least: the factor alone explains the rest.
+            column, rest = rows[:, 1], values - least_overhead * rows[:, 0]
+            factor = (float(column @ rest) + weights[1]) / (float(column @ column) + weights[1])
+            solution = np.array([least_overhead, max(0.05, factor)])
         residuals = m / (solution[0] + solution[1] * x) - 1.0
         noise = max(NOISE_FLOOR, math.sqrt(float(residuals @ residuals) / max(1, len(m) - 1)))
     spread = np.linalg.inv(rows.T @ rows + np.diag(precision * noise**2)) * noise**2

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
-from ...profiles.laws.train_law import STEP_S
+from ...profiles.laws.train_law import FACTORS, STEP_S
 from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
 from ..costs.decode_costs import decode_cost, entry_of
@@ -29,6 +29,10 @@ from .fitted_line import Line, mean_factor
 TRANSFER = 0.75
 # Rounds after which a layout's own measurements weigh as much as the transfer.
 TRANSFER_ROUNDS = 10
+
+# Where an update's overhead is less than what the law has for its optimizer, on which it has no factor, `step` takes
+# the least that its prior allows for, three deviations down (4.5 ms), and the other factors take the rest.
+LEAST_STEP = next(math.exp(factor.log_mean - 3 * factor.log_sd) for factor in FACTORS if factor.name == "step")
 
 
 def corrected(
@@ -122,7 +126,14 @@ def _corrected_law(profile: Profile, train_law: TrainLaw, updates: Mapping[Train
     priced = profile.model_copy(update={"train_law": scaled})
     missing = [line.overhead - _step_s(priced, profile, train) for train, line in updates.items()]
     step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
-    return train_law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
+    return train_law.model_copy(update={"factors": {**factors, "step": max(LEAST_STEP, step)}})
+
+
+def least_overhead(profile: Profile, train: TrainCost) -> float:
+    """The least seconds of an update without tokens that a corrected profile can state."""
+    if profile.train_law is None or measured_update(profile, train.layout) is not None:
+        return 0.0
+    return train.step_s - STEP_S * max(0.0, profile.train_law.factors["step"] - LEAST_STEP)
 
 
 def _step_s(priced: Profile, profile: Profile, train: TrainCost) -> float:

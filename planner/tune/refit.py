@@ -18,7 +18,7 @@ from ..costs.update_costs import TrainCost
 from ..simulate.whole_run import round_spec
 from .executed_run import ExecutedRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
-from .profile_correction import TRANSFER, corrected
+from .profile_correction import TRANSFER, corrected, least_overhead
 from .reward_times import refitted_judge, refitted_reward
 
 # Standard deviations of the priors: a weight transfer and a reward are rarely off by more than a factor of two.
@@ -106,6 +106,7 @@ def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Re
                 [max(1e-9, r.update_s - train.step_s) for r in trained],
                 [r.step.train_s for r in trained],
                 train.step_s,
+                least_overhead(profile, train),
             )
     reward = _reward_line(warm)
     rewards, judge = profile.reward, profile.judge

@@ -121,7 +121,7 @@ def _row(row: Mapping[str, Any]) -> LengthRow:
         sample=row["sample"],
         tokens=max(1, row["tokens"]),
         truncated=row["truncated"],
-        reward=float(reward) if reward is not None else 0.0,
+        reward=None if reward is None else float(reward),
         prompt_tokens=max(1, row["prompt_tokens"]),
     )
 

@@ -9,7 +9,7 @@ error of their difference is paired. With seconds s1, s2 and a source that moves
 
 - Costs and what is assumed: the sources are `parts`; a source that only one of the plans has moves only that one.
 - Prompts in place of the trace's: both plans were simulated with the same sets of prompts, on two independent sets of
-  draws. The covariance of the two differences over the sets is the variance that prompts cause. Where a plan states a
+  draws. The mean product of the two differences over the sets is the variance that prompts cause. Where a plan states a
   larger error of its lengths than these sets show (of a trace of few prompts), the paired one is larger by as much.
 - Sampling: two simulations are independent, unless decisions and predicted steps are the same.
 
@@ -114,8 +114,9 @@ class Errors:
 
 
 def _shared(columns: Sequence[Sequence[float]]) -> float:
-    """Standard deviation of what two columns have in common; 0 where chance alone makes them differ."""
-    return math.sqrt(max(0.0, statistics.covariance(*columns)))
+    """Deviation from 0 that two columns have in common (root of a mean square); 0 where chance alone makes them
+    differ."""
+    return math.sqrt(max(0.0, statistics.fmean(math.prod(pair) for pair in zip(*columns, strict=True))))
 
 
 def _combined(pairing: Pairing, a: float, b: float, old: float, new: float) -> float:

@@ -27,15 +27,12 @@ FIELDS = (
 LONGEST_ID = 64
 """A prompt's name that is longer is a text, of which only a digest is kept, since the trace must not hold prompts."""
 
-PROMPT_TOKENS = 256
-"""Tokens of a prompt whose row does not say."""
-
 
 def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | None = None) -> list[LengthRow]:
     """The rows of a table as rows of a length trace, in the table's order.
 
-    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` is 0, a
-    response is truncated where it has `cap_tokens` (of no cap, none is).
+    Without a column for it: `epoch` is 0, `sample` counts the responses of a prompt in an epoch, `reward` and
+    `prompt_tokens` are not known, a response is truncated where it has `cap_tokens` (of no cap, that is not known).
 
     Args:
         columns: {field: column}, as from `columns.assignments`.
@@ -74,9 +71,11 @@ def import_lengths(path: Path, columns: Mapping[str, str], cap_tokens: int | Non
                 epoch=epoch,
                 sample=sample,
                 tokens=max(1, tokens),  # an empty response is its end-of-text
-                truncated=cut if cut is not None else cap_tokens is not None and tokens >= cap_tokens,
-                reward=score(row, "reward", path, line, 0.0) if "reward" in row else 0.0,
-                prompt_tokens=_whole(row, "prompt_tokens", path, line, 1, PROMPT_TOKENS),
+                truncated=cut if cut is not None or cap_tokens is None else tokens >= cap_tokens,
+                reward=None if row.get("reward") in (None, "") else score(row, "reward", path, line, None),
+                prompt_tokens=None
+                if row.get("prompt_tokens") in (None, "")
+                else _whole(row, "prompt_tokens", path, line, 1, None),
             )
         )
     return rows

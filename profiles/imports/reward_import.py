@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...plans.yaml.errors import InputError
-from ..laws.reward_fit import ScoredSample, equally_likely, fit_executions
+from ..laws.reward_fit import ScoredSample, equally_likely, fit_executions, is_right
 from ..phase_schema import Evidence, Executions, Reward, Spread
 from ..profile_schema import Profile
 from ..reward_tables import HANGS_S
@@ -27,8 +27,8 @@ _SOURCE = "imported"
 
 
 def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]:
-    """The rows of a table as scored samples, in the table's order. Without a column for it, each row is a prompt of its
-    own, and no answer counts as right: deadlines that adapt are then predicted to save nothing.
+    """The rows of a table as scored samples, in the table's order; without a column for them, prompts and rewards are
+    not known: deadlines that adapt are then predicted to save nothing.
 
     Raises InputError, with the line where one is at fault, and for fewer than `FEWEST` rows.
     """
@@ -37,22 +37,24 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
         seconds = number(row, "seconds", path, line)
         if not 0 <= seconds <= HANGS_S:
             raise InputError(f"seconds must be from 0 to {HANGS_S:g}, not {seconds:g}; correct it", str(path), line)
-        right = truth(row, "correct", path, line) if "correct" in row else False
+        reward = float(truth(row, "correct", path, line)) if "correct" in row else None
         prompt = row.get("prompt")
-        samples.append(ScoredSample(str(line) if prompt in (None, "") else str(prompt), float(right), seconds))
+        named = f":{line}" if "prompt" in row and prompt in (None, "") else prompt
+        samples.append(ScoredSample(None if named is None else str(named), reward, seconds))
     if len(samples) < FEWEST:
         raise InputError(f"has {len(samples)} rows; at least {FEWEST} executions are needed", str(path))
     return samples
 
 
 def executions_of(samples: list[ScoredSample]) -> Executions:
-    """The distribution of scored samples' seconds; one for all samples where no answer is right, or none is wrong."""
+    """The distribution of scored samples' seconds; one for all if none is known to be right, or all are."""
     executions = fit_executions(samples)
     if executions is not None:
         return executions
     seconds = equally_likely([sample.seconds for sample in samples])
-    right = bool(samples) and all(sample.reward > 0 for sample in samples)
-    return Executions(correct_s=seconds, wrong_s=seconds, correct=float(right), unsolved=0.0 if right else 1.0)
+    if all(is_right(sample) for sample in samples):
+        return Executions(correct_s=seconds, wrong_s=seconds, correct=1.0, unsolved=0.0)
+    return Executions(wrong_s=seconds, unsolved=None if any(sample.reward is None for sample in samples) else 1.0)
 
 
 def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> Profile:

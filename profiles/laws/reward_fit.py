@@ -17,12 +17,15 @@ MOST = 32
 SCATTER_FROM_S = 0.5
 """Right answers of fewer seconds are not asked how they differ: starting a process differs as much."""
 
+MOST_SCATTER = 1e6
+"""Most that right answers of a prompt are said to differ, as the profile's schema has it."""
+
 
 class ScoredSample(NamedTuple):
-    """A sample, its reward (above 0: a right answer) and the seconds that this took a worker."""
+    """A sample, its reward (above 0: a right answer) and the seconds that this took a worker. None: not known."""
 
-    prompt: str
-    reward: float
+    prompt: str | None
+    reward: float | None
     seconds: float
 
 
@@ -30,26 +33,38 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
     """The executions of planner/costs/reward_costs.py; None if no answer was right, or none was wrong.
 
     A prompt counts as unsolved if none of its samples was right; the fewer samples it had, the more such there are. Of
-    a solved prompt the slowest right answer counts, as it does for its deadline.
+    a solved prompt the slowest right answer counts, as it does for its deadline. If a sample's prompt is not known, it
+    is not known how many are unsolved either.
     """
-    by_prompt: dict[str, list[ScoredSample]] = defaultdict(list)
-    for sample in samples:
-        by_prompt[sample.prompt].append(sample)
-    right = {prompt: [s.seconds for s in group if s.reward > 0] for prompt, group in by_prompt.items()}
-    wrong_s = [s.seconds for group in by_prompt.values() for s in group if s.reward <= 0]
+    by_prompt: dict[str | int, list[ScoredSample]] = defaultdict(list)
+    for place, sample in enumerate(samples):
+        by_prompt[place if sample.prompt is None else sample.prompt].append(sample)
+    right = {prompt: [s.seconds for s in group if is_right(s)] for prompt, group in by_prompt.items()}
+    wrong_s = [s.seconds for group in by_prompt.values() for s in group if not is_right(s)]
     solved = [prompt for prompt, seconds in right.items() if seconds]
     if not solved or not wrong_s:
         return None
+    grouped = all(isinstance(prompt, str) for prompt in by_prompt)
+    answers = sum(len(by_prompt[prompt]) for prompt in (solved if grouped else by_prompt))
     return Executions(
         correct_s=equally_likely([max(right[prompt]) for prompt in solved]),
         wrong_s=equally_likely(wrong_s),
-        correct=sum(len(right[prompt]) for prompt in solved) / sum(len(by_prompt[prompt]) for prompt in solved),
-        unsolved=1.0 - len(solved) / len(by_prompt),
+        correct=sum(len(right[prompt]) for prompt in solved) / answers,
+        unsolved=1.0 - len(solved) / len(by_prompt) if grouped else None,
         scatter=max(
-            (max(times) / max(min(times), 1e-3) for times in right.values() if len(times) > 1 and _slow(times)),
+            (
+                min(MOST_SCATTER, max(times) / max(min(times), 1e-3))
+                for times in right.values()
+                if len(times) > 1 and _slow(times)
+            ),
             default=None,
         ),
     )
+
+
+def is_right(sample: ScoredSample) -> bool:
+    """Whether a sample is known to be a right answer."""
+    return sample.reward is not None and sample.reward > 0
 
 
 def _slow(seconds: Sequence[float]) -> bool:
@@ -57,7 +72,13 @@ def _slow(seconds: Sequence[float]) -> bool:
 
 
 def equally_likely(values: Sequence[float]) -> tuple[float, ...]:
-    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be."""
+    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be.
+
+    A mean lies between the least and the largest value of its share, which rounding may leave by the last bit: so equal
+    values have an equal mean, and means ascend.
+    """
     ranked, count = sorted(values), min(MOST, len(values))
     cuts = [round(i * len(ranked) / count) for i in range(count + 1)]
-    return tuple(math.fsum(ranked[a:b]) / (b - a) for a, b in itertools.pairwise(cuts))
+    return tuple(
+        min(max(math.fsum(ranked[a:b]) / (b - a), ranked[a]), ranked[b - 1]) for a, b in itertools.pairwise(cuts)
+    )

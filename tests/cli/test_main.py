@@ -51,7 +51,7 @@ def test_without_a_command_help_is_shown():
         *(
             (ModuleNotFoundError("gone", name=f"{name}.part"), 2,
              f"error: this command needs {name}; install rlplan[cpu] or rlplan[gpu]")
-            for name in ("torch", "ray", "vllm")
+            for name in ("torch", "psutil", "anything")
         ),
         (MemoryError(), 1, "error: the memory of this machine, or what it allows this process, does not suffice"),
         (RunFailed("no engine"), 1, "run failed: no engine"),
@@ -85,7 +85,7 @@ def test_a_hundred_faults_are_listed_and_the_rest_counted(monkeypatch):
 
 def test_an_error_of_our_own_is_not_hidden(monkeypatch):
     def fails(*_, **__):
-        raise ModuleNotFoundError("gone", name="pydantic")
+        raise ModuleNotFoundError("gone", name="rlplan.planner.gone")
 
     monkeypatch.setattr(main.cli, "main", fails)
     with pytest.raises(ModuleNotFoundError):

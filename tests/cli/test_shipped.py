@@ -53,9 +53,9 @@ def test_a_limit_that_nothing_keeps_names_what_could_be_kept(shipped):
 
 def test_what_a_trace_does_not_show_is_a_warning(shipped):
     rows = (shipped / "lengths.jsonl").read_text().splitlines()
-    (shipped / "few.jsonl").write_text("\n".join(rows[:16]) + "\n")
+    (shipped / "few.jsonl").write_text("\n".join(rows[:40]) + "\n")
     edit(shipped / "job.yaml", "max_response_tokens: 4096", "max_response_tokens: 6000")
-    for name, said in (("few", "16 samples of 2 prompts"), ("lengths", "extrapolated")):
+    for name, said in (("few", "40 samples of 5 prompts"), ("lengths", "extrapolated")):
         result = rlplan("solve", shipped, "--trace", shipped / f"{name}.jsonl", "--mode", "sync")
         assert result.returncode == 0 and said in result.stderr
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from rlplan.plans.yaml.editor_schemas import schema_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_line import LengthLine
-from rlplan.profiles.length_trace import LengthRow, read_lengths
+from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 
 GOOD = {
     "prompt": "k1", "epoch": 0, "sample": 3, "tokens": 57, "truncated": False, "reward": 1.0, "prompt_tokens": 18
@@ -38,7 +38,7 @@ def test_a_good_line_is_taken_by_both_with_further_keys_too(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [{"prompt": ""}, {"prompt": 3}, {"epoch": -1}, {"epoch": "0"}, {"sample": 0.5}, {"tokens": 0}, {"tokens": True},
-     {"truncated": 0}, {"reward": "1"}, {"reward": None}, {"prompt_tokens": 0}],
+     {"truncated": 0}, {"reward": "1"}, {"tokens": None}, {"prompt_tokens": 0}],
 )  # fmt: skip
 def test_a_wrong_line_is_refused_by_both(tmp_path, wrong):
     assert taken({**GOOD, **wrong}, tmp_path) == [False, False]
@@ -47,6 +47,17 @@ def test_a_wrong_line_is_refused_by_both(tmp_path, wrong):
 def test_the_keys_of_a_row_are_needed_and_described(tmp_path):
     assert list(LengthLine.model_fields) == list(LengthRow.__dataclass_fields__) == list(GOOD)
     assert all(field.description for field in LengthLine.model_fields.values())
-    assert json.loads(schema_of(LengthLine))["required"] == list(GOOD)
+    known = [key for key in GOOD if key not in ("truncated", "reward", "prompt_tokens")]
+    assert json.loads(schema_of(LengthLine))["required"] == known
     for key in GOOD:
-        assert taken({k: v for k, v in GOOD.items() if k != key}, tmp_path) == [False, False]
+        assert taken({k: v for k, v in GOOD.items() if k != key}, tmp_path) == [key not in known] * 2
+
+
+def test_what_is_not_known_of_a_row_is_not_written(tmp_path):
+    row = LengthRow(**{**GOOD, "truncated": None, "reward": None, "prompt_tokens": None})
+    write_lengths(tmp_path / "lengths.jsonl", [row])
+    assert "null" not in (tmp_path / "lengths.jsonl").read_text()
+    trace = read_lengths(tmp_path / "lengths.jsonl")
+    assert trace.rows == (row,)
+    summary = trace.summary()
+    assert (summary.truncated_share, summary.mean_reward, summary.icc) == (None, None, None)

@@ -87,15 +87,13 @@ def test_damage_is_named_with_its_line(old, new, message, tmp_path):
 
 
 def test_each_fault_of_a_row_is_told_with_what_to_do(tmp_path):
-    path = write(tmp_path, GOOD % 0, '{"prompt": "", "epoch": 0, "sample": 1, "tokens": 0, "truncated": false}')
+    path = write(tmp_path, GOOD % 0, '{"prompt": "", "epoch": 0, "tokens": 0, "truncated": false}')
     with pytest.raises(InputError) as caught:
         read_lengths(path)
     assert caught.value.lines() == [
         f"{path}:2: prompt must not be empty; restore the file or cut it here",
+        f"{path}:2: missing key 'sample'; add it, or make the trace with rlplan lengths import",
         f"{path}:2: tokens must be at least 1, not 0; restore the file or cut it here",
-        f"{path}:2: missing key 'reward'; add it (0 where it is not known), "
-        "or make the trace with rlplan lengths import",
-        f"{path}:2: missing key 'prompt_tokens'; add it, or make the trace with rlplan lengths import",
     ]
 
 

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from ..base import Count, NonNegative, Positive, Strict
 
+LEAST_PROMPTS = 4
+"""With fewer prompts nothing is solved: their lengths would say less than those of any other job of the kind."""
+
 FEWEST_PROMPTS = 20
 """With fewer prompts a bootstrap over them cannot estimate the longest 1 % of the samples."""
 

@@ -19,7 +19,8 @@ from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_erro
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.plans.schema.sections.planned_rounds import RoundRollout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.profile_schema import RoundCheck
+from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
+from rlplan.profiles.profile_schema import Profile, RoundCheck
 from rlplan.traces.run_log import TRACE
 
 from ..conftest import CAP
@@ -115,6 +116,14 @@ def test_a_refitted_cost_never_falls_where_the_profiles_rises(rounds, overhead):
     assert line.overhead >= 0 and line.factor > 0 and math.isfinite(line.factor) and line.error >= 0
 
 
+@pytest.mark.parametrize("least", [0.0, 0.5])
+def test_an_overhead_that_the_profile_cannot_state_goes_into_the_factor(least):
+    x = np.linspace(2.0, 8.0, 400)
+    line = fit_line(x, 0.2 + 1.5 * x, 0.6, least)
+    assert line.overhead == pytest.approx(max(0.2, least), rel=0.1)
+    assert np.mean(line.overhead + line.factor * x) == pytest.approx(np.mean(0.2 + 1.5 * x), rel=0.01)
+
+
 @settings(max_examples=80, deadline=None)
 @given(ratio=st.floats(0.05, 20), rounds=st.integers(1, 50))
 def test_ratios_lie_between_one_and_what_was_measured(ratio, rounds):
@@ -202,6 +211,58 @@ def test_a_run_slower_than_a_shipped_profile_corrects_every_phase(tmp_path):
     other = RoundRollout(pool="main", engines=1, tp=4, max_num_seqs=16)
     assert transfer_error(result, [short.rollout, other]) == pytest.approx((1 - TRANSFER) * math.log(factor))
     assert 0.05 < update_transfer_error(result, [short.train.model_copy(update={"dp": 2, "tp": 4})]) < 0.15
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory):
+    """By kind of machine: (documents, a run, its replays)."""
+    several = {"gpus": sharded(solved_on_gpus()), "cpus": solved(mode="exact")}
+    runs = {name: ran(tmp_path_factory.mktemp(name), documents, steps=8) for name, documents in several.items()}
+    return {
+        name: (documents, runs[name], replay_run(runs[name], CAP, False, documents.profile))
+        for name, documents in several.items()
+    }
+
+
+TIMES = st.lists(
+    st.builds(
+        lambda scale, digits, seconds: [round(scale * s, digits) for s in seconds],
+        st.sampled_from([0.0, 0.01, 1.0, 1e3]),
+        st.integers(0, 6),
+        st.lists(st.floats(0, 1), min_size=5, max_size=5),
+    ),
+    min_size=8,
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(times=TIMES, kind=st.sampled_from(["gpus", "cpus"]))
+def test_what_is_refitted_to_any_times_can_be_read_again(replayed, times, kind):
+    documents, run, replays = replayed[kind]
+    names = ("rollout_s", "reward_exposed_s", "train_s", "sync_s", "other_s")
+    measured = [
+        dataclasses.replace(r, step=dataclasses.replace(r.step, **dict(zip(names, seconds, strict=True))))
+        for r, seconds in zip(replays, times, strict=True)
+    ]
+    profile = refit(documents.profile, run, measured).profile
+    read = loads(dump(profile, digits=WRITTEN_DIGITS), Profile)
+    assert all(value > 0 for value in read.train_law.factors.values()) if read.train_law else read.train
+
+
+def test_updates_that_start_at_once_leave_a_profile_that_predicts_them(tmp_path):
+    """Where the law charges an optimizer more than updates without tokens were seen to take."""
+    documents = sharded(solved_on_gpus())
+    law = documents.profile.train_law
+    quick = law.model_copy(update={"factors": {**law.factors, "step": 40.0}})
+    priced = dataclasses.replace(documents, profile=documents.profile.model_copy(update={"train_law": quick}))
+    run = ran(tmp_path / "r", documents, slower(documents.profile, train=0.3), steps=40, noise=0.01)
+    replays = replay_run(run, CAP, False, priced.profile)
+    for _ in range(8):  # tuned again and again, it settles
+        profile = refit(priced.profile, run, replays).profile
+        priced = dataclasses.replace(priced, profile=loads(dump(profile, digits=WRITTEN_DIGITS), Profile))
+        replays = replay_run(run, CAP, False, priced.profile)
+    assert sum(r.update_s for r in replays) == pytest.approx(sum(s.train_s for s in run.steps), rel=0.05)
 
 
 def test_two_layouts_of_one_entry_are_corrected_each_by_its_own_rounds(tmp_path):

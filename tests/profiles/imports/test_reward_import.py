@@ -1,10 +1,12 @@
 """Reward times of one's own in a profile: their law, their evidence, and what is wrong with a table of them."""
 
 import pytest
+import yaml
 
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.plans.schema.sections.levers import timeout_numbers
 from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.imports.reward_import import executions_of, import_rewards, with_imported
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.reward_tables import reward_assumed
@@ -26,9 +28,30 @@ def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path):
     assert executions_of(import_rewards(write(tmp_path, in_words), {})) == law
 
 
-def test_without_a_column_of_right_answers_all_have_one_law(tmp_path):
-    law = executions_of(import_rewards(write(tmp_path, "seconds\n" + "0.5\n" * 38 + "30\n30\n"), {}))
-    assert law.unsolved == 1 and law.correct_s == law.wrong_s and law.wrong_s[-1] > 20
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        (None, {}),
+        (lambda row: 0, {"unsolved": 1.0}),
+        (lambda row: 1, {"unsolved": 0.0, "correct": 1.0}),
+        (lambda row: row % 4 > 0, {"correct": 0.75}),
+    ],
+    ids=["not said", "all wrong", "all right", "some right"],
+)
+def test_what_columns_do_not_say_is_not_written(answer, known, tmp_path):
+    """Neither how many answers are right, nor to how many prompts."""
+    rows = [f"{30 if row > 37 else 0.5}" + ("" if answer is None else f",{int(answer(row))}") for row in range(40)]
+    head = "seconds" if answer is None else "seconds,correct"
+    samples = import_rewards(write(tmp_path, "\n".join([head, *rows])), {})
+    law = executions_of(samples)
+    written = yaml.safe_load(dump(with_imported(library_profile("H100", "Qwen2.5-7B"), samples, "t")))["reward"]
+    shares = {name: share for name, share in written["executions"].items() if not name.endswith("_s")}
+    assert shares == known and ("correct_s" in written["executions"]) == ("correct" in known)
+    assert law.wrong_s[-1] > 20 or known == {"correct": 0.75}
+    # Deadlines that adapt then save nothing.
+    assert known.get("unsolved") == 0 or reward_cost(
+        with_imported(library_profile("H100", "Qwen2.5-7B"), samples, "t").reward, 8, timeout_numbers(60.0, None)
+    ).executions.unsolved == pytest.approx(1 - known.get("correct", 0))
 
 
 def test_an_imported_profile_costs_what_was_imported(tmp_path):
