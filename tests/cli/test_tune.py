@@ -23,6 +23,7 @@ from .command_line import data, printed
 from .few_candidates import few_candidates
 from .run_folders import run_plan
 from .solved_folder import listing, sha
+from .test_diff import git
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,6 +74,11 @@ def test_a_diff_of_a_tuned_plan_says_what_tune_said(tuned):
     assert f"takes {percent(result['gain'])} less time" in printed(
         "tune", tuned / "run", "--plan", old, "-o", tuned / "a.yaml"
     )
+    # Both in git, as in a pull request: each plan is read with its inputs.
+    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "tuned")):
+        git(tuned, *arguments)
+    in_git = data("diff", "HEAD:./plan.yaml", "HEAD:./plan.tuned.yaml", folder=tuned)
+    assert in_git["effects"] == diff["effects"]
     # The old decisions refreshed beside the new inputs tell the same, by the paired error alone.
     dump(load_plan(old).model_copy(update={"inputs": load_plan(new).inputs}), tuned / "before.yaml")
     printed("refresh", tuned / "before.yaml")
