@@ -77,8 +77,8 @@ class PredictedError(Strict):
         tuple[Annotated[tuple[float, ...], Field(min_length=2, max_length=64, strict=False)], ...],
         Field(max_length=2, strict=False, exclude_if=is_empty),
     ] = ()
-    """Logarithm of the seconds, over those predicted, with other prompts in place of the trace's: the same sets of prompts for
-    every plan of a trace, on two independent sets of draws. Empty: an older plan."""
+    """Logarithm of the seconds, over those predicted, with other prompts in place of the trace's: the same sets of
+    prompts for every plan of a trace, on two independent sets of draws. Empty: an older plan."""
 
     @property
     def of_lengths(self) -> float:
