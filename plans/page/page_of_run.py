@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..phrases.numbers import NONE, count, digits, fixed, is_finite, percent, ratio, seconds, times
+from ..phrases.numbers import NONE, count, deviation_text, digits, fixed, is_finite, percent, ratio, seconds, times
 from ..phrases.sentences import listed
 from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
@@ -87,7 +87,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         Card(
             "Seconds a step",
             seconds(detail["step_s"]),
-            f"{prefix}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
+            f"{prefix}predicted {seconds(detail['step_s_predicted'])} ({deviation_text(detail['deviation'])})"
             + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
     )

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, fixed, is_finite, percent, seconds, times
+from ...phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
@@ -171,8 +171,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         chart.add_bar(x=[measured_s], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(measured_s)}, predicted {seconds(predicted_s)} "
-                  f"({percent(detail['prediction_error'])} off)"],
+            text=[beside_predicted(measured_s, predicted_s)],
             textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(

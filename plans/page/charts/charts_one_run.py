@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, percent, seconds
+from ...phrases.numbers import beside_predicted, count, percent, seconds
 from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
@@ -133,8 +133,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
                 title += f": {percent(detail['rounds'][kind]['share'])} of steps (plan {percent(expected['share'])})"
             measured_s, predicted_s = measured["step_s"]["mean"], expected["step_s"]["mean"]
             differences.append(
-                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured_s)}, predicted "
-                f"{seconds(predicted_s)} " + (f"({100 * (measured_s / predicted_s - 1):+.0f}%)" if predicted_s else "")
+                f"{kind + ' ' if len(kinds) > 1 else ''}rounds: {beside_predicted(measured_s, predicted_s)}"
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)
