@@ -11,11 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...plans.phrases.group_cells import bounds_text, limit, slack
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import CostFigures, GroupsPlan
-    from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
+    from ...plans.schema.sections.planned_group import PlannedGroup
     from ...plans.schema.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar
@@ -104,17 +105,6 @@ def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
     }
 
 
-def limit(member: GroupMember, rules: GroupRules) -> float:
-    """The slowdown that a job must stay below: its bound minus the rules' margin."""
-    slo = member.slowdown.slo
-    return slo - rules.margin * (slo - 1.0)
-
-
-def slack(member: GroupMember, rules: GroupRules) -> float:
-    """Share of a job's limit that the 95th percentile of its slowdown leaves free."""
-    return 1.0 - member.slowdown.p95 / limit(member, rules)
-
-
 def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Renderables:
     """The whole screen for a terminal of `width` characters; `notes` stand below the headline."""
     rows: list[RenderableType] = [*_headline(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
@@ -132,7 +122,8 @@ def _headline(plan: GroupsPlan, path: str) -> list[Text]:
     from ...plans.phrases.sentences import one_line
 
     p, solver = plan.predicted, plan.solver
-    jobs = sum(len(group.jobs) for group in plan.groups.values())
+    members = [member for group in plan.groups.values() for member in group.jobs.values()]
+    jobs = len(members)
     per_hour = [
         f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({usd(other.usd_per_hour)}"
         + ("" if other.fits else ", does not fit the cluster")
@@ -148,7 +139,7 @@ def _headline(plan: GroupsPlan, path: str) -> list[Text]:
             (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {usd(p.plan.usd_per_hour)} USD/h", "bold"),
             f", {'; '.join(per_hour)}",
         ),
-        _bounds(plan),
+        Text(bounds_text(plan), style="green" if all(member.slowdown.keeps for member in members) else "bold red"),
         Text(
             f"{p.plan.usd_per_unit:.3f} USD per unit of training ({per_unit}); {proof} in "
             f"{plan.rules.objective}{over}, of {solver.columns:,} groups; policy {plan.rules.policy}; {path}",
@@ -161,23 +152,6 @@ def _change(ours: float, theirs: float) -> str:
     if not theirs or abs(ours / theirs - 1) < 0.005:
         return "as much as"
     return f"{percent(abs(1 - ours / theirs))} {'less' if ours < theirs else 'more'} than"
-
-
-def _bounds(plan: GroupsPlan) -> Text:
-    """The jobs that break their bounds; else, of the jobs that share nodes, the one nearest to its bound."""
-    members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
-    broken = [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]
-    if broken:
-        return Text(f"bounds broken: {', '.join(broken)}", style="bold red")
-    shared = [item for item in members if len(plan.groups[item[0]].jobs) > 1]
-    if not shared:
-        return Text("every bound is kept: no job shares nodes", style="green")
-    key, name, member = min(shared, key=lambda item: (slack(item[2], plan.rules), item[1]))
-    return Text(
-        f"every bound is kept; {name} in {key} is nearest to its bound: p95 {times(member.slowdown.p95, 3)} of "
-        f"{times(limit(member, plan.rules), 3)}, {percent(slack(member, plan.rules))} to spare",
-        style="green",
-    )
 
 
 # Reasons that the screen shows elsewhere.

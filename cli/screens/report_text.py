@@ -142,8 +142,8 @@ def _overlap(detail: dict[str, Any]) -> list[str]:
         lines[0] += f"; {alone_waits} and {alone_trains} if neither ran beside decoding"
     if (streamed := beside["streamed"]) is not None:
         lines.append(
-            f"  streaming, {count(streamed['rounds'], 'round')}: {streamed['groups']:.1f} groups of a round trained before "
-            f"its end, {streamed['moved']:.1f} samples moved to another engine"
+            f"  streaming, {count(streamed['rounds'], 'round')}: {streamed['groups']:.1f} groups trained before its "
+            f"end, {streamed['moved']:.1f} samples moved to another engine"
         )
     if (balanced := beside["balanced"]) is not None:
         lines.append(

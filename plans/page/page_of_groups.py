@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
+from ..phrases.group_cells import bounds_text
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
 from ..phrases.sentences import listed
 from ..schema.groups_plan import GroupsPlan
@@ -48,8 +49,6 @@ def headline(plan: GroupsPlan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
     usd_per_hour = predicted.plan.usd_per_hour or 1.0
-    members = [(name, m.slowdown) for group in plan.groups.values() for name, m in group.jobs.items()]
-    tightest = min(members, key=lambda item: item[1].slo - item[1].p95)
     fullest = max(
         (node.resident_bytes / node.host_memory_bytes, f"{key} {node.pool} {index}")
         for key, group in plan.groups.items()
@@ -78,8 +77,8 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card(
             "Bounds kept",
             percent(predicted.plan.slo_attained),
-            f"tightest: {tightest[0]}, {tightest[1].p95:.3f} of {tightest[1].slo:.3f} at p95",
-            "good" if all(s.keeps for _, s in members) else "bad",
+            bounds_text(plan),
+            "good" if all(m.slowdown.keeps for group in plan.groups.values() for m in group.jobs.values()) else "bad",
         ),
         Card(
             "Host memory to spare",
@@ -146,7 +145,13 @@ def _declined(plan: GroupsPlan) -> str:
 
 
 def _reasons(plan: GroupsPlan) -> Table:
-    rows = [[key, code(about), text] for key, group in plan.groups.items() for about, text in group.why.items()]
+    # `slack`, of an older plan, names the nearest bound by another measure than `bounds_text`.
+    rows = [
+        [key, code(about), text]
+        for key, group in plan.groups.items()
+        for about, text in group.why.items()
+        if about != "slack"
+    ]
     return Table(["group", "about", "why"], rows, kind="groupwhy")
 
 
