@@ -241,7 +241,7 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
 
     best, least = fastest(points), cheapest(points)
     lines = [
-        f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain synchronous rounds on the same "
+        f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain rounds on the same "
         "nodes; length: trained over unconditioned mean length, 1 is unbiased"
     ]
     if assumed := assumed_line(points):

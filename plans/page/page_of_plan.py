@@ -68,6 +68,7 @@ def headline(plan: Plan) -> list[Card]:
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
+    status, _, reason = solver_status(solver).partition("; ")
     return [
         Card(
             "Mean step",
@@ -82,7 +83,7 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Speed-up",
             times(predicted.speedup),
-            f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
+            f"in samples per second: {here_ms:,.1f} ms a trained sample, {plain_ms:,.1f} ms with plain rounds",
             "good" if predicted.speedup > 1.005 else "bad" if predicted.speedup < 0.995 else "",
         ),
         *_limit(predicted.limit),
@@ -104,11 +105,10 @@ def headline(plan: Plan) -> list[Card]:
             "bad" if tightest.headroom < 0 else "warn" if tightest.headroom < 0.05 else "",
         ),
         Card(
-            "Proof",
-            solver_status(solver),
-            ("simpler to run than the best schedule; " if solver.given_up else "")
-            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'schedule')} in "
-            f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
+            f"Of {count(solver.candidates, 'schedule')}",
+            status,
+            f"{reason}{'; ' * bool(reason)}objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),
     ]

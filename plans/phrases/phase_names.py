@@ -1,4 +1,4 @@
-"""What phases and resources are called in prose, the same on the screen, on pages, in `why` and in `diff`.
+"""What phases are called in prose, the same on the screen, on pages, in `why` and in `diff`.
 
 Keys of documents are not shown to people: the key `sync` of a phase would be taken for mode sync.
 """
@@ -17,11 +17,3 @@ PHASE_NAMES = {
     "step": "step",
 }
 """Name of each phase, by its key."""
-
-RESOURCE_NAMES = {
-    "sync": "weight transfer",
-    "engines": "engines",
-    "rewards": "the scores of all samples but those decoded last",
-    "trainers": "trainers",
-}
-"""What may have time to spare, by the resource of critical_path.py."""

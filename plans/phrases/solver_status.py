@@ -7,15 +7,17 @@ from .numbers import percent
 
 
 def solver_status(solver: Solver) -> str:
-    """Return where a plan stands among the solver's schedules: `optimal`, or `tied with the best (+1.3%)`.
+    """Return where a plan stands among the solver's schedules: `optimal`, or `1.3% slower than the best schedule; …`.
 
-    A tied plan costs that share more than the best schedule, and is simpler to run (`job.why.ties` says how). Where a
-    limit ended the search, the best schedule is only the best found. A plan that was edited is none of them.
+    Why a slower plan is simpler, `job.why.ties` says. Where a limit ended the search, the best schedule is only the
+    best found. A plan that was edited is none of them. The gap is told where it is not 0.
     """
+    worse, better = ("slower", "faster") if solver.objective == "seconds_per_sample" else ("dearer", "cheaper")
     if solver.refreshed:
-        return "edited by hand and refreshed"
+        return f"edited by hand and refreshed, {percent(solver.gap, 2)} {worse} than the solver's bound"
     proven = solver.status == "optimal"
-    if solver.given_up:
-        more = percent(solver.given_up)
-        return f"tied with the best (+{more})" if proven else f"tied with the best found (+{more}, not proven)"
-    return "optimal" if proven else "best found (not proven)"
+    text = "optimal" if proven else "best found, not proven"
+    if solver.given_up is not None and solver.given_up >= 0.0005:
+        best = "the best schedule" if proven else "the best found"
+        text = f"{percent(solver.given_up)} {worse} than {best}; chosen because it is simpler"
+    return text + (f"; one up to {percent(solver.gap, 2)} {better} may exist" if solver.gap >= 5e-5 else "")

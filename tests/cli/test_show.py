@@ -69,7 +69,7 @@ def test_everything_is_data_too():
 
 def test_a_synchronous_plan_has_one_kind_of_round(monkeypatch, solved):
     lines = screen(monkeypatch, solved / "plan.yaml")
-    assert lines[0].startswith("toy: sync, ") and "1.00x plain synchronous rounds" in lines[0]
+    assert lines[0].startswith("toy: sync, ") and "1.00x the samples per second of plain rounds" in lines[0]
     assert any(line.startswith("mean round ") for line in lines)
     assert not any("long round" in line or "all steps" in line for line in lines)
 
@@ -299,7 +299,7 @@ RIDDLES = ("slack: all scores", "all scores but the last", "if forced by its nam
 
 
 def test_one_word_stands_for_one_thing_and_none_is_a_riddle(tmp_path, monkeypatch):
-    """Sync is the name of a mode; the phase is the weight transfer, the baseline are plain synchronous rounds."""
+    """Sync is the name of a mode; the phase is the weight transfer, the baseline are plain rounds."""
     monkeypatch.setenv("COLUMNS", "200")
     write_profiled(tmp_path)
     for mode in ("sync", "exact"):
@@ -314,7 +314,7 @@ def test_one_word_stands_for_one_thing_and_none_is_a_riddle(tmp_path, monkeypatc
             text = re.sub(r"(toy: |bias\.mode|\* |mode |by mode |`)sync\b", "", text).replace("sync.yaml", "")
             text = re.sub(r"exact -> sync|sync -> exact|(exact|sync) +(exact|sync)", "", text)
         assert re.findall(r"(?<![\w.])sync\b(?!\.\w)", text) == [], (command, text)
-    assert "weight transfer" in told["show", exact] and "plain synchronous rounds" in told["show", exact]
+    assert "weight transfer" in told["show", exact] and "plain rounds" in told["show", exact]
     for pair in ((exact, sync), (sync, exact)):
         [line] = [line for line in printed("diff", *pair).splitlines() if "long round, mean" in line]
         assert "none" in line and "unknown" not in line, line

@@ -24,7 +24,7 @@ def _plans(points: Sequence[ComparedPoint]) -> list[tuple[str, Plan]]:
 
 
 def steps(points: Sequence[ComparedPoint]) -> Chart:
-    """Return a chart of the mean seconds of a step, and of a step of plain synchronous rounds, by point."""
+    """Return a chart of the mean seconds of a step, and of a step of plain rounds, by point."""
     chart, plans = figure(), _plans(points)
     longest_s = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
     for index, (label, plan) in enumerate(plans):
@@ -56,7 +56,7 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
     modes = dict.fromkeys(plan.job.bias.mode for _, plan in plans)
     legend = (
         *(Swatch(mode, MODE[mode]) for mode in modes),
-        Swatch("plain synchronous rounds on the same nodes", INK, "tick"),
+        Swatch("plain rounds on the same nodes", INK, "tick"),
     )
     return Chart("steps", "Seconds a step", caption, chart, ROW_PX * len(plans) + 56, legend)
 

@@ -108,7 +108,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     caption = (
         f"Trained over unconditioned mean length, prompt by prompt: {listed(ratios)}; 1 is unbiased."
         if ratios
-        else "Lengths of trained responses. Their bias can be told beside a run of plain synchronous rounds only."
+        else "Lengths of trained responses. Their bias can be told beside a run of plain rounds only."
     )
     return Chart("lengths", "Lengths of trained responses", caption, chart, 320, tuple(legend))
 

@@ -111,7 +111,7 @@ def test_a_plan_on_gpus_says_what_turns_and_checkpoints_take():
     (entry,) = [e for e in profile.rollout if e.tp == tp]
     saved_s = sleep_and_wake_s(profile, tp) + colocation.state_moves_s(profile, layout)
     assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50), "engines stay awake"
-    assert planned.why["colocation"].endswith(f"as large as rounds need, which saves {saved_s:.2g} s of each step")
+    assert planned.why["colocation"].endswith(f"KV caches no larger than rounds need save {saved_s:.2g} s of each step")
     taken = predicted.checkpoint
     assert taken.bytes == pytest.approx(12 * profile.model_parameters)
     assert taken.rank_bytes == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-4)
