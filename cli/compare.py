@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDE_BAR, NARROW_BAR = 12, 8
 WIDE = 118
-"""Least width in characters at which the table has the column `binds`; a narrower terminal gets lines below it."""
+"""Least width in characters at which the table has the column `bottleneck`; a narrower terminal gets lines below it."""
 
 
 @click.command("compare")
@@ -209,7 +209,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
-    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["<binds"] if wide else []))
+    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["<bottleneck"] if wide else []))
     for column in drawn.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)
@@ -251,7 +251,7 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
             f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")
         )
     if not wide:
-        lines += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
+        lines += [f"bottleneck: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
     lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:

@@ -156,7 +156,7 @@ def _change(ours: float, theirs: float) -> str:
 
 # Reasons that the screen shows elsewhere.
 _SHOWN_ELSEWHERE = ("slack",)
-_TITLES = {"pace": "binds", "next_best": "next best"}
+_TITLES = {"next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:

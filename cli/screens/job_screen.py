@@ -103,7 +103,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
         ),
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
         Text(
-            f"of {solver.candidates:,} schedules {solver_status(solver)}; {costs}; {path}",
+            f"{solver_status(solver)}; {costs}; {path}",
             style="dim",
         ),
     ]
@@ -139,7 +139,7 @@ def _path(plan: Plan) -> list[Text]:
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
         for step in path.main_steps
     )
-    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("slack          ", "bold"), path.slack)]
+    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), path.slack)]
 
 
 def _memory(plan: Plan) -> Table:
@@ -174,7 +174,12 @@ def _held_by(plan: Plan) -> list[Text]:
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
         if bar is not None and bar.holds_bytes:
             largest = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
-            texts.append(f"{name}: " + ", ".join(f"{holder.replace('_', ' ')} {gb(size)}" for holder, size in largest))
+            texts.append(
+                f"{name}: "
+                + ", ".join(
+                    f"{holder.replace('_', ' ').removeprefix(name + ' ')} {gb(size)}" for holder, size in largest
+                )
+            )
     return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
 
 

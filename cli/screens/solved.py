@@ -61,7 +61,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"{times(predicted.speedup)} the samples per second of plain rounds "
         f"({seconds(predicted.baseline.step_s.mean)} a step{where}) -> {out}",
         f"trained over unconditioned mean length {ratio(predicted.length_ratio)}; "
-        f"of {solver.candidates:,} schedules {solver_status(solver)} ({solver.name})",
+        f"{solver_status(solver)} ({solver.name})",
     ]
     kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
     for kind, decided, expected in kinds:

@@ -81,7 +81,7 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
     yield from builder.above(limits)
     deviation = abs(1 - predicted.length_ratio)
     if site_rules.max_bias is not None and deviation > site_rules.max_bias + 1e-9:
-        message = f"is {predicted.length_ratio:.6g}, off by {deviation:.4g}"
+        message = f"is {predicted.length_ratio:.6g}, {deviation:.4g} from 1"
         yield builder.fault("policy-bias", ("predicted", "length_ratio"), message, "max_bias")
     if plan.job.bias.mode in site_rules.forbidden_modes:
         yield builder.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")

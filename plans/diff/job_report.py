@@ -171,7 +171,7 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
         # Warn only if the new plan exceeds its budget and the old plan did not.
         if budget and deviation > budget and not abs(1 - old.predicted.length_ratio) > old.job.bias.budget:
             warnings.append(
-                f"trained lengths are off by {figure(deviation, 'share')}, more than the bias budget of "
+                f"the length ratio is {figure(deviation, 'share')} from 1, more than the bias budget of "
                 f"{figure(budget, 'share')}"
             )
     for quantity in diff.effects:

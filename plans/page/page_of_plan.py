@@ -105,7 +105,7 @@ def headline(plan: Plan) -> list[Card]:
             "bad" if tightest.headroom < 0 else "warn" if tightest.headroom < 0.05 else "",
         ),
         Card(
-            f"Of {count(solver.candidates, 'schedule')}",
+            "Proof",
             status,
             f"{reason}{'; ' * bool(reason)}objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
             f"{plan.inputs.profile.provenance}",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..schema.sections.origin import Solver
-from .numbers import percent
+from .numbers import count, percent
 
 
 def solver_status(solver: Solver) -> str:
-    """Return where a plan stands among the solver's schedules: `optimal`, or `1.3% slower than the best schedule; …`.
+    """Return where a plan stands among the solver's schedules: `optimal of 90 schedules`, or `1.3% slower than the best
+    of 90 schedules; …`.
 
     Why a slower plan is simpler, `job.why.ties` says. Where a limit ended the search, the best schedule is only the
     best found. A plan that was edited is none of them. The gap is told where it is not 0.
@@ -16,8 +17,9 @@ def solver_status(solver: Solver) -> str:
     if solver.refreshed:
         return f"edited by hand and refreshed, {percent(solver.gap, 2)} {worse} than the solver's bound"
     proven = solver.status == "optimal"
-    text = "optimal" if proven else "best found, not proven"
+    among = f"of {count(solver.candidates, 'schedule')}"
+    text = f"optimal {among}" if proven else f"best found {among}, not proven"
     if solver.given_up is not None and solver.given_up >= 0.0005:
-        best = "the best schedule" if proven else "the best found"
-        text = f"{percent(solver.given_up)} {worse} than {best}; chosen because it is simpler"
+        best = f"best {among}" if proven else f"best found {among}"
+        text = f"{percent(solver.given_up)} {worse} than the {best}; chosen because it is simpler"
     return text + (f"; one up to {percent(solver.gap, 2)} {better} may exist" if solver.gap >= 5e-5 else "")
