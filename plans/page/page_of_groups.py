@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
-from ..phrases.group_cells import bounds_text
+from ..phrases.group_cells import bounds_text, declined_text
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
-from ..phrases.sentences import listed
+from ..phrases.sentences import listed, sentence
+from ..phrases.solver_status import groups_status
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import InputFile
 from . import decision_tables
@@ -38,7 +39,7 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         timelines=[charts_groups.timeline(key, group, colours) for key, group in plan.groups.items()],
         moves=_moves(plan) if previous_known else None,
         moves_from="" if previous is None else f"From {previous.path}, in the order in which to make them.",
-        declined=_declined(plan),
+        declined=sentence(declined_text(plan)) if plan.declined is not None else "",
         reasons=_reasons(plan),
         inputs=decision_tables.inputs(_files(plan), plan.decisions_sha256),
         solved=decision_tables.solved(plan.volatile, "changes"),
@@ -54,7 +55,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
         for key, group in plan.groups.items()
         for index, node in enumerate(group.nodes)
     )
-    proof = {"optimal": "optimal", "gap": "within a gap", "limit": "limit reached", "placed": "placed"}[solver.status]
+    proof, _, among = groups_status(plan).partition(" of ")
     return [
         Card(
             "USD per hour",
@@ -89,9 +90,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card(
             "Proof",
             proof,
-            (NONE if solver.gap is None else f"gap {percent(solver.gap, 2)}")
-            + f" of {count(solver.columns, 'group')}, {count(solver.simulated, 'simulation')}; {solver.universe}; "
-            + solver.name,
+            f"of {among}; {count(solver.simulated, 'simulation')}; {solver.universe}; {solver.name}",
             "good" if solver.status == "optimal" else "warn",
         ),
     ]
@@ -122,26 +121,11 @@ def _moves(plan: GroupsPlan) -> Table:
             f"{move.from_group} → {move.to_group}",
             f"{usd(move.price_usd)} USD",
             seconds(move.price_s),
-            "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
+            "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
         ]
         for move in plan.moves
     ]
     return Table(["job", "move", "price", "takes", "why"], rows, numbers=(2, 3))
-
-
-def _declined(plan: GroupsPlan) -> str:
-    declined = plan.declined
-    if declined is None:
-        return ""
-    reason = (
-        f"less than a quarter above their price within {declined.hours:.2g} h"
-        if declined.reason == "price"
-        else "a job is too little ahead of its bound, or a new group would not outlive a departure"
-    )
-    return (
-        f"Not made: moves of {listed(declined.jobs)}, worth {usd(declined.saves_usd_per_hour)} USD/h for "
-        f"{usd(declined.price_usd)} USD once: {reason}."
-    )
 
 
 def _reasons(plan: GroupsPlan) -> Table:

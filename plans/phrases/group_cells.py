@@ -8,7 +8,8 @@ from typing import Any
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.planned_group import GroupMember
 from ..schema.workload import GroupRules
-from .numbers import NONE, percent, seconds, times
+from .numbers import NONE, percent, seconds, times, usd
+from .sentences import listed
 
 
 def limit(member: GroupMember, rules: GroupRules) -> float:
@@ -20,6 +21,20 @@ def limit(member: GroupMember, rules: GroupRules) -> float:
 def slack(member: GroupMember, rules: GroupRules) -> float:
     """Share of a job's limit that the 95th percentile of its slowdown leaves free."""
     return 1.0 - member.slowdown.p95 / limit(member, rules)
+
+
+def declined_text(plan: GroupsPlan) -> str:
+    """The moves that are not made, what they would cost and save, and why they are not; empty if there are none."""
+    declined = plan.declined
+    if declined is None:
+        return ""
+    why = f"within the {declined.hours:.2g} h until the next change they do not save a quarter more than they cost"
+    if declined.reason == "bounds":
+        why = "a job is too little ahead of its bound, or a new group would not outlive a departure"
+    return (
+        f"not made: moves of {listed(declined.jobs)}, which cost {usd(declined.price_usd)} USD once and save "
+        f"{usd(declined.saves_usd_per_hour)} USD/h: {why}"
+    )
 
 
 def bounds_text(plan: GroupsPlan) -> str:

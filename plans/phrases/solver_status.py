@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import Solver
 from .numbers import count, percent
+from .sentences import one_line
+
+
+def groups_status(plan: GroupsPlan) -> str:
+    """Return what the solver proved of a plan of groups: `optimal of 31 candidate groups in USD per hour`."""
+    solver = plan.solver
+    found = {"optimal": "optimal", "gap": "near the optimum", "limit": "best found", "placed": "placed"}[solver.status]
+    among = f"{found} of {count(solver.columns, 'candidate group')}"
+    if solver.gap is None:
+        return f"{among}, nothing is proven"
+    bound = f", at most {percent(solver.gap, 2)} from the optimum" if solver.gap >= 5e-5 else ""
+    over = f" over {one_line(solver.universe)}" if solver.status == "limit" else ""
+    return f"{among} in {plan.rules.objective.replace('_', ' ').replace('usd', 'USD')}{bound}{over}"
 
 
 def solver_status(solver: Solver) -> str:

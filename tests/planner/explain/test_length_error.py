@@ -191,7 +191,7 @@ def test_lengths_beyond_the_longest_seen_are_marked_and_widen_the_error():
     assert error.total > math.hypot(error.costs, error.lengths, error.sampling)
     gain = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     words = basis.sentence(gain)
-    assert f"{basis.longest_simulated_tokens:,} tokens are extrapolated" in words
+    assert f"{basis.longest_simulated_tokens:,} , are extrapolated" in words
     assert f"{basis.speedup_within:.2f}x instead of {gain:.2f}x" in words
 
 
