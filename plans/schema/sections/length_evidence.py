@@ -69,7 +69,7 @@ class LengthBasis(Strict):
                 "simulated"
             )
         without, full = f"{self.speedup_within:.2f}x", f"{speedup:.2f}x"
-        gain = f"is {full} with and without" if without == full else f"is {without} instead of {full}"
+        gain = f"stays {full}" if without == full else f"is {without} instead of {full}"
         effect = f"without them the step takes {self.step_share:.1%} less and the speed-up {gain}"
         if without == full and self.step_share < MATTERS:
             effect = f"they take less than {MATTERS:.0%} of the step"
