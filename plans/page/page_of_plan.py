@@ -68,7 +68,9 @@ def headline(plan: Plan) -> list[Card]:
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
-    status, _, reason = solver_status(solver).partition("; ")
+    proof = solver_status(solver)
+    joint = " than " if " than " in proof else " of "
+    status, _, beside = proof.partition(joint)
     return [
         Card(
             "Mean step",
@@ -83,7 +85,7 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Speed-up",
             times(predicted.speedup),
-            f"in samples per second: {here_ms:,.1f} ms a trained sample, {plain_ms:,.1f} ms with plain rounds",
+            f"{here_ms:,.1f} ms a trained sample; plain rounds take {plain_ms:,.1f} ms",
             "good" if predicted.speedup > 1.005 else "bad" if predicted.speedup < 0.995 else "",
         ),
         *_limit(predicted.limit),
@@ -107,7 +109,7 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Proof",
             status,
-            f"{reason}{'; ' * bool(reason)}objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            f"{joint.strip()} {beside}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
             f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),

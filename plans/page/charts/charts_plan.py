@@ -48,10 +48,10 @@ def phases(plan: Plan) -> Chart:
     chart, height, legend = bands(groups)
     most = max(predicted.phases_s.model_dump().items(), key=lambda item: float(item[1]))
     caption = (
-        f"Mean step {seconds(predicted.step_s.mean)} against {seconds(predicted.baseline.step_s.mean)} of plain "
-        f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAMES[most[0]]}. Bands run from the median "
-        "to the 95th percentile over steps; a mean lies below its band where the shorter half is far shorter, above it "
-        "where few steps are far longer."
+        f"The mean step takes {seconds(predicted.step_s.mean)}, one of plain rounds "
+        f"{seconds(predicted.baseline.step_s.mean)}. Its longest phase is {PHASE_NAMES[most[0]]}, {seconds(most[1])}. "
+        "Bands run from the median to the 95th percentile over steps; a mean lies below its band where the shorter "
+        "half is far shorter, above it where few steps are far longer."
     )
     return Chart("phases", "Seconds by phase", caption, chart, height, legend)
 
@@ -111,7 +111,7 @@ def front(plan: Plan) -> Chart:
 def _front_caption(predicted: Predicted) -> str:
     base = predicted.baseline.seconds_per_sample
     best = min(predicted.front, key=lambda p: p.seconds_per_sample)
-    text = f"This plan trains samples {times(predicted.speedup)} as fast as plain rounds "
+    text = f"This plan trains {times(predicted.speedup)} the samples per second of plain rounds "
     text += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
     if best.chosen:
         slower = predicted.seconds_per_sample > 1.005 * base
