@@ -25,6 +25,7 @@ from ...plans.phrases.numbers import (
     seconds,
     times,
 )
+from ...plans.phrases.phase_names import PHASE_NAMES, exposed_text
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -134,12 +135,7 @@ def _machine(deviations: Mapping[str, float | None]) -> list[str]:
 def _overlap(detail: dict[str, Any]) -> list[str]:
     """What of scoring and training was hidden behind decoding."""
     beside = detail["overlap"]
-    (waits, alone_waits), (trains, alone_trains) = (
-        (seconds(beside[key]["exposed_s"]), seconds(beside[key]["alone_s"])) for key in ("reward", "train")
-    )
-    lines = [f"  after decoding, a step waits {waits} for rewards and trains for {trains}"]
-    if (waits, trains) != (alone_waits, alone_trains):
-        lines[0] += f"; {alone_waits} and {alone_trains} if neither ran beside decoding"
+    lines = [f"  {exposed_text(beside)}"]
     if (streamed := beside["streamed"]) is not None:
         lines.append(
             f"  streaming, {count(streamed['rounds'], 'round')}: {streamed['groups']:.1f} groups trained before its "
@@ -252,8 +248,6 @@ def _missing_engines(detail: dict[str, Any]) -> list[str]:
 
 def _phases(detail: dict[str, Any]) -> list[str]:
     """A table of the phases, in seconds; no deviation where it is too small a share of the step to matter."""
-    from ...plans.phrases.phase_names import PHASE_NAMES
-
     lines = [f"  {'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
     for phase, value in detail["phases_s"].items():
         measured_s, predicted_s = value["measured"], value["predicted"]

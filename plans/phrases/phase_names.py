@@ -5,6 +5,11 @@ Keys of documents are not shown to people: the key `sync` of a phase would be ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from .numbers import seconds
+
 PHASE_NAMES = {
     "sync": "weight transfer",
     "rollout": "rollout",
@@ -17,3 +22,15 @@ PHASE_NAMES = {
     "step": "step",
 }
 """Name of each phase, by its key."""
+
+
+def exposed_text(beside: Mapping[str, Any]) -> str:
+    """Return what of scoring and training a run's decoding does not hide (traces/report_timeline.py), and what it would
+    be if it hid nothing, where that differs."""
+    (waits, alone_waits), (trains, alone_trains) = (
+        (seconds(beside[key]["exposed_s"]), seconds(beside[key]["alone_s"])) for key in ("reward", "train")
+    )
+    text = f"after decoding, a step waits {waits} for rewards and trains for {trains}"
+    if (waits, trains) == (alone_waits, alone_trains):
+        return text
+    return f"{text}; {alone_waits} and {alone_trains} if neither ran beside decoding"

@@ -146,13 +146,13 @@ def waste(runs: Runs) -> Chart | None:
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     shares = [
-        f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
+        f"{name} {percent(lost['share'], 1)}"
+        + (f", and {count(lost['aborted_samples'], 'sample')} stopped unfinished" if lost["aborted_samples"] else "")
         for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
     ]
-    caption = (
-        f"Tokens decoded and not trained: {'; '.join(shares)}. How far those were that were stopped is not in the "
-        "trace."
-    )
+    caption = f"Tokens of finished samples that were not trained: {'; '.join(shares)}."
+    if any(detail["waste"]["aborted_samples"] for detail in runs.values()):
+        caption += " How many tokens the stopped samples had, the trace does not say."
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
     return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 74, legend)
 
@@ -184,7 +184,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         if is_finite(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
-        f"Per trained sample, against the run of mode sync in the same folder: {listed(speedups)}."
+        f"Trained samples per second over those of the plain run (mode sync): {listed(speedups)}."
         if speedups
         else "No run of mode sync is in the folder to compare with."
     )

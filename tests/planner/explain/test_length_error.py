@@ -43,7 +43,8 @@ def test_the_prediction_and_the_baseline_are_of_other_rounds_than_the_choice():
     (chosen,) = [point for point in predicted.front if point.chosen]
     assert chosen.seconds_per_sample == pytest.approx(predicted.seconds_per_sample)
     assert plan.solver.bound <= plan.solver.reached * (1 + 1e-9)
-    assert f"{base / predicted.seconds_per_sample:.2f}x the samples per second of plain rounds" in plan.job.why["bias.mode"]
+    speedup = f"{base / predicted.seconds_per_sample:.2f}x"
+    assert f"{speedup} the samples per second of plain rounds" in plan.job.why["bias.mode"]
     assert found.search.short[found.solution.cycle.short.key].log.rollout_s, "the choice's own are still there"
 
 
