@@ -110,7 +110,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
         rows += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
         rows += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
     rows += [Text(line) for line in moves_text(plan)]
-    rows.append(Text("small letters decode, capitals train; slack: by how much p95 is below at most", style="dim"))
+    rows.append(Text("small letters decode, capitals train; slack: by how much p95 is below 'at most'", style="dim"))
     return Renderables(*rows)
 
 
