@@ -98,7 +98,7 @@ class AssumedEffects:
         if effect is None or self.as_planned is None:
             return ""
         if effect.log_deviation(self.as_planned) < MATTERS:
-            return f"if {down}, or {up}: step changes by less than {MATTERS:.0%}"
+            return f"whether {down} or {up}, the step changes by less than {MATTERS:.0%}"
         return "; ".join(
             f"if {end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
         )

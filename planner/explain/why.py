@@ -335,7 +335,8 @@ def _waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int)
     short = [p.key for p in rounds if isinstance(p.key, ShortKey)]
     if short:
         begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
-        text += f" ({begun:.2f} when a short round starts, which search.max_over_issue limits)"
+        if f"{begun:.2f}" != f"{issued:.2f}":
+            text += f" ({begun:.2f} when a short round starts, which search.max_over_issue limits)"
     if wasted is None:
         return text if issued >= 1.0005 else None
     if wasted < 0.0005:

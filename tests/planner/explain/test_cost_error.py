@@ -93,10 +93,10 @@ def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> N
     )
     same = AssumedEffects(OWN, 1.0, {"scale": Effect(Outcome(1.0, OWN.speedup), Outcome(3.0, OWN.speedup))})
     assert same.text("scale", "half", "twice") == "if half: step 0.50x; if twice: step 1.50x"
-    assert effects.text("seconds", "half", "twice") == "if half, or twice: step changes by less than 1%"
+    assert effects.text("seconds", "half", "twice") == "whether half or twice, the step changes by less than 1%"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))
     why = assumed_why(effects, trace, reward_table("math"))
     assert list(why) == ["lengths", "reward.seconds"]
     assert "'assumed', written on the command line: p50 800, p95 4000, max 16384" in why["lengths"]
     assert "if responses are 1.6x as long: step 1.50x, speed-up 1.10x" in why["lengths"]
-    assert why["reward.seconds"].endswith("or rewards take 2x as long: step changes by less than 1%")
+    assert why["reward.seconds"].endswith("rewards take 2x as long, the step changes by less than 1%")
