@@ -50,9 +50,7 @@ def test_a_bottleneck_of_many_jobs_is_named_by_their_node():
 
 
 def test_a_policy_that_would_do_as_well_is_named():
-    assert beside(1.02, 1.3)["policy"].endswith(
-        "; first_come would keep all bounds, too, with the same slowdowns"
-    )
+    assert beside(1.02, 1.3)["policy"].endswith("; first_come would keep all bounds, too, with the same slowdowns")
 
 
 def test_a_job_alone_says_whom_it_would_slow_elsewhere():
