@@ -8,7 +8,7 @@ step's seconds by number of workers, the first step of a run aside; `ratio` is t
 `beyond` are numbers above the machine's cores, which no plan has; they are no candidates for `best`.
 
     {"planned": …, "best": …, "ratio": …, "seconds": {"1": …, …}, "beyond": {…}, "predicted_s": …,
-     "prediction_error": …, "one_fewer_or_more": "…"}
+     "deviation": …, "one_fewer_or_more": "…"}
 
 The demo's policy answers with two words and writes no programs. So the answer is put into a program that the row's test
 calls, and that keeps a core busy for as long as code of KodCode does (profiles/library/rewards/code.yaml; a tenth of
@@ -39,6 +39,7 @@ from rlplan.executor.execute import execute
 from rlplan.executor.prepare import Options, prepare
 from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rewards.pool import RewardPool
+from rlplan.plans.phrases.numbers import deviation
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan, load_plan
@@ -158,7 +159,7 @@ def result(plan: Plan, seconds: dict[int, list[float]], cores: int) -> dict[str,
         "seconds": {str(workers): round(value, 3) for workers, value in allowed.items()},
         "beyond": {str(workers): round(value, 3) for workers, value in medians.items() if workers > cores},
         "predicted_s": round(predicted_s, 3),
-        "prediction_error": round(predicted_s / medians[planned] - 1.0, 4),
+        "deviation": round(deviation(medians[planned], predicted_s), 4),
         "one_fewer_or_more": plan.job.why.get("reward.workers", ""),
     }
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WIDE_BAR, NARROW_BAR = 12, 8
 WIDE = 118
-"""Least width in characters at which the table has the column `binds`; a narrower terminal gets lines below it."""
+"""Least width in characters at which the table has the column `bottleneck`; a narrower terminal gets lines below it."""
 
 
 @click.command("compare")
@@ -191,7 +191,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
-    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["cut", "<binds"] if wide else []))
+    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["cut", "<bottleneck"] if wide else []))
     for column in drawn.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)
@@ -225,7 +225,7 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     best, least = fastest(points), cheapest(points)
     cut = "; cut: share of the trained samples that the job's cap cuts" * wide
     lines = [
-        f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain synchronous rounds on the same "
+        f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain rounds on the same "
         f"nodes; length: trained over unconditioned mean length, 1 is unbiased{cut}"
     ]
     if assumed := assumed_line(points):
@@ -236,7 +236,7 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
         )
     if not wide:
         plans = [(point.label, point.plan) for point in points if point.plan is not None]
-        lines += [f"binds: {label}: {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
+        lines += [f"bottleneck: {label}: {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
     lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:

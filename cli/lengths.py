@@ -121,11 +121,11 @@ def _show(word: str, as_json: bool) -> int:
     error = table.error
     lines = [
         f"{table.name}: {f'{table.model}, ' if table.model else ''}{table.task}",
-        f"tokens   {quantiles}; cap {table.cap_tokens}, {percent(table.at_cap, 2)} of the responses reach it",
+        f"tokens   {quantiles}; {percent(table.at_cap, 2)} of the responses reach the cap of {table.cap_tokens}",
         *([] if scale is None else [f"scale    all lengths of the table times {scale:g}, cut at its cap"]),
         f"ICC      {table.icc:.2f}, {table.icc_source}",
-        "error    another job of the kind (one standard deviation): "
-        + (f"all lengths x/÷ {math.exp(error.scale):.2f}, " if scale is None else "")
+        "error    of another job of the kind (one standard deviation): "
+        + (f"lengths {math.exp(error.scale):.2f} times as long or as short, " if scale is None else "")
         + f"their spread ±{percent(error.spread)}, ICC ±{error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]

@@ -156,7 +156,7 @@ def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: 
         click.echo(json.dumps(facts))
     else:
         lines = [f"{profile.job} -> {out}", profile.note, *([f"note: {scaled}"] if scaled else [])]
-        shares = "shares of the hardware's peak depend on layout and lengths: rlplan solve says them"
+        shares = "rlplan solve says which share of the hardware's peak a plan reaches: it depends on layout and lengths"
         tell("\n".join([*lines, shares]), out)
     return 0
 

@@ -127,8 +127,8 @@ def _seconds_text(table: RewardTable) -> str:
     assert table.right_s is not None and table.wrong_s is not None, "it has one of the two"
     right, wrong = (seconds(values[len(values) // 2]) for values in (table.right_s, table.wrong_s))
     return (
-        f"a right answer {right} in the median, a wrong one {wrong}, {percent(table.hanging)} of the wrong ones until "
-        "the deadline"
+        f"a right answer takes {right} in the median and a wrong one {wrong}; {percent(table.hanging)} of the wrong "
+        "ones run until the deadline"
     )
 
 
@@ -156,8 +156,13 @@ def _show(kind: str, as_json: bool) -> int:
         return 0
     lines = [
         f"{table.kind}: {_seconds_text(table)}",
-        f"error    another job of the kind (one standard deviation): seconds x/÷ {math.exp(table.error.scale):.2f}"
-        + (f", share that hangs x/÷ {math.exp(table.error.hanging):.2f}" if table.error.hanging else "")
+        "error    of another job of the kind (one standard deviation): "
+        f"{math.exp(table.error.scale):.2f} times as many or as few seconds"
+        + (
+            f", {math.exp(table.error.hanging):.2f} times as many or as few run until the deadline"
+            if table.error.hanging
+            else ""
+        )
         + f"; {table.error_source}",
         f"source   {table.source}",
     ]

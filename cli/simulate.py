@@ -108,21 +108,21 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         console.print(table)
         tokens = part["tokens"]
         console.print(
-            f"  accelerators idle {percent(part['bubble'])}; tokens decoded {tokens['decoded']:,}, "
-            f"trained {tokens['trained']:,}, "
-            f"wasted {percent(tokens['wasted'] / max(1, tokens['decoded']))}; {part['preemptions']} preemptions",
+            f"  accelerators idle {percent(part['bubble'])} of the time; {tokens['decoded']:,} tokens decoded, "
+            f"{tokens['trained']:,} of them trained, {percent(tokens['wasted'] / max(1, tokens['decoded']))} wasted; "
+            f"{count(part['preemptions'], 'preemption')}",
             highlight=False,
             soft_wrap=True,
         )
     console.print(
-        f"{digits(1000 * result['seconds_per_sample'])} ms per trained sample (plan: "
-        f"{digits(1000 * predicted['seconds_per_sample'])}), {digits(result['accelerator_s_per_1k_samples'])} "
-        f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on "
-        f"{count(result['nodes'], 'node')}; "
+        f"{digits(1000 * result['seconds_per_sample'])} ms a trained sample (plan: "
+        f"{digits(1000 * predicted['seconds_per_sample'])} ms); 1000 samples take "
+        f"{digits(result['accelerator_s_per_1k_samples'])} accelerator-seconds and "
+        f"{usd(result['usd_per_1k_samples'])} USD on {count(result['nodes'], 'node')}; "
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
         f"(plan: {ratio(predicted['length_ratio'])}), {percent(result['cut_share'])} of the trained samples cut at the "
         f"cap (plan: {percent(predicted['cut_share'])}); "
-        f"{count(result['epochs'], 'epoch')}, {count(result['owed_prompts'], 'deferred prompt')} at the end, "
+        f"{count(result['epochs'], 'epoch')}, at whose end {count(result['owed_prompts'], 'prompt')} were deferred and "
         f"trained in {count(result['settling_steps'], 'more step')}",
         highlight=False,
         soft_wrap=True,

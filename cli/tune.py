@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent, times
+from ..plans.phrases.numbers import MATTERS, deviation, deviation_text, percent, times
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -220,23 +220,25 @@ def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict
 def _text(result: dict[str, Any]) -> str:
     from ..plans.phrases.phase_names import PHASE_NAMES
 
-    lines = [f"{'phase':20}{'predicted':>10}{'measured':>10}"]
-    for name, phase in result["phases"].items():
-        lines.append(f"{PHASE_NAMES[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
-    step = result["step_s"]
-    lines.append(
-        f"{'step':20}{step['predicted']:10.3f}{step['measured']:10.3f}   mean over the cycle, as in rlplan report: "
-        "a long round is added for the deferred prompts that the run did not train"
-    )
+    lines = [f"{'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
+    step = {**result["step_s"], "why": "mean of the cycle, with a long round for deferred prompts that are not trained"}
+    for name, phase in {**result["phases"], "step": step}.items():
+        off = deviation_text(deviation(phase["measured"], phase["predicted"]))
+        lines.append(
+            f"{PHASE_NAMES[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}{off:>11}   {phase['why']}"
+        )
     factors = result["factors"]
-    lines.append(
-        f"refitted, over the profile: lengths {times(factors['lengths'])}, "
-        + ", ".join(f"rollout on {layout} {times(factor)}" for layout, factor in factors["rollout"].items())
-        + f", train {times(factors['train'])}, reward {times(factors['reward'])}"
-    )
+    refitted = {
+        "lengths": factors["lengths"],
+        **{f"rollout on {layout}": factor for layout, factor in factors["rollout"].items()},
+        "training": factors["train"],
+        "rewards": factors["reward"],
+    }
+    told = [f"{name} {times(factor)}" for name, factor in refitted.items() if abs(factor - 1.0) >= MATTERS]
+    lines.append(f"refitted, as a multiple of the profile: {', '.join(told) or 'nothing by 1% or more'}")
     if result["errors"]["transfer"]:
         lines.append(
-            f"not run: {'; '.join(result['not_run'])}; they take a part of these factors, which may be off by "
+            f"not run, and priced with a part of these factors: {'; '.join(result['not_run'])}; error of that: "
             f"{percent(result['errors']['transfer'])} of a step"
         )
     largest = max(result["errors"], key=lambda name: result["errors"][name])

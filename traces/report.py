@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
@@ -28,9 +29,9 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     compared with.
 
     `speedup_predicted` is over that run as its own plan predicts it (a plan of mode sync may draft, and so did the
-    run); without one, over plain rounds as the run's plan predicts them. `error` is |predicted / measured - 1|; for a
-    phase shorter than PHASE_FLOOR of the step it is |predicted - measured| over that floor. An unknown figure is NaN,
-    as is one of a run that diverged. Before its first step a run has only its state and what its plan predicts.
+    run); without one, over plain rounds as the run's plan predicts them. `deviation` is measured / predicted - 1. An
+    unknown figure is NaN, as is one of a run that diverged. Before its first step a run has only its state and what its
+    plan predicts.
     """
     steps, predicted = run.steps, run.plan.predicted
     result: dict[str, Any] = {
@@ -65,11 +66,11 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     result: dict[str, Any] = {
         "step_s": step_s,
         "step_s_expected": means.expected_s("total_s") / means.steps,
-        "prediction_error": abs(_quotient(predicted.step_s.mean, step_s) - 1),
+        "deviation": deviation(step_s, predicted.step_s.mean),
         "seconds_per_sample": means.seconds_per_sample,
         "owed_prompts": means.owed_prompts,
         "phases_s": {
-            phase: _phase(means.seconds(f"{phase}_s"), predicted_s, step_s)
+            phase: _phase(means.seconds(f"{phase}_s"), predicted_s)
             for phase, predicted_s in predicted.phases_s.model_dump().items()
         },
         "limit": _limit(run, {p: means.seconds(f"{p}_s") for p in ("rollout", "train", "total")}),
@@ -167,18 +168,9 @@ def _worst(values: Sequence[float]) -> float:
     return max(values) if values and not any(map(math.isnan, values)) else math.nan
 
 
-PHASE_FLOOR = 0.02
-"""The error of a phase that is shorter than this share of the step is relative to this share and not to the phase.
-
-A phase of a few milliseconds may well take twice as long, and no plan depends on it.
-"""
-
-
-def _phase(measured_s: float, predicted_s: float, step_s: float) -> dict[str, Any]:
-    """Measured and predicted seconds of a phase, and its error; `floored`: the error is relative to PHASE_FLOOR."""
-    floor_s = PHASE_FLOOR * step_s
-    error = _quotient(abs(predicted_s - measured_s), max(measured_s, floor_s))
-    return {"measured": measured_s, "predicted": predicted_s, "error": error, "floored": measured_s < floor_s}
+def _phase(measured_s: float, predicted_s: float) -> dict[str, Any]:
+    """Measured and predicted seconds of a phase, and its deviation."""
+    return {"measured": measured_s, "predicted": predicted_s, "deviation": deviation(measured_s, predicted_s)}
 
 
 def _limit(run: RunTrace, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
@@ -266,10 +258,7 @@ def report(folder: Path) -> dict[str, Any]:
         by_role.setdefault(ROLES[run.plan.job.bias.mode], details[run.name])
     for role, detail in by_role.items():
         result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
-    result["prediction_error"] = {role: detail["prediction_error"] for role, detail in by_role.items()}
-    result["measured_over_predicted"] = {
-        role: _quotient(detail["step_s"], detail["step_s_predicted"]) for role, detail in by_role.items()
-    }
+    result["deviation"] = {role: detail["deviation"] for role, detail in by_role.items()}
     result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
     result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}
     result["length_ratio_standard_error"] = {

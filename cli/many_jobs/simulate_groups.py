@@ -56,9 +56,9 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
 
 
 def _text(result: dict[str, Any]) -> str:
-    wide = max([3, *map(len, result["jobs"]), *map(len, result["not_placed"])]) + 2
+    wide = max([8, *map(len, result["jobs"]), *map(len, result["not_placed"])]) + 2
     lines = [
-        f"{'':{wide}}{'':6}{'planned':>16}{'now':>24}",
+        f"{'slowdown':{wide}}{'':6}{'planned':>16}{'now':>24}",
         f"{'job':{wide}}{'group':6}{'mean':>8}{'p95':>8}{'mean':>8}{'p50':>8}{'p95':>8}{'at most':>9}",
     ]
     for name, row in result["jobs"].items():

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...plans.phrases.numbers import count, percent
+from ...plans.phrases.numbers import count
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import GroupsPlan
@@ -61,16 +61,13 @@ def solve_groups_command(
 
 
 def _text(plan: GroupsPlan, out: Path) -> str:
+    from ...plans.phrases.solver_status import groups_status
     from ..screens.groups_screen import costs_text, groups_text, moves_text
     from ..shared.paths import see_it
 
-    solver = plan.solver
-    proof = "nothing is proven" if solver.gap is None else f"gap {percent(solver.gap, 2)} in {plan.rules.objective}"
-    if solver.gap is not None and solver.status == "limit":
-        proof += f" over {solver.universe}"
     head = (
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in "
         f"{count(len(plan.groups), 'group')} -> {out}\n"
-        f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"
+        f"{groups_status(plan)} ({plan.solver.name})"
     )
     return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), *see_it(out)])

@@ -11,11 +11,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...plans.phrases.group_cells import bounds_text, declined_text, limit, slack
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
+from ...plans.phrases.solver_status import groups_status
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import CostFigures, GroupsPlan
-    from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
+    from ...plans.schema.sections.planned_group import PlannedGroup
     from ...plans.schema.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar
@@ -54,10 +56,11 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
             quantiles = f"p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
             if len(group.jobs) == 1 and s.keeps:
                 # The bound is relative to the job alone, so only its own iterations can make p95 exceed the mean.
-                yield f"  {name}: {times(s.mean, 3)}, alone on its nodes ({quantiles} of its own iterations){ways}"
+                own = f"({quantiles} of its own iterations), alone on its nodes"
+                yield f"  {name}: slowdown {times(s.mean, 3)} {own}{ways}"
                 continue
             quantile = "" if plan.rules.quantile == 0.95 else f" at p{100 * plan.rules.quantile:g}"
-            yield f"  {name}: {times(s.mean, 3)} ({quantiles}) of at most {times(s.slo, 3)}{quantile}{ways}" + (
+            yield f"  {name}: slowdown {times(s.mean, 3)} ({quantiles}), at most {times(s.slo, 3)}{quantile}{ways}" + (
                 "" if s.keeps else "  breaks its bound"
             )
 
@@ -67,21 +70,16 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
     if plan.inputs.previous is not None:
         yield f"{count(len(plan.moves), 'move')} from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
-        reason = "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
+        reason = (
+            "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
+        )
         alike = sum(other.together == move.together for other in plan.moves) - 1
         yield (
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {usd(move.price_usd)} USD "
-            f"({seconds(move.price_s)}), {reason}" + (f" with {alike} more" if alike else "")
+            f"({seconds(move.price_s)}), {reason}" + (f", together with {count(alike, 'other move')}" if alike else "")
         )
-    spared = plan.declined
-    if spared is not None:
-        why = f"more than they save in the {spared.hours:.2g} h until the next change, a quarter to spare"
-        if spared.reason == "bounds":
-            why = "and a job is too little ahead of its bound for it, or a new group would not outlive a departure"
-        yield (
-            f"not made: moves of {', '.join(spared.jobs)}, worth {usd(spared.saves_usd_per_hour)} USD/h, would cost "
-            f"{usd(spared.price_usd)} USD once, {why}"
-        )
+    if plan.declined is not None:
+        yield declined_text(plan)
 
 
 def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
@@ -104,17 +102,6 @@ def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
     }
 
 
-def limit(member: GroupMember, rules: GroupRules) -> float:
-    """The slowdown that a job must stay below: its bound minus the rules' margin."""
-    slo = member.slowdown.slo
-    return slo - rules.margin * (slo - 1.0)
-
-
-def slack(member: GroupMember, rules: GroupRules) -> float:
-    """Share of a job's limit that the 95th percentile of its slowdown leaves free."""
-    return 1.0 - member.slowdown.p95 / limit(member, rules)
-
-
 def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Renderables:
     """The whole screen for a terminal of `width` characters; `notes` stand below the headline."""
     rows: list[RenderableType] = [*_headline(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
@@ -123,16 +110,15 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
         rows += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
         rows += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
     rows += [Text(line) for line in moves_text(plan)]
-    rows.append(Text("small letters decode, capitals train; slack: what p95 leaves of the bound", style="dim"))
+    rows.append(Text("small letters decode, capitals train; slack: by how much p95 is below 'at most'", style="dim"))
     return Renderables(*rows)
 
 
 def _headline(plan: GroupsPlan, path: str) -> list[Text]:
     """Cost and gain, whether every bound is kept and which is nearest, and the solver's proof."""
-    from ...plans.phrases.sentences import one_line
-
-    p, solver = plan.predicted, plan.solver
-    jobs = sum(len(group.jobs) for group in plan.groups.values())
+    p = plan.predicted
+    members = [member for group in plan.groups.values() for member in group.jobs.values()]
+    jobs = len(members)
     per_hour = [
         f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({usd(other.usd_per_hour)}"
         + ("" if other.fits else ", does not fit the cluster")
@@ -140,18 +126,16 @@ def _headline(plan: GroupsPlan, path: str) -> list[Text]:
         for name, other in (("each job alone", p.solo_d), ("RollMux's Algorithm 1", p.algorithm_1))
     ]
     groups = f"{len(plan.groups)} group{'s' * (len(plan.groups) != 1)}"
-    proof = "nothing is proven" if solver.gap is None else f"{solver.status}, gap {percent(solver.gap, 2)}"
-    per_unit = f"alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
-    over = f" over {one_line(solver.universe)}" if solver.status == "limit" and solver.gap is not None else ""
+    per_unit = f"each job alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
     return [
         Text.assemble(
             (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {usd(p.plan.usd_per_hour)} USD/h", "bold"),
             f", {'; '.join(per_hour)}",
         ),
-        _bounds(plan),
+        Text(bounds_text(plan), style="green" if all(member.slowdown.keeps for member in members) else "bold red"),
         Text(
-            f"{p.plan.usd_per_unit:.3f} USD per unit of training ({per_unit}); {proof} in "
-            f"{plan.rules.objective}{over}, of {solver.columns:,} groups; policy {plan.rules.policy}; {path}",
+            f"{p.plan.usd_per_unit:.3f} USD per unit of training ({per_unit}); {groups_status(plan)}; policy "
+            f"{plan.rules.policy}; {path}",
             style="dim",
         ),
     ]
@@ -163,26 +147,9 @@ def _change(ours: float, theirs: float) -> str:
     return f"{percent(abs(1 - ours / theirs))} {'less' if ours < theirs else 'more'} than"
 
 
-def _bounds(plan: GroupsPlan) -> Text:
-    """The jobs that break their bounds; else, of the jobs that share nodes, the one nearest to its bound."""
-    members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
-    broken = [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]
-    if broken:
-        return Text(f"bounds broken: {', '.join(broken)}", style="bold red")
-    shared = [item for item in members if len(plan.groups[item[0]].jobs) > 1]
-    if not shared:
-        return Text("every bound is kept: no job shares nodes", style="green")
-    key, name, member = min(shared, key=lambda item: (slack(item[2], plan.rules), item[1]))
-    return Text(
-        f"every bound is kept; {name} in {key} is nearest to its bound: p95 {times(member.slowdown.p95, 3)} of "
-        f"{times(limit(member, plan.rules), 3)}, {percent(slack(member, plan.rules))} to spare",
-        style="green",
-    )
-
-
 # Reasons that the screen shows elsewhere.
 _SHOWN_ELSEWHERE = ("slack",)
-_TITLES = {"pace": "binds", "next_best": "next best"}
+_TITLES = {"next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:

@@ -88,12 +88,8 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
 def _headline(plan: Plan, path: str) -> list[Text]:
     from ...plans.phrases.solver_status import solver_status
 
-    p, solver = plan.predicted, plan.solver
-    goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
-    unit = "" if goal == "seconds" else f" in {goal}"
-    proof = f"{solver_status(solver)} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
-    if solver.refreshed:
-        proof = f"{solver_status(solver)}, {percent(solver.gap, 2)} in {goal} from the solver's bound"
+    p, solver, source = plan.predicted, plan.solver, plan.inputs.profile.provenance
+    costs = f"costs {source}{'' if source == 'measured' else ', not measured'}"
     nodes = count(p.nodes, "node") if plan.job.placement is None else nodes_text(plan)
     money = f"{usd(p.usd_per_hour)} USD/h for {nodes}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
     return [
@@ -104,12 +100,12 @@ def _headline(plan: Plan, path: str) -> list[Text]:
             ),
             f" (p50 {digits(p.step_s.p50)}, p95 {digits(p.step_s.p95)}), ",
             (times(p.speedup), "bold green" if p.speedup >= 1 else "bold red"),
-            " plain synchronous rounds",
+            " the samples per second of plain rounds",
         ),
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
         Text(cut_text(p), style="yellow" if (p.cut_share or 0) >= MUCH_AT_CAP else ""),
         Text(
-            f"{proof}; costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
+            f"{solver_status(solver)}; {costs}; {path}",
             style="dim",
         ),
     ]
@@ -135,7 +131,7 @@ def _side_by_side(columns: Sequence[RenderableType], beside: bool) -> Renderable
 
 def _path(plan: Plan) -> list[Text]:
     from ...plans.facts.critical_path import critical_path
-    from ...plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
+    from ...plans.phrases.phase_names import PHASE_NAMES
 
     path = critical_path(plan.predicted)
     kinds = [mean for _, _, mean in round_kinds(plan)]
@@ -145,9 +141,7 @@ def _path(plan: Plan) -> list[Text]:
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
         for step in path.main_steps
     )
-    spare = [f"{seconds(slack)} for {RESOURCE_NAMES[name]}" for name, slack in path.slack_s.items() if slack]
-    slack = "; ".join([*spare, "none for the rest"]) if spare else "none"
-    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), slack)]
+    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), path.slack)]
 
 
 def _memory(plan: Plan) -> Table:
@@ -182,7 +176,12 @@ def _held_by(plan: Plan) -> list[Text]:
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
         if bar is not None and bar.holds_bytes:
             largest = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
-            texts.append(f"{name}: " + ", ".join(f"{holder.replace('_', ' ')} {gb(size)}" for holder, size in largest))
+            texts.append(
+                f"{name}: "
+                + ", ".join(
+                    f"{holder.replace('_', ' ').removeprefix(name + ' ')} {gb(size)}" for holder, size in largest
+                )
+            )
     return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
 
 
@@ -196,8 +195,8 @@ def _checkpoint(plan: Plan) -> list[Text]:
     return [
         Text.assemble(
             ("checkpoint ", "bold"),
-            f"{gb(checkpoint.bytes)} on disk; training stands still for {seconds(checkpoint.stood_s)} (not in the "
-            f"step), while each rank copies {gb(checkpoint.rank_bytes)} to host memory and then writes",
+            f"{gb(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the step, while "
+            f"each rank copies {gb(checkpoint.rank_bytes)} to host memory; the copy is written while training goes on",
         )
     ]
 
@@ -207,13 +206,13 @@ def _errors(plan: Plan) -> list[Text]:
     from ...plans.phrases.caveats import assumed_errors, drift_text
 
     e = plan.predicted.error
-    error_parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    error_parts = f"costs {percent(e.costs)}, length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
     error_parts += assumed_errors(e)
     if e.extrapolation is not None:
         error_parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
     return [
         Text.assemble(
-            ("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {error_parts}"
+            ("error    ", "bold"), f"±{percent(e.total)} of the mean step (one standard deviation), from {error_parts}"
         ),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
     ]

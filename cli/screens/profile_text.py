@@ -20,15 +20,19 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
     for r, row in zip(profile.rollout, summary["decode"], strict=True):
         lines.append(
             f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
-            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}; weights come in "
+            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, held-out error {percent(r.error)}; weight transfer "
             f"{seconds(r.sync.p50)}"
             + (f", sleep {seconds(r.sleep_s)}, wake {seconds(r.wake_s)}" if r.sleep_s and r.wake_s else "")
-            + ("" if row["of_bandwidth"] is None else f"; reads at {percent(row['of_bandwidth'])} of the bandwidth")
+            + (
+                ""
+                if row["of_bandwidth"] is None
+                else f"; decoding reads at {percent(row['of_bandwidth'])} of the bandwidth"
+            )
         )
     for t, row in zip(profile.train, summary["train"], strict=True):
         lines.append(
             f"train by {update_text(t.layout)}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
-            f"1k tokens, left-out error {percent(t.error)}"
+            f"1k tokens, held-out error {percent(t.error)}"
             + (f", a rank's peak {bytes_text(t.peak_bytes)}" if t.peak_bytes else "")
             + ("" if row["mfu"] is None else f", MFU {percent(row['mfu'])}")
         )
@@ -37,9 +41,10 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
         j = profile.judge
         lines.append(
             f"judge: {seconds(j.per_sample_s)} + {seconds(1e3 * j.per_token_s)} per 1k tokens a sample, {j.at_once} at "
-            f"once; beside an engine {times(j.beside_factor)} as long, and decoding {times(j.rollout_factor)}"
+            f"once; beside an engine it takes {times(j.beside_factor)} as long, and decoding {times(j.rollout_factor)}"
             + "".join(
-                f"; with {percent(s.share)} of the cores {times(s.beside_factor)}, decoding {times(s.rollout_factor)}"
+                f"; with {percent(s.share)} of the cores it takes {times(s.beside_factor)}, decoding "
+                f"{times(s.rollout_factor)}"
                 for s in j.shares
             )
         )
@@ -49,7 +54,7 @@ def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_p
         lines.append(
             f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {seconds(c.overhead_s)} + "
             f"{seconds(c.overhead_s_per_sample)} a sample + {times(c.factor, 3)} the phase costs, "
-            f"left-out error {percent(c.error)}"
+            f"held-out error {percent(c.error)}"
         )
     lengths = summary["lengths"]
     lines.append(

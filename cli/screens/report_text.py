@@ -11,7 +11,21 @@ from typing import Any
 
 from ...plans.diff.quantity_text import UNKNOWN
 from ...plans.phrases.draft_sources import source_text
-from ...plans.phrases.numbers import bytes_text, count, digits, is_finite, percent, ratio, seconds, times
+from ...plans.phrases.numbers import (
+    MATTERS,
+    beside_predicted,
+    bytes_text,
+    count,
+    deviation,
+    deviation_text,
+    digits,
+    is_finite,
+    percent,
+    ratio,
+    seconds,
+    times,
+)
+from ...plans.phrases.phase_names import PHASE_NAMES, exposed_text
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -21,14 +35,13 @@ _EPOCHS = 8
 
 def run_text(name: str, detail: dict[str, Any]) -> str:
     """The report of one run."""
-    name, mode = one_line(name), detail["mode"]
+    name = _named(name, detail["mode"])
     if not detail["steps"]:
-        lines = [f"{name} ({mode}): predicted {seconds(detail['step_s_predicted'])} a step"]
+        lines = [f"{name}: predicted {seconds(detail['step_s_predicted'])} a step"]
         return "\n".join([*lines, *_state(detail), *_incidents(detail)])
     steps = "1 step" if detail["steps"] == 1 else f"{detail['steps']} steps"
     lines = [
-        f"{name} ({mode}): {steps}, {_figure(detail['step_s'], seconds)} a step over the cycle, "
-        f"predicted {seconds(detail['step_s_predicted'])} (off by {_figure(detail['prediction_error'], percent)})"
+        f"{name}: {steps}; mean step of the cycle: {beside_predicted(detail['step_s'], detail['step_s_predicted'])}"
     ]
     if detail["step_s_expected"]:
         lines.append(
@@ -39,8 +52,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     for kind, value in detail["rounds"].items():
         if value is not None:
             lines.append(
-                f"  {kind + ' rounds':20}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
-                f"{percent(value['share'])} of steps, predicted {percent(value['share_predicted'])}"
+                f"  {kind + ' rounds':20}{value['step_s_predicted']:10.3f}{value['step_s']:10.3f}"
+                f"{deviation_text(deviation(value['step_s'], value['step_s_predicted'])):>11}   "
+                f"{percent(value['share'])} of the steps, predicted {percent(value['share_predicted'])}"
             )
     if (limit := detail.get("limit")) is not None:
         reads, mfu = (
@@ -48,23 +62,23 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             for key in ("of_bandwidth", "mfu")
         )
         lines.append(
-            f"  at the hardware's peak the step takes {seconds(limit['step_s'])}: decoding reads at {reads} of the "
-            f"bandwidth, training has an MFU of {mfu}"
+            f"  at the hardware's peak a step takes {seconds(limit['step_s'])}; decoding reached {reads} of the memory "
+            f"bandwidth, training an MFU of {mfu}"
         )
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
-    lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")
+    lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
     for name, part in (detail.get("reward_parts") or {}).items():
         others = ", ".join(f"{one_line(o)} {n}" for o, n in part["outcomes"].items() if o != "ok")
         mean = _figure(part["mean"], "{:.3f}".format)
         took = _figure(part["mean_s"], seconds)
         lines.append(f"    part {one_line(name)}: mean {mean}, {took} a sample" + (f"; {others}" if others else ""))
-    # The ratio is None if the run has too few prompts in common with the plain one.
-    if detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
+    # The ratio is None if the run has too few prompts in common with the plain one, and 1 of the plain one itself.
+    if detail["mode"] != "sync" and detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
-            f"  trained / unconditioned mean length {ratio(detail['length_ratio'])} "
-            f"(+- {_figure(detail['length_ratio_standard_error'], ratio)}), K-S distance {detail['length_ks']:.3f}; "
-            f"predicted {ratio(detail['length_ratio_predicted'])}"
+            f"  trained over unconditioned mean length: predicted {ratio(detail['length_ratio_predicted'])}, measured "
+            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}; K-S distance "
+            f"of the lengths {detail['length_ks']:.3f}"
         )
     if (cut := detail.get("cut_share")) is not None:
         predicted = _figure(detail["cut_share_predicted"], percent)
@@ -74,16 +88,16 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     if counts.get("timeouts"):
         lines.append(
             f"  {counts['timeouts']} of {counts.get('executions', UNKNOWN)} rewards timed out, "
-            f"{counts.get('cut', UNKNOWN)} of them before the "
-            "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
+            f"{counts.get('cut', UNKNOWN)} of these at an adaptive deadline, before the longest one: at most so many "
+            "right answers were judged wrong for it"
         )
     if failures := detail.get("reward_failures"):
         outcomes = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
-        lines.append(f"  samples without a reward: {outcomes}; infra_failed ones were drawn again, others count as 0")
+        lines.append(f"  samples without a reward: {outcomes}; infra_failed ones were drawn again, the others got 0")
     difference = _figure(detail["logprob_max_abs_diff"], "{:.1e}".format)
     lines.append(
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
-        f"log-probs differ by at most {difference}; {detail['restarts']} restarts"
+        f"log-probs of engine and trainer differ by at most {difference}; {detail['restarts']} restarts"
     )
     lines += [*_training(detail), *_checkpoints(detail), *_missing_engines(detail)]
     return "\n".join([*lines, *_incidents(detail)])
@@ -91,61 +105,55 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
 
 def comparison(result: dict[str, Any]) -> str:
     """The runs compared with the plain one, a line each."""
-    lines = [f"baseline {_figure(result['baseline']['step_s'], seconds)} a step"]
+    lines = [f"plain run: {_figure(result['baseline']['step_s'], seconds)} a step"]
     for name, detail in result["runs"].items():
         if detail["steps"] and detail["mode"] != "sync":
             length = detail["length_ratio"]
             lines.append(
-                f"{one_line(name)} ({detail['mode']}) {_figure(detail['step_s'], seconds)} a step: "
-                f"{_figure(detail['speedup'], times)} per trained sample"
+                f"{_named(name, detail['mode'])}: {_figure(detail['step_s'], seconds)} a step, "
+                f"{_figure(detail['speedup'], times)} the trained samples per second of the plain run"
                 + ("" if length is None else f", length ratio {ratio(length)}")
             )
-    return "\n".join([*lines, *_machine(result["measured_over_predicted"])])
+    return "\n".join([*lines, *_machine(result["deviation"])])
 
 
 COMMON = 0.1
-"""If all runs are off by more than this share of the predicted seconds, in one direction, the machine is to blame."""
+"""If all runs deviate by more than this share of the predicted seconds, in one direction, the machine is to blame."""
 
 
-def _machine(ratios: Mapping[str, float | None]) -> list[str]:
+def _machine(deviations: Mapping[str, float | None]) -> list[str]:
     """A note if all runs took longer than predicted, or all less: then the speed of the machine has changed."""
-    factors = [ratio for ratio in ratios.values() if ratio is not None]
-    if len(factors) < 2 or not (min(factors) > 1 + COMMON or max(factors) < 1 / (1 + COMMON)):
+    known = [share for share in deviations.values() if share is not None]
+    if len(known) < 2 or not (min(known) > COMMON or max(known) < -COMMON):
         return []
-    now = "slower" if min(factors) > 1 else "faster"
+    least, most = sorted((min(known), max(known)), key=abs)
     return [
-        f"all runs took {times(min(factors))} to {times(max(factors))} the predicted seconds: the machine was {now} "
-        f"than when it was profiled. Compared with each other, the runs are within "
-        f"{percent(max(factors) / min(factors) - 1)} of the predictions"
+        f"every run took {'longer' if least > 0 else 'less'} than predicted ({deviation_text(least)} to "
+        f"{deviation_text(most)}): the machine was {'slower' if least > 0 else 'faster'} than when it was profiled; "
+        f"the speed of one run over another is within {percent((1 + max(known)) / (1 + min(known)) - 1)} of the "
+        "predicted one"
     ]
 
 
 def _overlap(detail: dict[str, Any]) -> list[str]:
     """What of scoring and training was hidden behind decoding."""
     beside = detail["overlap"]
-    lines = [
-        "  exposed a step: "
-        + "; ".join(
-            f"{noun} {seconds(beside[key]['exposed_s'])} ({seconds(beside[key]['alone_s'])} if nothing ran beside the "
-            "rollout)"
-            for key, noun in (("reward", "rewards"), ("train", "training"))
-        )
-    ]
+    lines = [f"  {exposed_text(beside)}"]
     if (streamed := beside["streamed"]) is not None:
         lines.append(
-            f"  in {count(streamed['rounds'], 'round')} {streamed['groups']:.1f} groups were trained before the "
-            f"round's end, {streamed['moved']:.1f} samples moved to another engine"
+            f"  streaming, {count(streamed['rounds'], 'round')}: {streamed['groups']:.1f} groups trained before its "
+            f"end, {streamed['moved']:.1f} samples moved to another engine"
         )
     if (balanced := beside["balanced"]) is not None:
-        rounds = count(balanced["rounds"], "round")
         lines.append(
-            f"  {rounds} balanced by history, which {percent(balanced['known'])} of the prompts had: "
-            f"{balanced['moved']:.1f} samples a round moved, with {balanced['moved_tokens']:.0f} tokens"
+            f"  balancing, {count(balanced['rounds'], 'round')}: {percent(balanced['known'])} of the prompts had a "
+            f"history of lengths; a round moved {balanced['moved']:.1f} samples with {balanced['moved_tokens']:.0f} "
+            "tokens between engines"
         )
     if (tails := beside["tails"]) is not None:
         lines.append(
-            f"  in {count(tails['rounds'], 'round')} engines of a higher TP size decoded the tail: they took over in "
-            f"{seconds(tails['seconds'])}, {tails['moved']:.1f} samples moved to them"
+            f"  tail, {count(tails['rounds'], 'round')}: engines of a higher TP size took over in "
+            f"{seconds(tails['seconds'])} and got {tails['moved']:.1f} samples"
         )
     return lines
 
@@ -157,26 +165,31 @@ def _drafts(detail: dict[str, Any]) -> list[str]:
         return []
     sources = ", ".join(f"{one_line(source_text(s))} {digits(tokens)}" for s, tokens in drafts["by_source"].items())
     lines = [
-        f"  drafts in {count(drafts['rounds'], 'round')}: {digits(drafts['accepted'])} accepted tokens a sample's step"
-        + (f" ({sources})" if sources else "")
+        f"  drafts, {count(drafts['rounds'], 'round')}: {digits(drafts['accepted'])} drafted tokens accepted in a "
+        "sample's decoding step" + (f" ({sources})" if sources else "")
     ]
     shares = ", ".join(_figure(share, percent) for share in drafts["accepted_share_at"])
     if shares:
-        lines.append(f"    accepted of the first drafted tokens, the second and so on: {shares}")
+        lines.append(f"    accepted by position in the draft, from the first: {shares}")
     if len(epochs := drafts["epochs"]) > 1:
         shown = ", ".join(f"{epoch['epoch']}: {digits(epoch['accepted'])}" for epoch in epochs[-_EPOCHS:])
         lines.append(f"    accepted by epoch: {'... ' if len(epochs) > _EPOCHS else ''}{shown}")
     saved_s = drafts["saved_s"]
     if saved_s is not None:
         each = f"{'saved' if saved_s >= 0 else 'cost'} {seconds(abs(saved_s) / drafts['rounds'])}"
-        lines.append(f"    drafts {each} of engine time a round, {seconds(abs(saved_s))} in all")
+        lines.append(f"    drafts {each} of engine time a round, {seconds(abs(saved_s))} in the run")
     if drafts["ahead_samples"]:
         lines.append(
             f"    {count(drafts['ahead_samples'], 'sample')} decoded ahead for drafts alone, "
             f"{count(drafts['ahead_tokens'], 'token')}"
         )
-    held = f"index of the engines at most {bytes_text(drafts['index_bytes'])}"
-    return [*lines, f"    {held}; the run remembers {bytes_text(drafts['history_bytes'])} of responses"]
+    held = f"an engine's index takes at most {bytes_text(drafts['index_bytes'])}"
+    return [*lines, f"    {held}; the run keeps {bytes_text(drafts['history_bytes'])} of earlier responses"]
+
+
+def _named(name: str, mode: str) -> str:
+    """A run's name, and its mode where that is not its name."""
+    return one_line(name) if name == mode else f"{one_line(name)} ({mode})"
 
 
 def _figure(value: float | None, text: Callable[[float], str]) -> str:
@@ -237,54 +250,46 @@ def _missing_engines(detail: dict[str, Any]) -> list[str]:
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:
-    """A table of the phases; `-` for the error of a phase that is too short to judge (traces/report.PHASE_FLOOR)."""
-    from ...plans.phrases.phase_names import PHASE_NAMES
-
-    lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
-    small = False
+    """A table of the phases, in seconds; no deviation where it is too small a share of the step to matter."""
+    lines = [f"  {'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
     for phase, value in detail["phases_s"].items():
-        off = _figure(value["error"], percent)
-        if value["floored"] and value["error"] is not None:
-            # The error is relative to the floor; relative to the phase's own seconds it is larger.
-            within_floor = value["error"] <= 1.0
-            small |= within_floor
-            off = "-" if within_floor else f">{off}"
-        name = PHASE_NAMES[phase]
-        lines.append(f"  {name:20}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
-    if small:
-        lines.append("  - under 2 % of the step, and off by less than that")
+        measured_s, predicted_s = value["measured"], value["predicted"]
+        matters = not abs(measured_s - predicted_s) < MATTERS * (detail["step_s"] or 0.0)
+        off = deviation_text(value["deviation"]) if matters else ""
+        lines.append(f"  {PHASE_NAMES[phase]:20}{predicted_s:10.3f}{measured_s:10.3f}{off:>11}".rstrip())
     return lines
 
 
 def _coverage(detail: dict[str, Any]) -> list[str]:
     """Numbers of steps at or below the predicted p50 and p95."""
     texts = [
-        f"{kind} {part['step_s']['below_p50']} and {part['step_s']['below_p95']} of {part['steps']} "
-        f"({percent(part['step_s']['share_below_p50'])}, {percent(part['step_s']['share_below_p95'])})"
+        f"{kind} {percent(part['step_s']['share_below_p50'])} and {percent(part['step_s']['share_below_p95'])} "
+        f"({part['step_s']['below_p50']} and {part['step_s']['below_p95']} of {part['steps']})"
         for kind, part in detail["coverage"].items()
         if kind != "all" or len(detail["coverage"]) > 2
     ]
-    return [f"  steps below the predicted p50 and p95: {'; '.join(texts)}"] if texts else []
+    return [f"  steps up to the predicted p50 and p95, ideally 50% and 95%: {'; '.join(texts)}"] if texts else []
 
 
 def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
     """Longest responses, tails of rollouts, and tokens that were not trained."""
     tails = [
-        f"{kind} {percent(value['share'])} ({value['rounds']} of {value['of_rounds']} rounds)"
+        f"{percent(value['share'])} of a {kind} one ({value['rounds']} of {value['of_rounds']} rounds)"
         for kind, value in detail["tail"].items()
         if value is not None
     ]
     lines = [
-        f"  longest / median response {detail['max_over_median_tokens']:.1f}"
-        + (f"; rollout with under a quarter of its sequences: {', '.join(tails)}" if tails else "")
+        f"  the longest response of a step is {detail['max_over_median_tokens']:.1f} times the median one"
+        + (f"; tail of the rollout, with fewer than a quarter of its sequences: {', '.join(tails)}" if tails else "")
     ]
     waste = detail["waste"]
     if waste["share"] or waste["aborted_samples"]:
         fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in waste["tokens"].items() if fate != "trained")
+        stopped = count(waste["aborted_samples"], "sample")
         lines.append(
-            f"  {percent(waste['share'])} of the tokens of samples that ended were not trained"
-            + (f" ({fates})" if fates else "")
-            + f"; {waste['aborted_samples']:,} samples were stopped on the way"
+            f"  {percent(waste['share'])} of the tokens of finished samples were not trained"
+            + (f" (tokens: {fates})" if fates else "")
+            + (f"; {stopped} stopped unfinished" if waste["aborted_samples"] else "")
         )
     return lines
 

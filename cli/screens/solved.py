@@ -63,16 +63,16 @@ def plan_text(plan: Plan, out: Path) -> str:
         *filter(None, [little_gained(plan)]),
         f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
         f"error +-{percent(predicted.error.total)}), "
-        f"{times(predicted.speedup)} plain synchronous rounds of "
-        f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
-        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}, {cut_text(predicted)}; "
-        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} schedules, {solver.name}",
+        f"{times(predicted.speedup)} the samples per second of plain rounds "
+        f"({seconds(predicted.baseline.step_s.mean)} a step{where}) -> {out}",
+        f"trained over unconditioned mean length {ratio(predicted.length_ratio)}, {cut_text(predicted)}; "
+        f"{solver_status(solver)} ({solver.name})",
     ]
     kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
     for kind, decided, expected in kinds:
         if decided is not None and expected is not None:
             lines.append(
-                f"{kind} rounds ({percent(expected.share)} of steps, {seconds(expected.step_s.mean)}): "
+                f"{kind} rounds ({percent(expected.share)} of the steps, {seconds(expected.step_s.mean)} each): "
                 f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on "
                 f"{count(decided.rollout.engines, 'engine')} of TP "
                 f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
@@ -80,13 +80,13 @@ def plan_text(plan: Plan, out: Path) -> str:
     lines.append(f"limit: {limit_text(predicted.limit)}")
     if (costs := plan.inputs.profile.provenance) != "measured":
         lines.append(
-            f"costs: {costs} from data sheets and runs of others, not measured on your machines: rlplan profile"
+            f"costs: {costs} from data sheets and runs of others; rlplan profile measures them on your machines"
         )
     if "model" in plan.job.why:
         lines.append(f"note: {plan.job.why['model']}")
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):
-        lines.append(f"part of the error{assumed.replace(',', ':', 1)}")
+        lines.append(f"the error includes{assumed.replace(',', ':', 1)}")
     audit = plan.inputs.profile.reward_audit
     if audit is not None and not audit.passed:
         lines.append(f"note: the reward fails its audit {audit.text}: rlplan rewards audit JOB names the rows")

@@ -60,7 +60,7 @@ def baseline_text(search: Search, baseline: Cycle) -> str | None:
     fewer USD. None without a caution."""
     limits, said = search.limits, []
     if not keeps_slo(baseline, limits):
-        said.append("no plain synchronous rounds on these nodes keep slo.step_p95_s; the fastest of them are compared")
+        said.append("no plain rounds on these nodes keep slo.step_p95_s; the fastest of them are compared")
     cheapest = min(_that_fit(search), key=lambda c: (c.cost(limits), c.name))
     if limits.objective == "usd" and cheapest.nodes(limits) != baseline.nodes(limits):
         size = limits.group_size
@@ -68,7 +68,7 @@ def baseline_text(search: Search, baseline: Cycle) -> str | None:
         usd = cheapest.usd_per_sample(limits) / baseline.usd_per_sample(limits)
         breaks = "" if keeps_slo(cheapest, limits) else ", and break slo.step_p95_s"
         said.append(
-            f"compared on {_nodes(baseline, limits)}, as the plan takes; plain synchronous rounds cost least on "
+            f"compared on {_nodes(baseline, limits)}, as the plan takes; plain rounds cost least on "
             f"{_nodes(cheapest, limits)}, where a sample takes {seconds:.2f} times the seconds and {usd:.2f} times the "
             f"USD{breaks}"
         )

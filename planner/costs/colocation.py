@@ -148,16 +148,16 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsT
         return None
     states = "trainers' weights" if all(layout.offload for _, layout, _ in kinds) else "optimizer states"
     saved = [sleep_and_wake_s(profile, tp) + state_moves_s(profile, layout) - sum(take) for tp, layout, take in kinds]
-    because = f"beside KV caches as large as rounds need, which saves {_seconds(saved)} of each step"
+    because = f"KV caches no larger than rounds need save {_seconds(saved)} of each step"
     if not any(sum(take) for _, _, take in kinds):
-        return f"engines stay awake and {states} stay on the GPUs, {because}" if any(saved) else None
+        return f"engines stay awake and {states} stay on the GPUs; {because}" if any(saved) else None
     text = f"engines sleep and wake in {_seconds([take.engines_s for _, _, take in kinds])} of each step"
     moves = [take.trainers_s for _, _, take in kinds]
     if any(moves):
         text = f"{text}, {states} leave the GPUs and come back in {_seconds(moves)}"
-        return f"{text}; less {because}" if any(saved) else text
+        return f"{text}; {because}" if any(saved) else text
     if any(saved):
-        return f"{text}, {states} stay on the GPUs {because}"
+        return f"{text}, {states} stay on the GPUs; {because}"
     return f"{text}, {states} stay on the GPUs" if profile.train_law is not None else text
 
 

@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...plans.phrases.numbers import MATTERS, times
 from ...plans.schema.job import Job
 from ...profiles.length_trace import LengthTrace
 from ...profiles.phase_schema import Reward
@@ -33,9 +34,6 @@ from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
 from .holdout_rounds import Holdout
 from .length_error import FEWEST, MOST, SAMPLES, can_train
-
-UNSEEN = 1e-3
-"""A smaller relative deviation of the seconds is told as none."""
 
 _SEED_OFFSET = 6_000_011  # draws that neither the choice nor the prediction has seen
 
@@ -102,21 +100,22 @@ class AssumedEffects:
         return {name: effect.log_change(self.as_planned) for name, effect in named}
 
     def text(self, name: str, down: str, up: str) -> str:
-        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: names of its two ends."""
+        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: what it is at its two ends."""
         effect = (self.lengths | self.rewards).get(name)
         if effect is None or self.as_planned is None:
             return ""
-        if abs(effect.log_change(self.as_planned)) < UNSEEN:
-            return f"{down} or {up} do not change the step"
+        if abs(effect.log_change(self.as_planned)) < MATTERS:
+            return f"whether {down} or {up}, the step changes by less than {MATTERS:.0%}"
         return "; ".join(
-            f"{end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
+            f"if {end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
         )
 
     def _outcome_text(self, outcome: Outcome | None) -> str:
         if outcome is None or self.as_planned is None:
             return "no group ends within the cutoff"
-        speedup = self.speedup * outcome.speedup / self.as_planned.speedup
-        return f"{outcome.cost / self.as_planned.cost:.2f}x the seconds, {speedup:.2f}x plain rounds"
+        speedup = times(self.speedup * outcome.speedup / self.as_planned.speedup)
+        changed = f", speed-up {speedup}" if speedup != times(self.speedup) else ""
+        return f"step {times(outcome.cost / self.as_planned.cost)}{changed}"
 
 
 def assumed_effects(
@@ -179,13 +178,19 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
         source = f"{table.model} on {table.task}" if table.model else table.source
         icc_error = table.error.icc
         if trace.scale is None:
-            told = effects.text("scale", f"lengths {1 / factor:.2g}x", f"lengths {factor:.2g}x")
+            told = effects.text(
+                "scale", f"responses are {1 / factor:.2g}x as long", f"responses are {factor:.2g}x as long"
+            )
         else:
             told = f"all lengths times {trace.scale:g}, as stated"
-        dependence = effects.text("icc", f"ICC {icc_error:g} lower", f"ICC {icc_error:g} higher")
+        dependence = effects.text(
+            "icc",
+            f"a prompt's samples are less alike (ICC {icc_error:g} lower)",
+            f"they are more alike (ICC {icc_error:g} higher)",
+        )
         why["lengths"] = (
-            f"assumed, not of this job: '{table.name}', {source}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; "
-            f"{told}; {dependence}"
+            f"assumed, not of this job: table '{table.name}', {source}, cap {table.cap_tokens} tokens, ICC "
+            f"{table.icc:g}; {told}; {dependence}"
         )
     if rewards is not None:
         factor = math.exp(rewards.error.scale)
@@ -197,8 +202,8 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
                 f"a right answer takes {_middle(rewards.right_s):g} s and a wrong one {_middle(rewards.wrong_s):g} s "
                 f"in the median, and {rewards.hanging:.0%} of the wrong ones run until the deadline"
             )
-        told = effects.text("seconds", f"rewards {1 / factor:.2g}x", f"rewards {factor:.2g}x")
-        why["reward.seconds"] = f"assumed, not of this job, for kind {rewards.kind}: {takes}; {told}"
+        told = effects.text("seconds", f"rewards take {1 / factor:.2g}x as long", f"rewards take {factor:.2g}x as long")
+        why["reward.seconds"] = f"assumed, not of this job: table of kind {rewards.kind}, {takes}; {told}"
     return why
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import critical_path
-from ...plans.phrases.numbers import bytes_text, count, digits
+from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
@@ -91,13 +91,13 @@ def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Pre
             of_kind = predicted.rounds.short if round_kind == "short" else predicted.rounds.long
             held = of_kind.memory.kv.needed_bytes if of_kind is not None else 0
             why[f"rounds.{round_kind}.rollout.kv_tokens"] = (
-                f"{bytes_text(kv.kv_bytes)} of KV an engine, of {most} that would fit: "
+                f"an engine's KV cache takes {bytes_text(kv.kv_bytes)} of the {most} that would fit, "
                 f"{digits(kv.kv_bytes / held)} times the most that its samples held in a simulated round"
             )
         saved = search.space.kept_together.get(rounds.layout)
         if saved is not None:
             why[f"rounds.{round_kind}.rollout.prefix"] = (
-                f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
+                f"all samples of a prompt run on one engine, which saves {100 * saved:.1f}% of a plain rollout"
             )
     if decided.holdout.cycle.long is not None:
         why["rounds"] = _shares(decided.holdout)
@@ -105,8 +105,8 @@ def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Pre
         measured = search.space.decode[column.layout].measured_engines if column is not None else 0
         if column is not None and measured and (round_kind == "short" or column.layout != cycle.short.layout):
             why[f"rounds.{round_kind}.rollout.costs"] = (
-                f"{column.layout} is priced by the nearest entry of the profile: {count(measured, 'engine')} of tp "
-                f"{column.layout.tp}"
+                f"{column.layout} is not in the profile; its costs are those of the nearest layout there, "
+                f"{measured} x tp {column.layout.tp}"
             )
     return why
 
@@ -122,13 +122,14 @@ def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted:
         late, early = (law.emitted(drafts.tokens, 1) for law in (drafts.law, drafts.first))
         source = "assumed" if assumed or profile.drafts is None else profile.drafts.provenance
         why[f"rounds.{round_kind}.rollout.drafts.gain"] = (
-            f"a sample that decodes alone gets {late:.2f} tokens a step ({source}), in the first epoch {early:.2f}"
+            f"a sample alone on its engine gets {late:.2f} tokens from a decoding step with drafts ({source}), "
+            f"{early:.2f} in the first epoch"
         )
     if why and predicted.first_epoch_s is not None:
         more = 100 * (predicted.first_epoch_s / predicted.step_s.mean - 1)
         why["drafts"] = (
-            f"predicted for epochs in which prompts have earlier responses; a step of the first epoch takes "
-            f"{predicted.first_epoch_s:.4g} s, {more:+.1f}%"
+            f"predicted for the second epoch on, when prompts have earlier responses; a step of the first epoch takes "
+            f"{predicted.first_epoch_s:.4g} s ({more:+.1f}%)"
         )
     return why
 
@@ -223,9 +224,14 @@ def _mode(search: Search, decided: Decided) -> str:
     cycle, baseline, holdout, size = decided.cycle, decided.baseline, decided.holdout, search.limits.group_size
     mine, base = holdout.seconds
     ratio, error = holdout.search.measured_ratio(holdout.cycle)
-    texts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
+    texts = [f"plain rounds, {mine * 1e3:.4g} ms a sample"]
+    if holdout.cycle != holdout.baseline:
+        texts = [
+            f"{base / mine:.2f}x the samples per second of plain rounds ({mine * 1e3:.4g} ms a sample, plain rounds "
+            f"{base * 1e3:.4g} ms)"
+        ]
     if cycle.short.deferral.mode != "sync":
-        texts.append(f"length ratio {ratio:.3f} +- {error:.3f}")
+        texts.append(f"length ratio {ratio:.3f}" + (f" ± {error:.3f}" if error >= 5e-4 else ""))
     if cycle.short.deferral.mode == "predict":
         texts.append(_plain_epoch(search, cycle))
     for mode in ("exact", "predict", "defer", "race"):
@@ -236,8 +242,8 @@ def _mode(search: Search, decided: Decided) -> str:
         if best is not None:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
-            when = f" from the second epoch on (planned only by --mode {mode})" if mode in ON_REQUEST else ""
-            texts.append(f"the fastest {mode} schedule would reach about {gain:.2f}x{when}, at length ratio {bias:.2f}")
+            when = f", from the second epoch on (planned only with --mode {mode})" if mode in ON_REQUEST else ""
+            texts.append(f"mode {mode} would reach about {gain:.2f}x at length ratio {bias:.2f}{when}")
     return "; ".join(texts)
 
 
@@ -257,8 +263,8 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
     plain = next(column.log for k, column in search.short.items() if k._replace(reward=0) == plain_key)
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
-        f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "
-        f"plain, about {seconds * 1e3:.4g} ms per sample"
+        f"this holds from the second epoch on, if lengths do not change between epochs; the first epoch has no history "
+        f"and runs plain rounds, about {seconds * 1e3:.4g} ms a sample"
     )
 
 
@@ -275,13 +281,16 @@ def _workers(decided: Decided, profile: Profile, job: Job) -> str:
             costs = [with_judge(each.with_workers(workers).cost(profile.reward), profile, judge) for each in choices]
             other = search.anew([cycle], search.setting.draws, costs).simulate(cycle, *rounds)
             change_s = other.seconds_per_sample(size) - cycle.seconds_per_sample(size)
-            texts.append(f"with {workers} a step takes {size * search.setting.target * change_s:+.3g} s")
-    parts = [f"{count(chosen.workers, 'reward worker')}: {', '.join(texts)}"] if texts else []
+            change = change_s / cycle.seconds_per_sample(size)
+            step_s = size * search.setting.target * abs(change_s)
+            how = f"{step_s:.3g} s {'longer' if change > 0 else 'less'}" if abs(change) >= MATTERS else "as long"
+            texts.append(f"with {workers} a step takes {how}")
+    parts = [f"{count(chosen.workers, 'reward worker')}; {', '.join(texts)}"] if texts else []
     slower = search.setting.crowding(cycle.short.layout, chosen.all_workers)
     if slower != 1.0:
         measured = count(profile.reward.workers, "worker")
-        parts.append(f"decoding takes {slower:.2f} times as long as beside {measured}, as is estimated, not measured")
-    return "; ".join([*parts, f"engines leave them {count(room, 'host core')}"])
+        parts.append(f"decoding is estimated to take {slower:.2f} times as long as beside the {measured} profiled")
+    return "; ".join([*parts, f"engines leave {count(room, 'host core')} to the workers"])
 
 
 def _further(search: Search, cycle: Cycle) -> str:
@@ -292,8 +301,8 @@ def _further(search: Search, cycle: Cycle) -> str:
         for (name, pool), each in zip(pools, further_costs(pool for _, pool in pools), strict=True)
     ]
     return (
-        f"{'; '.join(texts)}; these seconds are those that ship for the kinds, since a profile has those of the first "
-        "part alone; of all pools and the judge only the slowest is simulated, not how a sample waits for the others"
+        f"{'; '.join(texts)}; these seconds ship with rlplan, since a profile measures the first part alone; of all "
+        "pools and the judge only the slowest is simulated, not how a sample waits for the others"
     )
 
 
@@ -303,9 +312,9 @@ def _timeouts(reward: RewardCost) -> str | None:
         return None
     fixed = replace(reward, timeout=TimeoutSpec(reward.timeout.max_s))
     return (
-        f"a sample takes a reward worker {reward.mean_s():.3g} s in the mean once its prompt was seen, "
-        f"{fixed.mean_s():.3g} s if every prompt kept the longest deadline; right answers slower than a prompt's "
-        "earlier ones may be judged wrong for it, which the run counts"
+        f"once its prompt was seen, a sample takes a reward worker {reward.mean_s():.3g} s in the mean, and "
+        f"{fixed.mean_s():.3g} s if every prompt kept the longest deadline; a right answer much slower than its "
+        "prompt's earlier ones may be judged wrong, and the run counts how many could be"
     )
 
 
@@ -326,11 +335,12 @@ def _wasted_shares(rounds: Sequence[ScheduledRounds], group_size: int) -> tuple[
 def _waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int) -> str | None:
     """The plan's `why.waste`, where rounds train `target` prompts; None if all decoded tokens are trained."""
     issued, wasted = _wasted_shares(rounds, group_size)
-    text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
+    text = f"{issued:.2f} samples are issued for each trained one over a cycle, redraws included"
     short = [p.key for p in rounds if isinstance(p.key, ShortKey)]
     if short:
         begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
-        text += f" ({begun:.2f} at a short round's start, limited by search.max_over_issue)"
+        if f"{begun:.2f}" != f"{issued:.2f}":
+            text += f" ({begun:.2f} when a short round starts, which search.max_over_issue limits)"
     if wasted is None:
         return text if issued >= 1.0005 else None
     if wasted < 0.0005:

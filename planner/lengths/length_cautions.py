@@ -23,15 +23,10 @@ def extrapolated(model: LengthModel, trace: LengthTrace) -> str | None:
     """A warning that lengths between the trace's cap and the job's are extrapolated; None if the trace shows all."""
     if model.caution is None or not isinstance(trace, TableTrace):
         return model.caution
-    low, middle, high = model.tail.share_beyond(model.cap_tokens)
-    table, start, cap = trace.table, model.tail.start_tokens, model.cap_tokens
+    table, cap = trace.table, model.cap_tokens
     if table.name == "assumed":
         subject, remedy = "stated lengths end", f"state quantiles with max={cap}"
     else:
         subject = f"lengths of {table.name} were cut"
         remedy = f"take lengths under a cap of {cap} (rlplan lengths list)"
-    return (
-        f"{model.tail.share:.1%} of the {subject} at {start} tokens and the job's cap is {cap}: the lengths between "
-        f"are extrapolated ({middle:.2%} reach the cap, {low:.2%} to {high:.2%}); {remedy}, or a trace of your own "
-        "(--trace)"
-    )
+    return model.tail.extrapolated(cap, subject, f"{remedy}, or a trace of your own (--trace)")

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.phrases.numbers import MATTERS
 from ...profiles.length_trace import PROMPT_TOKENS, LengthTrace
 from .length_tail import Marginal, Tail, fit_marginal
 from .length_windows import locate, windows
@@ -129,14 +130,11 @@ class LengthModel:
 
     @property
     def caution(self) -> str | None:
-        """A caution on the lengths near the cap; None if the trace shows them all."""
-        if self.cap_tokens <= self.tail.start_tokens or not self.tail.cut:
+        """A caution on the lengths near the cap; None if the trace shows all but the last percent."""
+        if self.cap_tokens <= self.tail.start_tokens * (1.0 + MATTERS) or not self.tail.cut:
             return None
-        low, middle, high = self.tail.share_beyond(self.cap_tokens)
-        return (
-            f"{self.tail.share:.1%} of the traced lengths were cut at {self.tail.start_tokens} tokens and the job's "
-            f"cap is {self.cap_tokens}: the lengths between are extrapolated ({middle:.2%} reach the cap, {low:.2%} to "
-            f"{high:.2%}); profile again under the job's cap to measure them"
+        return self.tail.extrapolated(
+            self.cap_tokens, "traced lengths were cut", "profile again under the job's cap to measure them"
         )
 
     def draw(self, prompt_index: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.phrases.numbers import percent
+
 # Share of the responses, from above, that the tail is fitted to where a cap cut some.
 TAIL_SHARE = 0.1
 
@@ -53,6 +55,15 @@ class Tail:
             self.share * math.exp(-high * ratio),
             self.share * math.exp(-self.index * ratio),
             self.share * math.exp(-low * ratio),
+        )
+
+    def extrapolated(self, cap_tokens: int, subject: str, remedy: str) -> str:
+        """A caution that lengths up to `cap_tokens`, which the trace's cap hid, are a guess."""
+        low, middle, high = (percent(share, 2) for share in self.share_beyond(cap_tokens))
+        spread = "" if low == high else f", from {low} to {high}"
+        return (
+            f"{percent(self.share)} of the {subject} at {self.start_tokens:,} tokens, and the job's cap is "
+            f"{cap_tokens:,}: the lengths between are extrapolated ({middle} reach the cap{spread}); {remedy}"
         )
 
 

@@ -155,9 +155,12 @@ def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, flo
     cause = max(seconds_by_cause, key=lambda name: seconds_by_cause[name] * math.copysign(1.0, off))
     detail = f" ({factors})" if cause.endswith(("speed", "latency")) else ""
     return Phase(
-        predicted_s, measured_s, seconds_by_cause, f"{cause}: {seconds_by_cause[cause]:+.3g} s of {off:+.3g} s{detail}"
+        predicted_s,
+        measured_s,
+        seconds_by_cause,
+        f"mostly {cause}: {seconds_by_cause[cause]:+.3g} s of {off:+.3g} s{detail}",
     )
 
 
 def _factors(factors: dict[str, float]) -> str:
-    return ", ".join(f"{name} takes {factor:.2f} of the profile's time" for name, factor in sorted(factors.items()))
+    return ", ".join(f"{name} takes {factor:.2f}x the profile's time" for name, factor in sorted(factors.items()))

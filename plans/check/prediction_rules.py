@@ -66,7 +66,7 @@ def bias_over_budget(plan: Plan) -> Iterator[Fault]:
     ratio, budget = plan.predicted.length_ratio, plan.job.bias.budget
     deviation = abs(1 - ratio)
     if deviation > budget + NOISE:
-        message = f"is {ratio:.6g}, off by {deviation:.3g}, and the plan's own bias budget is {budget:.3g}"
+        message = f"is {ratio:.6g}, {deviation:.3g} from 1, and the plan's own bias budget is {budget:.3g}"
         remedy = "solve with a larger --bias-budget, or by a mode that is unbiased"
         yield Fault("bias-over-budget", ("predicted", "length_ratio"), message, remedy)
 

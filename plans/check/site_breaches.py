@@ -81,7 +81,7 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
     yield from builder.above(limits)
     deviation = abs(1 - predicted.length_ratio)
     if site_rules.max_bias is not None and deviation > site_rules.max_bias + 1e-9:
-        message = f"is {predicted.length_ratio:.6g}, off by {deviation:.4g}"
+        message = f"is {predicted.length_ratio:.6g}, {deviation:.4g} from 1"
         yield builder.fault("policy-bias", ("predicted", "length_ratio"), message, "max_bias")
     share = predicted.cut_share
     if site_rules.max_cut_share is not None and (share is None or share > site_rules.max_cut_share + 1e-9):

@@ -274,7 +274,7 @@ def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) ->
         of("seconds_per_sample", "seconds per sample", "s", lambda p: p.seconds_per_sample, -1, True),
         *(_apart(old, new, errors, repriced) if repriced is not None else []),
         of("usd_per_1k_samples", "USD per 1000 samples", "usd", lambda p: p.usd_per_1k_samples, -1, True),
-        of("speedup", "speed over plain synchronous rounds", "x", speedup),
+        of("speedup", "speed-up over plain rounds", "x", speedup),
         of("usd_per_hour", "USD per hour", "usd", lambda p: p.usd_per_hour, -1),
         of("nodes", "nodes", "count", lambda p: float(p.nodes), -1),
         of("length_ratio", "length ratio", "ratio", lambda p: p.length_ratio),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..phrases.caveats import cut_text
-from ..phrases.numbers import count, unsigned
+from ..phrases.numbers import MATTERS, count, unsigned
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
@@ -96,14 +96,28 @@ def out_of_date(diff: PlanDiff | GroupsDiff) -> str:
 
 
 def _source(diff: PlanDiff) -> str:
-    """The possible cause of a difference if no input differs."""
-    if diff.effect("bias_budget").changed:
-        return "no input differs: another bias budget"
-    if diff.new.solver.refreshed:
-        return "no input differs: edited by hand and refreshed"
-    if diff.old.solver.refreshed:
-        return "no input differs: the old plan was edited by hand and refreshed"
-    return "no input differs: another seed, version or solver"
+    """The cause of a difference if no input differs: options of `rlplan solve`, edits, versions, or else the seed."""
+    old, new = diff.old.solver, diff.new.solver
+    budgets = [
+        None if solver.forced_mode else f"{plan.job.bias.budget:g}"
+        for plan, solver in ((diff.old, old), (diff.new, new))
+    ]
+    causes = [
+        f"solved with {option} {now}" if now else f"solved without {option} {before}"
+        for option, before, now in (
+            ("--mode", old.forced_mode, new.forced_mode),
+            ("--bias-budget", *(budgets if all(budgets) else ("", ""))),
+            ("--objective", old.objective.split("_")[0], new.objective.split("_")[0]),
+            ("--for", "any" * old.for_any, "any" * new.for_any),
+        )
+        if before != now
+    ]
+    edited = {"new": new.refreshed, "old": old.refreshed}
+    causes += [f"the {side} plan was edited by hand and refreshed" for side, it_was in edited.items() if it_was]
+    versions = [(plan.volatile.rlplan, plan.solver.name) for plan in (diff.old, diff.new)]
+    if versions[0] != versions[1]:
+        causes.append(f"solved by {' and '.join(versions[1])}, before by {' and '.join(versions[0])}")
+    return "; ".join(causes) or "no input or option differs: perhaps another --seed"
 
 
 def _counts(diff: PlanDiff) -> str:
@@ -195,7 +209,7 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
         # Warn only if the new plan exceeds its budget and the old plan did not.
         if budget and deviation > budget and not abs(1 - old.predicted.length_ratio) > old.job.bias.budget:
             warnings.append(
-                f"trained lengths are off by {figure(deviation, 'share')}, more than the bias budget of "
+                f"the length ratio is {figure(deviation, 'share')} from 1, more than the bias budget of "
                 f"{figure(budget, 'share')}"
             )
     if (new.predicted.cut_share or 0.0) >= MUCH_AT_CAP > (old.predicted.cut_share or 0.0):
@@ -232,10 +246,15 @@ def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[st
 
 
 def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Section:
-    """A table with a row for each figure that changed in the digits shown; a line below it lists the others."""
+    """A table with a row for each figure that changed in the digits shown; a line below it lists the others. Phases
+    that changed by little of a step are left out."""
     rows, same, unknown = [], [], []
+    least_s = MATTERS * max((quantity.new or 0.0 for quantity in figures if quantity.key == "step_s.mean"), default=0.0)
     for quantity in figures:
         old, new = values(quantity)
+        in_step = quantity.unit == "s" and quantity.key.startswith(("phases_s.", "rounds."))
+        if in_step and not full and abs(quantity.delta or least_s) < least_s:
+            continue
         if full or (quantity.changed and old != new) or quantity.key in always:
             block = "phase" if quantity.label.startswith("·") else "memory" if quantity.key.startswith("memory") else ""
             cells = (quantity.label, old, new, delta_text(quantity), change_text(quantity))

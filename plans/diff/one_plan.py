@@ -56,7 +56,7 @@ def _job_line(plan: Plan) -> str:
     fast = speedup(plan.predicted)
     return (
         f"{plan.job.name} by mode {plan.job.bias.mode}, {figure(plan.predicted.step_s.mean, 's')} a step, "
-        f"{'unknown' if fast is None else f'{fast:.2f}'} times as fast as plain synchronous rounds, "
+        f"{'unknown' if fast is None else f'{fast:.2f}x'} the samples per second of plain rounds, "
         f"{figure(plan.predicted.usd_per_1k_samples, 'usd')} USD per 1000 samples, "
         f"length ratio {figure(plan.predicted.length_ratio, 'ratio')}"
     )
@@ -88,7 +88,7 @@ def _beside_sync(plan: Plan) -> Section:
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
     rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
     columns = (
-        Column("figure"), Column("plain synchronous", right=True), Column("this plan", right=True),
+        Column("figure"), Column("plain rounds", right=True), Column("this plan", right=True),
         Column("change", right=True),
     )  # fmt: skip
     return Section(columns, tuple(rows))

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
-from ..phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
+from ..phrases.numbers import MATTERS, seconds
+from ..phrases.phase_names import PHASE_NAMES
+from ..phrases.sentences import listed
 from ..schema.predicted import Predicted, PredictedPhases
 
 RESOURCE_OF = {
@@ -24,10 +26,6 @@ RESOURCE_OF = {
     "train": "trainers",
 }
 """The resource that a phase runs on."""
-
-_MAY_BE_SLOWER = {name: f"{text} could take {{}} longer" for name, text in RESOURCE_NAMES.items()} | {
-    "rewards": "scores could take {} longer, except for the samples decoded last",
-}
 
 
 class PathStep(NamedTuple):
@@ -56,16 +54,21 @@ class CriticalPath(NamedTuple):
         """The phases that take half a percent of the step or more."""
         return tuple(step for step in self.steps if step.share >= 0.005)
 
+    @property
+    def slack(self) -> str:
+        """What the rewards' slack is, in words: no other resource has any beside the path."""
+        return slack_text(self.slack_s["rewards"], self.total_s)
+
     def text(self) -> str:
         """Return the path and the slack beside it as one line."""
-        path = ", ".join(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.main_steps)
-        spare = [
-            f"{_MAY_BE_SLOWER[name].format(f'{seconds:.3g} s')}, and the step would not grow"
-            for name, seconds in self.slack_s.items()
-            if seconds > 0
-        ]
-        text = f"critical path of the mean step ({self.total_s:.3g} s): {path}"
-        return f"{text}; {'; '.join(spare) or 'nothing beside it has time to spare'}"
+        path = listed(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.main_steps)
+        return f"the mean step of {seconds(self.total_s)} is {path}; {self.slack}"
+
+
+def slack_text(slack_s: float, step_s: float) -> str:
+    """Return by how much rewards may be slower while a step of `step_s` seconds does not grow; little is none."""
+    some = slack_s > 0 and slack_s >= MATTERS * step_s
+    return f"rewards have {seconds(slack_s)} slack, save for the last samples" if some else "rewards have no slack"
 
 
 def critical_path(predicted: Predicted) -> CriticalPath:
@@ -81,18 +84,18 @@ def longest_path(phases: PredictedPhases, reward_slack_s: float) -> CriticalPath
     `reward_slack_s`: seconds by which the scores of all samples but those decoded last could come later.
     """
     # Fractions, since a sum of floats depends on its order, and a path must not be longer than another by that.
-    seconds = {name: Fraction(value) for name, value in phases.model_dump().items()}
-    round_s = seconds["rollout"] + seconds["reward_exposed"]
+    phase_s = {name: Fraction(value) for name, value in phases.model_dump().items()}
+    round_s = phase_s["rollout"] + phase_s["reward_exposed"]
     graph: Any = nx.DiGraph()
 
     def edge(begin: str, end: str, phase: str, seconds: Fraction) -> None:
         graph.add_edge(begin, end, phase=phase, seconds=seconds)
 
-    edge("begin", "synced", "sync", seconds["sync"])
-    edge("synced", "decoded", "rollout", seconds["rollout"])
-    edge("decoded", "scored", "reward_exposed", seconds["reward_exposed"])
+    edge("begin", "synced", "sync", phase_s["sync"])
+    edge("synced", "decoded", "rollout", phase_s["rollout"])
+    edge("decoded", "scored", "reward_exposed", phase_s["reward_exposed"])
     edge("synced", "scored", "scoring", max(Fraction(0), round_s - Fraction(reward_slack_s)))
-    edge("scored", "trained", "train", seconds["train"])
+    edge("scored", "trained", "train", phase_s["train"])
     path = nx.dag_longest_path(graph, weight="seconds")
     total = Fraction(nx.path_weight(graph, path, "seconds"))
     on_path = [graph[a][b] for a, b in itertools.pairwise(path)]

@@ -85,7 +85,7 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]
     head += ["mode", "nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio", "cut"]
-    return Table([*head, "what binds"], rows, numbers=range(len(paths) + 1, len(head)))
+    return Table([*head, "bottleneck"], rows, numbers=range(len(paths) + 1, len(head)))
 
 
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
+from ..phrases.group_cells import bounds_text, declined_text
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
-from ..phrases.sentences import listed
+from ..phrases.sentences import listed, sentence
+from ..phrases.solver_status import groups_status
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import InputFile
 from . import decision_tables
@@ -37,7 +39,7 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         timelines=[charts_groups.timeline(key, group, colours) for key, group in plan.groups.items()],
         moves=_moves(plan) if previous_known else None,
         moves_from="" if previous is None else f"From {previous.path}, in the order in which to make them.",
-        declined=_declined(plan),
+        declined=sentence(declined_text(plan)) if plan.declined is not None else "",
         reasons=_reasons(plan),
         inputs=decision_tables.inputs(_files(plan), plan.decisions_sha256),
         solved=decision_tables.solved(plan.volatile, "changes"),
@@ -48,14 +50,12 @@ def headline(plan: GroupsPlan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
     usd_per_hour = predicted.plan.usd_per_hour or 1.0
-    members = [(name, m.slowdown) for group in plan.groups.values() for name, m in group.jobs.items()]
-    tightest = min(members, key=lambda item: item[1].slo - item[1].p95)
     fullest = max(
         (node.resident_bytes / node.host_memory_bytes, f"{key} {node.pool} {index}")
         for key, group in plan.groups.items()
         for index, node in enumerate(group.nodes)
     )
-    proof = {"optimal": "optimal", "gap": "within a gap", "limit": "limit reached", "placed": "placed"}[solver.status]
+    proof, _, among = groups_status(plan).partition(" of ")
     return [
         Card(
             "USD per hour",
@@ -78,8 +78,8 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card(
             "Bounds kept",
             percent(predicted.plan.slo_attained),
-            f"tightest: {tightest[0]}, {tightest[1].p95:.3f} of {tightest[1].slo:.3f} at p95",
-            "good" if all(s.keeps for _, s in members) else "bad",
+            bounds_text(plan),
+            "good" if all(m.slowdown.keeps for group in plan.groups.values() for m in group.jobs.values()) else "bad",
         ),
         Card(
             "Host memory to spare",
@@ -90,9 +90,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card(
             "Proof",
             proof,
-            (NONE if solver.gap is None else f"gap {percent(solver.gap, 2)}")
-            + f" of {count(solver.columns, 'group')}, {count(solver.simulated, 'simulation')}; {solver.universe}; "
-            + solver.name,
+            f"of {among}; {count(solver.simulated, 'simulation')}; {solver.universe}; {solver.name}",
             "good" if solver.status == "optimal" else "warn",
         ),
     ]
@@ -123,30 +121,21 @@ def _moves(plan: GroupsPlan) -> Table:
             f"{move.from_group} → {move.to_group}",
             f"{usd(move.price_usd)} USD",
             seconds(move.price_s),
-            "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
+            "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
         ]
         for move in plan.moves
     ]
     return Table(["job", "move", "price", "takes", "why"], rows, numbers=(2, 3))
 
 
-def _declined(plan: GroupsPlan) -> str:
-    declined = plan.declined
-    if declined is None:
-        return ""
-    reason = (
-        f"less than a quarter above their price within {declined.hours:.2g} h"
-        if declined.reason == "price"
-        else "a job is too little ahead of its bound, or a new group would not outlive a departure"
-    )
-    return (
-        f"Not made: moves of {listed(declined.jobs)}, worth {usd(declined.saves_usd_per_hour)} USD/h for "
-        f"{usd(declined.price_usd)} USD once: {reason}."
-    )
-
-
 def _reasons(plan: GroupsPlan) -> Table:
-    rows = [[key, code(about), text] for key, group in plan.groups.items() for about, text in group.why.items()]
+    # `slack`, of an older plan, names the nearest bound by another measure than `bounds_text`.
+    rows = [
+        [key, code(about), text]
+        for key, group in plan.groups.items()
+        for about, text in group.why.items()
+        if about != "slack"
+    ]
     return Table(["group", "about", "why"], rows, kind="groupwhy")
 
 

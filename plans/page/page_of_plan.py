@@ -77,6 +77,9 @@ def headline(plan: Plan) -> list[Card]:
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
+    proof = solver_status(solver)
+    joint = " than " if " than " in proof else " of "
+    status, _, beside = proof.partition(joint)
     return [
         Card(
             "Mean step",
@@ -91,7 +94,7 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Speed-up",
             times(predicted.speedup),
-            f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
+            f"{here_ms:,.1f} ms a trained sample; plain rounds take {plain_ms:,.1f} ms",
             "good" if predicted.speedup > 1.005 else "bad" if predicted.speedup < 0.995 else "",
         ),
         *_limit(predicted.limit),
@@ -115,10 +118,9 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Proof",
-            solver_status(solver),
-            ("simpler to run than the best schedule; " if solver.given_up else "")
-            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'schedule')} in "
-            f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
+            status,
+            f"{joint.strip()} {beside}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..phrases.numbers import NONE, count, digits, fixed, is_finite, percent, ratio, seconds, times
+from ..phrases.numbers import NONE, count, deviation_text, digits, fixed, is_finite, percent, ratio, seconds, times
 from ..phrases.sentences import listed
 from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
@@ -87,7 +87,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         Card(
             "Seconds a step",
             seconds(detail["step_s"]),
-            f"{prefix}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
+            f"{prefix}predicted {seconds(detail['step_s_predicted'])} ({deviation_text(detail['deviation'])})"
             + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
     )
@@ -96,20 +96,20 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             Card(
                 "Of the hardware's peak",
                 percent(limit["ratio"]),
-                f"{prefix}predicted {percent(limit['ratio_predicted'])}; decoding reads at "
-                f"{percent(limit['of_bandwidth'])} of the bandwidth, training has an MFU of {percent(limit['mfu'])}",
+                f"{prefix}predicted {percent(limit['ratio_predicted'])}; decoding reached "
+                f"{percent(limit['of_bandwidth'])} of the memory bandwidth, training an MFU of {percent(limit['mfu'])}",
             )
         )
     if is_finite(detail.get("speedup")) and detail["mode"] != "sync":
         cards.append(
-            Card("Speed-up", times(detail["speedup"]), f"{prefix}per trained sample; predicted "
+            Card("Speed-up", times(detail["speedup"]), f"{prefix}samples per second, over the plain run; predicted "
                  f"{times(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
         )  # fmt: skip
     cards.append(
         Card(
             "Reward",
             fixed(detail["reward_last"], ".3f"),
-            f"{prefix}last fifth of the steps; the first {fixed(detail['reward_first'], '.3f')}",
+            f"{prefix}mean of the last fifth of the steps; first fifth {fixed(detail['reward_first'], '.3f')}",
             "" if is_finite(detail["reward_last"]) else "bad",
         )
     )

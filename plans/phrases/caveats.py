@@ -69,10 +69,10 @@ def limit_text(limit: HardwareLimit | None) -> str:
             "the plan is of an older rlplan (rlplan refresh)"
         )
     phases = limit.phases
-    mfu = f"training has an MFU of {percent(phases.train.ratio)} of {per_second(limit.peak_flops, 'FLOP')}"
     return (
-        f"{seconds(limit.step_s)} a step at the hardware's peak, {percent(limit.ratio)} of the prediction: decoding "
-        f"reads at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, {mfu}"
+        f"at the hardware's peak a step takes {seconds(limit.step_s)}, {percent(limit.ratio)} of the predicted one; "
+        f"decoding reads memory at {percent(phases.rollout.ratio)} of {per_second(limit.peak_bytes_per_s, 'B')}, "
+        f"training computes at {percent(phases.train.ratio)} (MFU) of {per_second(limit.peak_flops, 'FLOP')}"
     )
 
 
@@ -80,7 +80,7 @@ def drift_text(drift: LengthDrift | None) -> str:
     """Return a sentence on how lengths moved over the epochs of the length trace, which predictions do not follow."""
     held = "predictions hold for the policy that the lengths were measured on"
     if drift is None:
-        return f"{held}; the length trace has no two epochs of a prompt to tell how learning moves lengths"
+        return f"{held}; no prompt has two epochs in the length trace, so how learning moves lengths is unknown"
     moves = [
         f"{name} by {100 * math.expm1(rate):+.1f}% (±{100 * error:.1f}%)"
         for name, rate, error in (("the mean", drift.body, drift.body_error), ("p95", drift.tail, drift.tail_error))
@@ -91,6 +91,6 @@ def drift_text(drift: LengthDrift | None) -> str:
             f"{held}; lengths did not change measurably over epochs {drift.first} to {drift.last} of the length trace"
         )
     return (
-        f"{held}; over epochs {drift.first} to {drift.last} of the length trace an epoch moved {' and '.join(moves)}, "
-        "which no prediction follows"
+        f"{held}; from epoch {drift.first} to {drift.last} of the length trace each epoch moved "
+        f"{' and '.join(moves)}, and no prediction follows that"
     )

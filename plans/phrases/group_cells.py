@@ -1,11 +1,57 @@
-"""The figures of jobs and moves of co-execution groups that are executed, as text for terminal and page alike."""
+"""The figures of jobs, bounds and moves of co-execution groups, as text for terminal and page alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from .numbers import NONE, seconds, times
+from ..schema.groups_plan import GroupsPlan
+from ..schema.sections.planned_group import GroupMember
+from ..schema.workload import GroupRules
+from .numbers import NONE, percent, seconds, times, usd
+from .sentences import listed
+
+
+def limit(member: GroupMember, rules: GroupRules) -> float:
+    """The slowdown that a job must stay below: its bound minus the rules' margin."""
+    slo = member.slowdown.slo
+    return slo - rules.margin * (slo - 1.0)
+
+
+def slack(member: GroupMember, rules: GroupRules) -> float:
+    """Share of a job's limit that the 95th percentile of its slowdown leaves free."""
+    return 1.0 - member.slowdown.p95 / limit(member, rules)
+
+
+def declined_text(plan: GroupsPlan) -> str:
+    """The moves that are not made, what they would cost and save, and why they are not; empty if there are none."""
+    declined = plan.declined
+    if declined is None:
+        return ""
+    why = f"within the {declined.hours:.2g} h until the next change they do not save a quarter more than they cost"
+    if declined.reason == "bounds":
+        why = "a job is too little ahead of its bound, or a new group would not outlive a departure"
+    return (
+        f"not made: moves of {listed(declined.jobs)}, which cost {usd(declined.price_usd)} USD once and save "
+        f"{usd(declined.saves_usd_per_hour)} USD/h: {why}"
+    )
+
+
+def bounds_text(plan: GroupsPlan) -> str:
+    """The jobs that break their bounds; else, of the jobs that share nodes, the one nearest to its limit."""
+    members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
+    if broken := [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]:
+        return f"bounds broken: {', '.join(broken)}"
+    shared = [item for item in members if len(plan.groups[item[0]].jobs) > 1]
+    if not shared:
+        return "every bound is kept: no job shares nodes"
+    key, name, member = min(shared, key=lambda item: (slack(item[2], plan.rules), item[1]))
+    return (
+        f"every bound is kept; {name} in {key} is nearest to its bound: its p95 slowdown of "
+        f"{times(member.slowdown.p95, 3)} is {percent(slack(member, plan.rules))} below its limit of "
+        f"{times(limit(member, plan.rules), 3)}"
+    )
+
 
 GROUP_COLUMNS = ("iteration", "alone", "slowdown", "planned so far", "long-run plan", "at most",
                  "waits to decode", "to train")  # fmt: skip

@@ -12,6 +12,9 @@ from typing import TypeGuard
 NONE = "–"
 """The text where there is no number."""
 
+MATTERS = 0.01
+"""Differences of seconds that are a smaller share of the step are not told."""
+
 _BYTES = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
@@ -61,6 +64,26 @@ def percent(share: float | None, places: int | None = None) -> str:
             return "<0.1%"
         places = 1 if 0 < abs(share) < 0.0995 else 0
     return f"{share:.{places}%}" if abs(share) < 1e6 else f"{100 * share:.2g}%"
+
+
+def deviation(measured: float, predicted: float) -> float:
+    """Return measured / predicted - 1, the one sense in which a deviation is told; NaN where nothing was predicted."""
+    return measured / predicted - 1.0 if predicted else math.nan
+
+
+def deviation_text(share: float | None) -> str:
+    """Return a deviation with its sign: `+68%`, `-4.1%`; `0%` for less than 0.05%."""
+    if is_finite(share) and abs(share) < 0.0005:
+        return "0%"
+    return ("+" if is_finite(share) and share > 0 else "") + percent(share)
+
+
+def beside_predicted(measured_s: float | None, predicted_s: float) -> str:
+    """Return seconds beside those predicted: `predicted 9.30 s, took 3.00 s (-68%)`."""
+    if not is_finite(measured_s):
+        return f"predicted {seconds(predicted_s)}, took unknown"
+    off = f" ({deviation_text(deviation(measured_s, predicted_s))})" if predicted_s else ""
+    return f"predicted {seconds(predicted_s)}, took {seconds(measured_s)}{off}"
 
 
 def usd(value: float) -> str:

@@ -1,9 +1,14 @@
-"""What phases and resources are called in prose, the same on the screen, on pages, in `why` and in `diff`.
+"""What phases are called in prose, the same on the screen, on pages, in `why` and in `diff`.
 
 Keys of documents are not shown to people: the key `sync` of a phase would be taken for mode sync.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .numbers import seconds
 
 PHASE_NAMES = {
     "sync": "weight transfer",
@@ -18,10 +23,14 @@ PHASE_NAMES = {
 }
 """Name of each phase, by its key."""
 
-RESOURCE_NAMES = {
-    "sync": "weight transfer",
-    "engines": "engines",
-    "rewards": "the scores of all samples but those decoded last",
-    "trainers": "trainers",
-}
-"""What may have time to spare, by the resource of critical_path.py."""
+
+def exposed_text(beside: Mapping[str, Any]) -> str:
+    """Return what of scoring and training a run's decoding does not hide (traces/report_timeline.py), and what it would
+    be if it hid nothing, where that differs."""
+    (waits, alone_waits), (trains, alone_trains) = (
+        (seconds(beside[key]["exposed_s"]), seconds(beside[key]["alone_s"])) for key in ("reward", "train")
+    )
+    text = f"after decoding, a step waits {waits} for rewards and trains for {trains}"
+    if (waits, trains) == (alone_waits, alone_trains):
+        return text
+    return f"{text}; {alone_waits} and {alone_trains} if neither ran beside decoding"

@@ -32,7 +32,9 @@ def test_nodes_are_put_side_by_side_and_no_plan_is_written(shipped):
 def test_the_table_names_the_fastest_the_cheapest_and_the_failed(shipped, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     lines = printed(*compare(shipped, "--vary", "job.slo.step_p95_s=null,0.001")).splitlines()
-    assert lines[0].split()[:4] == ["step_p95_s", "mode", "s/step", "ms/sample"] and lines[0].endswith("cut  binds")
+    assert lines[0].split()[:4] == ["step_p95_s", "mode", "s/step", "ms/sample"] and lines[0].endswith(
+        "cut  bottleneck"
+    )
     assert "±" in lines[0].split() and "█" * 12 in lines[1] and "%" in lines[1]
     assert lines[2].split() == ["0.001", "no", "plan"]
     assert [line for line in lines if line.startswith("assumed: ")] == [
@@ -40,12 +42,12 @@ def test_the_table_names_the_fastest_the_cheapest_and_the_failed(shipped, monkey
     ]
     assert "fastest: step_p95_s null; cheapest: step_p95_s null" in lines
     assert any(line.startswith("no plan: step_p95_s 0.001: ") and "p95" in line for line in lines)
-    assert not any(line.startswith("binds: ") for line in lines)
+    assert not any(line.startswith("bottleneck: ") for line in lines)
     monkeypatch.setenv("COLUMNS", "80")
     narrow = printed(*compare(shipped, "--vary", "job.slo.step_p95_s=null")).splitlines()
-    assert all(len(line) <= 80 for line in narrow[:2]) and "█" * 8 in narrow[1] and "binds" not in narrow[0]
+    assert all(len(line) <= 80 for line in narrow[:2]) and "█" * 8 in narrow[1] and "bottleneck" not in narrow[0]
     assert any("; " in line and "of the trained samples cut at" in line for line in narrow)
-    assert any(line.startswith("binds: step_p95_s null: ") for line in narrow)
+    assert any(line.startswith("bottleneck: step_p95_s null: ") for line in narrow)
     edit(shipped / "job.yaml", "{path: data.jsonl}", "{prompts: 512}")
     too_many = rlplan(*compare(shipped, "--vary", "job.rollout.prompts_per_step=16,600"))
     refused(too_many, "data.prompts: is 512, and a step trains 600")

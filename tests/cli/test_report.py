@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlplan.cli.screens.bars import spark
 from rlplan.cli.screens.report_text import comparison, run_text
+from rlplan.plans.phrases.numbers import beside_predicted, deviation, deviation_text
 
 from ..golden import same_as_golden
 from ..plans.page.runs import write_run
@@ -23,7 +24,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 DETAIL = {
     "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
-    "step_s_predicted": 1.1, "prediction_error": 0.1, "phases_s": {},
+    "step_s_predicted": 1.1, "deviation": -0.09, "phases_s": {},
     "rounds": {}, "reward_first": 0.1, "reward_last": 0.2, "rewards": [0.1, 0.2], "on_policy_violations": 0,
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
     "tail": {"short": None, "long": None}, "max_over_median_tokens": 3.0, "incidents": [],
@@ -37,8 +38,9 @@ DETAIL = {
 }  # fmt: skip
 
 
-def phase(measured, predicted, error, floored):
-    return {"measured": measured, "predicted": predicted, "error": error, "floored": floored}
+def phase(measured, predicted):
+    deviation = measured / predicted - 1 if predicted else None
+    return {"measured": measured, "predicted": predicted, "deviation": deviation}
 
 
 def below(p50, p95, steps):
@@ -61,13 +63,12 @@ ROUND = {"step_s": 2.0, "step_s_predicted": 1.5, "share": 0.25, "share_predicted
 
 VARIANTS = {
     "one step": {"steps": 1},
-    "phases below the floor of errors, and one that nobody predicted": {"phases_s": {
-        "train": phase(0.5, 0.4, 0.2, False), "sync": phase(0.001, 0.002, 0.05, True),
-        "rollout": phase(0.001, 1.0, 50.0, True), "reward_exposed": phase(0.0, 0.0, None, False)}},
-    "phases above it": {"phases_s": {"train": phase(0.5, 0.4, 0.2, False), "sync": phase(0.1, 0.1, 1.001, True)}},
+    "phases that differ by much and by under 1 % of the step, and one that nobody predicted": {"phases_s": {
+        "train": phase(0.5, 0.4), "sync": phase(0.001, 0.01), "rollout": phase(0.001, 1.0),
+        "reward_exposed": phase(0.2, 0.0)}},
     "a long round that is to come": {"step_s_expected": 0.4},
     "rounds of two kinds": {"rounds": {"short": ROUND, "long": None}},
-    "no numbers": {"rewards": [0.0, None, 1.0], "step_s": None, "prediction_error": None, "reward_first": None,
+    "no numbers": {"rewards": [0.0, None, 1.0], "step_s": None, "deviation": None, "reward_first": None,
                    "reward_last": None, "logprob_max_abs_diff": None},
     "steps below the predicted band, by two kinds": {"coverage": COVERAGE},
     "steps below the predicted band, by one": {"coverage": {key: COVERAGE[key] for key in ("short", "all")}},
@@ -127,26 +128,36 @@ def test_runs_are_compared_with_the_plain_one():
 
     runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0, length_ratio=None),
             "c": detail("race", 1.0, 3.0, steps=0), "plain": detail("sync", 3.0, 1.0)}  # fmt: skip
-    assert comparison({"baseline": {"step_s": 3.0}, "measured_over_predicted": {}, "runs": runs}).splitlines() == [
-        "baseline 3.00 s a step",
-        "a (exact) 2.00 s a step: 1.50x per trained sample, length ratio 1.000",
-        "b (defer) 1.50 s a step: 2.00x per trained sample",
+    assert comparison({"baseline": {"step_s": 3.0}, "deviation": {}, "runs": runs}).splitlines() == [
+        "plain run: 3.00 s a step",
+        "a (exact): 2.00 s a step, 1.50x the trained samples per second of the plain run, length ratio 1.000",
+        "b (defer): 1.50 s a step, 2.00x the trained samples per second of the plain run",
     ]
 
 
-def test_runs_all_off_by_one_factor_blame_the_machine():
-    def said(*ratios):
-        roles = dict(zip(("baseline", "planned", "race"), ratios, strict=True))
-        return comparison({"baseline": {"step_s": 1.0}, "measured_over_predicted": roles, "runs": {}}).splitlines()[-1]
+def test_runs_that_all_deviate_one_way_blame_the_machine():
+    def said(*deviations):
+        roles = dict(zip(("baseline", "planned", "race"), deviations, strict=True))
+        return comparison({"baseline": {"step_s": 1.0}, "deviation": roles, "runs": {}}).splitlines()[-1]
 
-    assert said(1.30, 1.34, 1.365) == (
-        "all runs took 1.30x to 1.36x the predicted seconds: the machine was slower than when it was profiled. "
-        "Compared with each other, the runs are within 5.0% of the predictions"
+    assert said(0.30, 0.34, 0.365) == (
+        "every run took longer than predicted (+30% to +36%): the machine was slower than when it was profiled; the "
+        "speed of one run over another is within 5.0% of the predicted one"
     )
-    assert "0.70x to 0.80x the predicted" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
-    assert "the machine" in said(1.11, 1.11, None) and "the machine" in said(0.9, 0.9, None)
-    for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None), (0.7, 0.92, None)):
-        assert "the machine" not in said(*ratios)
+    assert "less than predicted (-20% to -30%)" in said(-0.3, -0.2, None) and "faster" in said(-0.3, -0.2, None)
+    assert "the machine" in said(0.11, 0.11, None) and "the machine" in said(-0.11, -0.11, None)
+    for deviations in ((0.3, 0.05, 0.4), (0.3, -0.3, 0.2), (-0.05, 0.0, 0.02), (0.3, None, None), (-0.3, -0.08, None)):
+        assert "the machine" not in said(*deviations)
+
+
+def test_deviations_are_measured_over_predicted_and_signed():
+    assert (deviation_text(deviation(3.0, 9.3)), deviation_text(deviation(16.8, 10.0))) == ("-68%", "+68%")
+    assert deviation_text(deviation(10.001, 10.0)) == "0%" and deviation_text(None) == "–"
+    assert beside_predicted(3.0, 9.3) == "predicted 9.30 s, took 3.00 s (-68%)"
+    assert beside_predicted(None, 9.3) == "predicted 9.30 s, took unknown"
+    line = run_text("a", {**DETAIL, "phases_s": {"train": phase(0.5, 0.4), "sync": phase(0.001, 0.009)}}).splitlines()
+    told = {row[2:20].strip(): row.split()[-1] for row in line[2:5]}
+    assert told["training"] == "+25%" and told["weight transfer"] == "0.001", "silence under 1 % of the step"
 
 
 # -- folders of runs ---------------------------------------------------------------------------------------------------
@@ -166,8 +177,8 @@ def test_runs_side_by_side_are_reported_as_text_json_and_page(tmp_path):
     assert "running or died: 12 of 40 steps; the trace was last written" in result.stdout
     assert "stopped by a signal, with a checkpoint: 12 of 40 steps" in result.stdout
     assert "step 7, " in result.stdout and "restart: engine 1" in result.stdout
-    assert "tokens of samples that ended were not trained (deferred" in result.stdout
-    assert result.stdout.endswith(f"page: {page}\n") and "\nbaseline " in result.stdout
+    assert "tokens of finished samples were not trained (tokens: deferred" in result.stdout
+    assert result.stdout.endswith(f"page: {page}\n") and "\nplain run: " in result.stdout
     assert page.read_text().startswith("<!DOCTYPE html>") and "running or died" in page.read_text()
     found = report(runs)
     assert {name: run["state"] for name, run in found["runs"].items()} == {"plan": "open", "sync": "stopped"}
@@ -285,7 +296,7 @@ def test_any_broken_trace_is_reported_or_refused(data, events, tmp_path):
         ({"metrics": {"logprob_max_abs_diff": NAN}}, ["differ by at most unknown", "not a number: from this step on"]),
         ({"reward_mean": NAN}, ["reward unknown -> unknown  ??????", "reward_mean; training may have diverged"]),
         ({"metrics": {}}, ["differ by at most unknown"]),
-        ({"total_s": 0.0}, ["steps, 0 s a step", "off by unknown"]),
+        ({"total_s": 0.0}, ["took 0 s (-100%)"]),
     ],
 )
 def test_a_run_that_diverged_is_reported_with_what_is_known(changes, words, events, tmp_path):

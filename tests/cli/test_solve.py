@@ -135,7 +135,7 @@ def test_a_thin_trace_is_a_warning_and_hides_no_finding(thin, monkeypatch):
     assert "[thin-trace]" in dry and "can be started" in dry
     extrapolated, few = [line for line in printed("show", thin).splitlines() if line.startswith("trace    ")]
     basis = load_plan(thin).predicted.length_basis
-    assert f"{basis.longest_seen_tokens:,} tokens; responses of up to" in extrapolated
+    assert f"{basis.longest_seen_tokens:,} tokens; longer ones, of up to" in extrapolated
     assert "the length trace holds 96 samples of 19 prompts" in few
     edit(thin, "max_num_seqs: 4", "max_num_seqs: 3")
     assert not data("check", thin, code=1)["ok"]

@@ -96,9 +96,12 @@ def test_the_text_says_decision_phases_and_error(tuned):
     text = printed("tune", tuned / "run", "--plan", tuned / "plan.yaml", "--out", tuned / "mine.yaml")
     lines = text.splitlines()
     assert [line.split("  ")[0] for line in lines[:6]] == [
-        "phase", "rollout", "waiting for rewards", "training", "weight transfer", "step",
+        "phase, seconds", "rollout", "waiting for rewards", "training", "weight transfer", "step",
     ]  # fmt: skip
-    assert lines[6].startswith("refitted, over the profile: lengths ") and ", rollout on 2 x tp 1 " in lines[6]
+    factors = data("tune", tuned / "run", "--plan", tuned / "plan.yaml", "--out", tuned / "mine.yaml")["factors"]
+    told = lines[6].removeprefix("refitted, as a multiple of the profile: ").split(", ")
+    assert (f"lengths {factors['lengths']:.2f}x" in told) == (abs(factors["lengths"] - 1) >= 0.01)
+    assert all(not each.endswith(" 1.00x") for each in told), "a factor of 1 is not told"
     [decided] = [line for line in lines if line.startswith("change: the best plan now takes ")]
     assert re.search(
         r"takes [\d.]+% less time than \S*plan\.yaml; the error of that is [\d.]+% \(.*\) -> \S*mine\.yaml$", decided
@@ -166,4 +169,4 @@ def test_report_and_tune_tell_one_figure_for_a_step(owing):
     assert before <= set(listing(folder))
     text = printed("tune", owing, "--out", folder / "new.yaml")
     [line] = [line for line in text.splitlines() if line.startswith("step ")]
-    assert f"{report['step_s']:.3f}" in line and "over the cycle, as in rlplan report" in line
+    assert f"{report['step_s']:.3f}" in line and "mean of the cycle" in line

@@ -212,7 +212,7 @@ def test_a_plan_on_more_nodes_names_the_cheaper_plain_rounds():
     seconds = cheap.seconds_per_sample(SIZE) / baseline.seconds_per_sample(SIZE)
     usd = cheap.usd_per_sample(limits) / baseline.usd_per_sample(limits)
     assert baseline_text(search, baseline) == (
-        "compared on 2 nodes, as the plan takes; plain synchronous rounds cost least on 1 node, where a sample takes "
+        "compared on 2 nodes, as the plan takes; plain rounds cost least on 1 node, where a sample takes "
         f"{seconds:.2f} times the seconds and {usd:.2f} times the USD"
     )
 

@@ -112,6 +112,24 @@ def test_what_a_plan_that_was_edited_is_told_to_be():
     assert "removed" in one_plan_dict(old, False) and "inputs" not in added["added"]
 
 
+def test_a_phase_that_changed_by_little_of_a_step_is_not_told():
+    old, new = (plan({f"{P}phases_s.reward_exposed": seconds}) for seconds in (0.00305, 0.010))
+    assert new.predicted.step_s.mean == 6.4
+    assert "waiting for rewards" not in markdown(job_report(diff_jobs(old, new), "a"))
+    assert "waiting for rewards" in markdown(job_report(diff_jobs(old, new), "a", full=True), None)
+    much = plan({f"{P}phases_s.reward_exposed": 0.1})
+    assert "| · waiting for rewards | 3.05 ms | 100 ms |" in markdown(job_report(diff_jobs(old, much), "a"))
+
+
+def test_a_difference_without_one_of_inputs_names_the_options():
+    solved, forced = plan(), plan({"solver.forced_mode": "exact", "solver.objective": "usd_per_sample"})
+    assert job_verdict(diff_jobs(solved, forced)).endswith("; solved with --mode exact; solved with --objective usd")
+    assert job_verdict(diff_jobs(forced, solved)).endswith("without --mode exact; solved with --objective seconds")
+    assert job_verdict(diff_jobs(solved, plan(scaled(1.02)))).endswith(
+        "no input or option differs: perhaps another --seed"
+    )
+
+
 SPELLINGS = {
     "a number spelt otherwise": ("p50: 6.1,", "p50: 61e-1,"),
     "another wording of why": ("at 200 they cost more", "nothing else is known"),

@@ -17,7 +17,7 @@ from .group_model import Group, Jobs, NodeType, NodeTypes, PhaseWay, Rules, slow
 
 @dataclass(frozen=True)
 class Shortage:
-    """A pool that is certainly too small: `needed_for` takes at least `needed` nodes."""
+    """A pool that is certainly too small: it needs at least `needed` nodes, `needed_for` what."""
 
     pool: str
     needed_for: str
@@ -26,10 +26,8 @@ class Shortage:
 
     def __str__(self) -> str:
         needed = math.ceil(100 * self.needed) / 100
-        return (
-            f"pool '{self.pool}' has {count(self.limit, 'node')}, and {self.needed_for} takes at least {needed:.2f}, "
-            f"{needed - self.limit:.2f} more"
-        )
+        has = count(self.limit, "node")
+        return f"pool '{self.pool}' has {has} and needs at least {needed:.2f}, {self.needed_for}"
 
 
 def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]:
@@ -49,8 +47,8 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
                 time += min(_nodes_held(way, node_type, tails, rules) * way.mean_s for way in ways) / pace_s
                 memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
         for needed_for, needed in (
-            ("the time of its phases at the slowest pace that every slo allows", time),
-            ("the host memory of its sleeping states", memory),
+            ("even if every job is as slow as its slo allows", time),
+            ("for the states of sleeping jobs in host memory", memory),
         ):
             if needed > node_type.limit * (1 + 1e-9):
                 shorts.append(Shortage(pool, needed_for, needed, node_type.limit))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,7 +23,6 @@ _ROWS = 240
 _LONG = 12
 """Iterations of the slowest job that a period has at most. If a group repeats itself later or never, the stretch is
 taken over which it comes closest to where it began."""
-_FEW = 8
 _TIGHT = 1e-3
 """Share of the period by which a chain may be shorter and still count as what limits it."""
 
@@ -52,16 +50,6 @@ class Chain:
     """Seconds of these turns in a period, switches and interference included."""
     limits: bool
     """Whether the cycle sets the period; else jobs are held back so that others keep their bounds."""
-
-    def shares(self) -> list[tuple[str, PhaseName, float]]:
-        """(job, phase, share of the chain's turns), the largest first."""
-        tally = Counter(self.turns)
-        return [(*turn, count / len(self.turns)) for turn, count in sorted(tally.items(), key=lambda x: (-x[1], x[0]))]
-
-    def __str__(self) -> str:
-        if len(self.turns) <= _FEW:
-            return " -> ".join(f"{phase} of {job}" for job, phase in self.turns)
-        return f"{len(self.turns)} turns of " + ", ".join(f"{phase} of {job}" for job, phase, _ in self.shares())
 
 
 @dataclass(frozen=True)

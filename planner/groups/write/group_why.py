@@ -1,11 +1,13 @@
-"""The reasons that a plan states for a group (its `why`): cost, tightest bound, critical cycle, next best, permit
-rule."""
+"""The reasons that a plan states for a group (its `why`): cost, bottleneck, next best, permit rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ....plans.phrases.numbers import usd
+from ....plans.phrases.phase_names import PHASE_NAMES
+from ....plans.phrases.sentences import listed
 from ..inputs.group_model import (
     Group,
     Jobs,
@@ -30,7 +32,6 @@ def explain(
     group = state.groups[key]
     why = {"cost": _cost(group, state.jobs, node_types)}
     if len(group.pins) > 1:
-        why["slack"] = _slack(group, state.jobs, slow, rules)
         why["pace"] = _pace(group, steady, node_types)
         why["next_best"] = _without_one(group, state.jobs, node_types)
         why["policy"] = _permit_rule(group, state.jobs, slow, rules)
@@ -44,36 +45,45 @@ def explain(
 def _cost(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
     ours = group.usd_per_hour(node_types)
     solo_usd = sum(jobs[pin.job].solo_usd_per_hour(node_types) for pin in group.pins)
-    names = ", ".join(pin.job for pin in group.pins)
+    names = listed(pin.job for pin in group.pins)
     if len(group.pins) == 1:
-        return f"{names} has these nodes to itself: {ours:.2f} USD an hour"
+        return f"{names} has these nodes to itself: {usd(ours)} USD an hour"
     ratio = f", {solo_usd / ours:.2f} times as much" if ours else ""
-    return f"{names} share nodes for {ours:.2f} USD an hour; each alone they take {solo_usd:.2f}{ratio}"
-
-
-def _slack(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> str:
-    """The job that is nearest to its bound."""
-    at_bound = bound_slowdowns(group, jobs, slow, rules)
-    bounds = {name: slowdown_bound(jobs[name], rules) for name in at_bound}
-    tightest = min(bounds, key=lambda name: (bounds[name] - at_bound[name], name))
-    limit, slo = bounds[tightest], jobs[tightest].slo
-    kept = f", of which the margin keeps {slo - limit:.3f}" if limit < slo else ""
     return (
-        f"{tightest} is nearest to its bound: {at_bound[tightest]:.3f} (p{100 * rules.quantile:g}) of {slo:.3f}{kept}"
+        f"{names} share nodes for {usd(ours)} USD an hour; on nodes of their own they cost {usd(solo_usd)} USD{ratio}"
     )
 
 
 def _pace(group: Group, steady: SteadyState, node_types: NodeTypes) -> str:
-    """The critical cycle of turns that sets the pace, and the busiest node."""
+    """What sets the pace, the critical cycle of turns, with the nodes that all its turns need; and the busiest node."""
+    node_of, chain = node_of_units(group, node_types), steady.chain
+    pins = {pin.job: pin for pin in group.pins}
+
+    def named(node: int) -> str:
+        return f"{group.nodes[node]} {node}"
+
+    texts = []
+    for phase in dict.fromkeys(phase for _, phase in chain.turns):
+        jobs = sorted({job for job, each in chain.turns if each == phase})
+        units = [pins[job].rollout_units if phase == "rollout" else pins[job].train_units for job in jobs]
+        held = [{node_of[unit] for unit in each} for each in units]
+        nodes = sorted(set.intersection(*held) or set.union(*held))
+        texts.append(f"{PHASE_NAMES[phase]} of {listed(jobs)} on {listed(map(named, nodes))}")
+    held_back = (
+        ""
+        if chain.limits
+        else (
+            f", {min(1.0, chain.seconds / steady.period_s):.0%} of the time; in the rest jobs wait so that others keep "
+            "their bounds"
+        )
+    )
     busy = [0.0] * len(group.nodes)
-    for unit, node in enumerate(node_of_units(group, node_types)):
+    for unit, node in enumerate(node_of):
         busy[node] += steady.busy[unit] / node_types[group.nodes[node]].slots
     most = max(range(len(busy)), key=lambda node: (busy[node], -node))
-    chain = steady.chain
-    held = "" if chain.limits else "; in the rest jobs are held back so that others keep their bounds"
     return (
-        f"critical cycle: {chain}, {min(1.0, chain.seconds / steady.period_s):.0%} of the time{held}; "
-        f"{group.nodes[most]} {most} is the busiest node, {min(1.0, busy[most]):.0%}"
+        f"bottleneck: {', then '.join(texts)}{held_back}; busiest node: {named(most)}, {min(1.0, busy[most]):.0%} of "
+        "the time"
     )
 
 
@@ -86,7 +96,7 @@ def _without_one(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
         solo_usd = solo_group(jobs[pin.job], node_types).usd_per_hour(node_types)
         options.append((rest.usd_per_hour(node_types) + solo_usd - ours, pin.job))
     more, name = min(options)
-    return f"{name} on nodes of its own instead: {more:+.2f} USD an hour"
+    return f"{name} on nodes of its own: {usd(abs(more))} USD an hour {'less' if more < 0 else 'more'}"
 
 
 def _permit_rule(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> str:
@@ -101,17 +111,17 @@ def _permit_rule(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: 
         there = bound_slowdowns(group, jobs, other_slow, other_rules)
         if all(bounds_kept(group, jobs, other_slow, other_rules).values()):
             apart = max(there, key=lambda name: (abs(there[name] - here[name]), name))
-            how = " and slows every job the same"
+            how = "with the same slowdowns"
             if abs(there[apart] - here[apart]) >= 0.005:
-                how = f"; {apart} differs most, {there[apart]:.2f}x there and {here[apart]:.2f}x here"
-            texts.append(f"{rule} also keeps all bounds here{how}; {rules.permit_rule} is the workload's choice")
+                how = f"and changes the slowdown of {apart} most, to {there[apart]:.2f}x from {here[apart]:.2f}x"
+            texts.append(f"{rule} would keep all bounds, too, {how}")
             continue
         worst = max(there, key=lambda name: (there[name] / slowdown_bound(jobs[name], rules), name))
         texts.append(
-            f"{rule} slows {worst} {there[worst]:.2f}x, which breaks its bound of "
-            f"{slowdown_bound(jobs[worst], rules):.2f} (here {here[worst]:.2f}x)"
+            f"{rule} would slow {worst} to {there[worst]:.2f}x, above its limit of "
+            f"{slowdown_bound(jobs[worst], rules):.2f}x ({here[worst]:.2f}x with {rules.permit_rule})"
         )
-    return f"{rules.permit_rule}: " + "; ".join(texts)
+    return f"{rules.permit_rule}, as the workload says; " + "; ".join(texts)
 
 
 def _joining(key: str, state: GroupsState, node_types: NodeTypes, rules: Rules) -> str | None:
@@ -129,8 +139,8 @@ def _joining(key: str, state: GroupsState, node_types: NodeTypes, rules: Rules) 
             over = {member: slow[member] / slowdown_bound(state.jobs[member], rules) for member in slow}
             worst = max(over, key=lambda member: (over[member], member))
             text = (
-                f"{name} in {other_key} would cost {added:.2f} USD an hour instead of {own_usd:.2f}, and slow {worst} "
-                f"{slow[worst]:.2f}x of at most {slowdown_bound(state.jobs[worst], rules):.2f}x"
+                f"{name} in {other_key}: {usd(added)} USD an hour instead of {usd(own_usd)}, but it slows {worst} to "
+                f"{slow[worst]:.2f}x, and its limit is {slowdown_bound(state.jobs[worst], rules):.2f}x"
             )
             attempts.append((over[worst], text))
     return min(attempts)[1] if attempts else None

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from ...facts.compared_plans import ComparedPoint
 from ...phrases.numbers import percent, seconds, times, usd
 from ...phrases.phase_names import PHASE_NAMES
-from ...phrases.sentences import listed
 from ...schema.plan import Plan
 from ..elements import Chart, Swatch, esc
 from ..palette import INK, MODE, MUTED, PHASE
@@ -24,7 +23,7 @@ def _plans(points: Sequence[ComparedPoint]) -> list[tuple[str, Plan]]:
 
 
 def steps(points: Sequence[ComparedPoint]) -> Chart:
-    """Return a chart of the mean seconds of a step, and of a step of plain synchronous rounds, by point."""
+    """Return a chart of the mean seconds of a step, and of a step of plain rounds, by point."""
     chart, plans = figure(), _plans(points)
     longest_s = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
     for index, (label, plan) in enumerate(plans):
@@ -50,13 +49,13 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
         xaxis=axis("seconds a step", range=[0, 1.04 * longest_s], nticks=6),
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.75, len(plans) - 0.5),
     )
-    caption = f"Mean seconds a step: {listed(f'{label} {seconds(p.predicted.step_s.mean)}' for label, p in plans)}."
+    caption = f"Mean step: {'; '.join(f'{label}: {seconds(p.predicted.step_s.mean)}' for label, p in plans)}."
     if len({(p.job.issue.prompts_per_step, p.job.issue.samples_per_prompt) for _, p in plans}) > 1:
         caption += " Steps are of different sizes here; the cost per sample compares them."
     modes = dict.fromkeys(plan.job.bias.mode for _, plan in plans)
     legend = (
         *(Swatch(mode, MODE[mode]) for mode in modes),
-        Swatch("plain synchronous rounds on the same nodes", INK, "tick"),
+        Swatch("plain rounds on the same nodes", INK, "tick"),
     )
     return Chart("steps", "Seconds a step", caption, chart, ROW_PX * len(plans) + 56, legend)
 
@@ -112,10 +111,10 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.6, len(plans) - 0.4),
     )
     longest_texts = [
-        f"{label} {PHASE_NAMES[longest]} {percent(seconds_of[longest] / total)}"
+        f"{label}: {PHASE_NAMES[longest]} {percent(seconds_of[longest] / total)}"
         for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)
         for longest in [max(names, key=lambda name: float(seconds_of[name]))]
     ]
     legend = tuple(Swatch(PHASE_NAMES[name], PHASE[name]) for name in names)
-    caption = f"The most of the mean step: {listed(longest_texts)}."
+    caption = f"The longest phase of the mean step: {'; '.join(longest_texts)}."
     return Chart("shares", "Where the step goes", caption, chart, 40 * len(plans) + 74, legend)

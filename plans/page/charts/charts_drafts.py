@@ -56,14 +56,14 @@ def _saved(saved_s: float, rounds: int) -> str:
 
 def _caption(given: Mapping[str, Any]) -> str:
     shares = listed([percent(share) for share in given["accepted_share_at"]])
-    text = f"Where drafts were looked for, a step gave a sample {digits(given['accepted'])} tokens more than one."
+    text = f"In rounds with drafts, a sample's decoding step accepted {digits(given['accepted'])} drafted tokens."
     if shares:
-        text += f" Of the first drafted tokens, the second and so on, {shares} were accepted."
+        text += f" Accepted by position in the draft, from the first: {shares}."
     if given["saved_s"] is not None:
         text += f" Drafts {_saved(given['saved_s'], given['rounds'])} a round."
     if given["ahead_samples"]:
         text += f" {count(given['ahead_samples'], 'sample')} were decoded ahead for drafts alone."
     return (
-        f"{text} The engines' index held {bytes_text(given['index_bytes'])} at most; the run remembers "
-        f"{bytes_text(given['history_bytes'])} of responses."
+        f"{text} An engine's index took at most {bytes_text(given['index_bytes'])}; the run keeps "
+        f"{bytes_text(given['history_bytes'])} of earlier responses."
     )

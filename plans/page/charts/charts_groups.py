@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...phrases.group_cells import bounds_text
 from ...phrases.numbers import count, percent, seconds, times, usd
-from ...phrases.sentences import listed
+from ...phrases.sentences import listed, sentence
 from ...schema.groups_plan import CostFigures, GroupsPlan
 from ...schema.sections.planned_group import PlannedGroup
 from ..elements import Chart, Swatch
@@ -207,13 +208,7 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
         xaxis=axis("seconds of an iteration, × alone", range=[low, 1.02 * top], nticks=7),
         yaxis=lanes([(i, name) for i, (name, _, _) in enumerate(members)], -0.7, len(members) - 0.4),
     )  # fmt: skip
-    nearest = min(members, key=lambda item: item[1].slowdown.slo - item[1].slowdown.p95)
-    broken = [name for name, member, _ in members if not member.slowdown.keeps]
-    caption = (
-        (f"{listed(broken)} would break a bound. " if broken else "Every job keeps its bound. ")
-        + f"Nearest to it is {nearest[0]}: {times(nearest[1].slowdown.p95, 3)} at p95 of at most "
-        f"{times(nearest[1].slowdown.slo, 3)}."
-    )
+    caption = sentence(bounds_text(plan))
     legend = (Swatch("p50 to p95", MUTED, "band"), Swatch("mean", INK, "diamond"), Swatch("bound", INK, "tick"))
     return Chart("slowdowns", "Slowdown of each job", caption, chart, 34 * len(members) + 62, legend)
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, fixed, is_finite, percent, seconds, times
+from ...phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
@@ -108,7 +108,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     caption = (
         f"Trained over unconditioned mean length, prompt by prompt: {listed(ratios)}; 1 is unbiased."
         if ratios
-        else "Lengths of trained responses. Their bias can be told beside a run of plain synchronous rounds only."
+        else "Lengths of trained responses. Their bias can be told beside a run of plain rounds only."
     )
     return Chart("lengths", "Lengths of trained responses", caption, chart, 320, tuple(legend))
 
@@ -146,13 +146,13 @@ def waste(runs: Runs) -> Chart | None:
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     shares = [
-        f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
+        f"{name} {percent(lost['share'], 1)}"
+        + (f", and {count(lost['aborted_samples'], 'sample')} stopped unfinished" if lost["aborted_samples"] else "")
         for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
     ]
-    caption = (
-        f"Tokens decoded and not trained: {'; '.join(shares)}. How far those were that were stopped is not in the "
-        "trace."
-    )
+    caption = f"Tokens of finished samples that were not trained: {'; '.join(shares)}."
+    if any(detail["waste"]["aborted_samples"] for detail in runs.values()):
+        caption += " How many tokens the stopped samples had, the trace does not say."
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
     return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 74, legend)
 
@@ -171,8 +171,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         chart.add_bar(x=[measured_s], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(measured_s)}, predicted {seconds(predicted_s)} "
-                  f"({percent(detail['prediction_error'])} off)"],
+            text=[beside_predicted(measured_s, predicted_s)],
             textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
@@ -185,7 +184,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         if is_finite(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
-        f"Per trained sample, against the run of mode sync in the same folder: {listed(speedups)}."
+        f"Trained samples per second over those of the plain run (mode sync): {listed(speedups)}."
         if speedups
         else "No run of mode sync is in the folder to compare with."
     )

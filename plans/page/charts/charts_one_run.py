@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, percent, seconds
+from ...phrases.numbers import beside_predicted, count, percent, seconds
 from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
@@ -77,10 +77,11 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     if any(row["kind"] in _MARKED for row in detail["incidents"]):
         legend.append(Swatch("restart, resume, violation or NaN", BAD, "dash"))
     caption = (
-        f"{count(len(numbers), 'step')}, mean {seconds(statistics.fmean(series['total_s']))}, the longest "
-        f"{seconds(max(series['total_s']))}. Over the cycle, prompts that are still owed a long round charged, "
-        f"{seconds(detail['step_s'])} a step{', ' + owed if (owed := owed_text(detail)) else ''}; predicted "
-        f"{seconds(detail['step_s_predicted'])}." + (f" Each bar is the mean of {size} steps." if size > 1 else "")
+        f"{count(len(numbers), 'step')} of {seconds(statistics.fmean(series['total_s']))} in the mean, the longest "
+        f"{seconds(max(series['total_s']))}. Mean step of the cycle, with a long round for prompts still deferred: "
+        f"{beside_predicted(detail['step_s'], detail['step_s_predicted'])}"
+        f"{', ' + owed if (owed := owed_text(detail)) else ''}."
+        + (f" Each bar is the mean of {size} steps." if size > 1 else "")
     )
     return Chart(f"steps-{key}", f"{name}: seconds of each step", caption, chart, 300, tuple(legend), wide=True)
 
@@ -133,8 +134,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
                 title += f": {percent(detail['rounds'][kind]['share'])} of steps (plan {percent(expected['share'])})"
             measured_s, predicted_s = measured["step_s"]["mean"], expected["step_s"]["mean"]
             differences.append(
-                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured_s)}, predicted "
-                f"{seconds(predicted_s)} " + (f"({100 * (measured_s / predicted_s - 1):+.0f}%)" if predicted_s else "")
+                f"{kind + ' ' if len(kinds) > 1 else ''}rounds: {beside_predicted(measured_s, predicted_s)}"
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)
@@ -174,8 +174,8 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
         ]
         share = expected["tail_s"] / (expected["rollout_s"]["mean"] or 1.0)
         captions.append(
-            f"{kind} rounds {percent(tail['share'])} (predicted {percent(share)}; "
-            f"{count(tail['rounds'], 'round')} of {tail['of_rounds']:,} tell it)"
+            f"{kind} rounds {percent(tail['share'])} (predicted {percent(share)}; from {tail['rounds']:,} of "
+            f"{count(tail['of_rounds'], 'round')})"
         )
     chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})
     chart.update_layout(
@@ -183,7 +183,7 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
         yaxis=axis("sequences running, share of the most", range=[0, 1.05], tickformat=".0%", nticks=6),
     )
     caption = (
-        f"Time with fewer than a quarter of the sequences (dashed line): {listed(captions)}. The longest response is "
-        f"{detail['max_over_median_tokens']:.1f} times the median."
+        f"Share of the rollout's seconds with fewer than a quarter of the sequences (dashed line): {listed(captions)}. "
+        f"The longest response of a step is {detail['max_over_median_tokens']:.1f} times the median one."
     )
     return Chart(f"shape-{key}", f"{name}: the tail of its rollouts", caption, chart, 300, tuple(legend))

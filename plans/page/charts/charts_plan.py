@@ -37,7 +37,7 @@ def phases(plan: Plan) -> Chart:
     predicted = plan.predicted
     kinds = [(n, k) for n, k in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if k is not None]
     steps = [
-        BandRow("plain synchronous", MODE["sync"], spread(predicted.baseline.step_s)),
+        BandRow("plain rounds", MODE["sync"], spread(predicted.baseline.step_s)),
         BandRow("this plan", MODE[plan.job.bias.mode], spread(predicted.step_s)),
     ]
     groups = [BandGroup("whole step", tuple(steps))]
@@ -48,10 +48,10 @@ def phases(plan: Plan) -> Chart:
     chart, height, legend = bands(groups)
     most = max(predicted.phases_s.model_dump().items(), key=lambda item: float(item[1]))
     caption = (
-        f"Mean step {seconds(predicted.step_s.mean)} against {seconds(predicted.baseline.step_s.mean)} of plain "
-        f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAMES[most[0]]}. Bands run from the median "
-        "to the 95th percentile over steps; a mean lies below its band where the shorter half is far shorter, above it "
-        "where few steps are far longer."
+        f"The mean step takes {seconds(predicted.step_s.mean)}, one of plain rounds "
+        f"{seconds(predicted.baseline.step_s.mean)}. Its longest phase is {PHASE_NAMES[most[0]]}, {seconds(most[1])}. "
+        "Bands run from the median to the 95th percentile over steps; a mean lies below its band where the shorter "
+        "half is far shorter, above it where few steps are far longer."
     )
     return Chart("phases", "Seconds by phase", caption, chart, height, legend)
 
@@ -81,7 +81,7 @@ def front(plan: Plan) -> Chart:
             },
             hoverinfo="text",
             hovertext=[
-                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{times(s)} plain synchronous rounds, "
+                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{times(s)} plain rounds, "
                 f"{seconds(p.seconds_per_sample)} per sample<br>length ratio {p.length_ratio:.3f}<br>"
                 f"{usd(p.usd_per_1k_samples)} USD per 1,000 samples<br>{p.rounds} rounds simulated"
                 for p, s in points_of_mode
@@ -100,7 +100,7 @@ def front(plan: Plan) -> Chart:
     rise = max(0.08, 0.22 * (max(tops) - min(tops)))
     chart.update_layout(
         xaxis=axis("trained / unconditioned mean length", range=[low - room, high + room], nticks=7),
-        yaxis=axis("speed, × plain synchronous rounds", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
+        yaxis=axis("speed, × plain rounds", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
     )
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]
     if any(p.rough for p in points):
@@ -111,7 +111,7 @@ def front(plan: Plan) -> Chart:
 def _front_caption(predicted: Predicted) -> str:
     base = predicted.baseline.seconds_per_sample
     best = min(predicted.front, key=lambda p: p.seconds_per_sample)
-    text = f"This plan trains samples {times(predicted.speedup)} as fast as plain synchronous rounds "
+    text = f"This plan trains {times(predicted.speedup)} the samples per second of plain rounds "
     text += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
     if best.chosen:
         slower = predicted.seconds_per_sample > 1.005 * base

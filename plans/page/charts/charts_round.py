@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...facts.critical_path import slack_text
 from ...facts.round_bars import LANES, Bar, Lane
 from ...phrases.numbers import percent, seconds
 from ...phrases.phase_names import PHASE_NAMES
@@ -69,8 +70,8 @@ def _caption(name: str, kind: PredictedRound, named: bool) -> str:
     tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
     return (
         f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
-        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; scores could take "
-        f"{seconds(kind.reward_slack_s)} longer, except for the samples decoded last, and the step would not grow."
+        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; "
+        f"{slack_text(kind.reward_slack_s, total)}."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...phrases.numbers import percent, seconds
+from ...phrases.phase_names import exposed_text
 from ..elements import Chart, Swatch, esc
 from ..palette import PHASE, faded
 from .axes import axis, figure, lanes
@@ -48,12 +49,9 @@ def timeline(key: str, name: str, detail: Mapping[str, Any]) -> Chart | None:
     )
     engines = [row for row in round_["rows"] if row["what"] == "decode"]
     idle = [1 - sum(ended - began for began, ended in row["spans"]) / end_s for row in engines]
-    beside = detail["overlap"]
     caption = (
         f"Step {round_['step']:,}, a {round_['kind']} round of {seconds(end_s)}: engines decode nothing in "
-        f"{percent(sum(idle) / len(idle))} of it. Over all steps, {seconds(beside['train']['exposed_s'])} of training "
-        f"and {seconds(beside['reward']['exposed_s'])} of rewards a step are exposed; with nothing beside the rollout "
-        f"it would be {seconds(beside['train']['alone_s'])} and {seconds(beside['reward']['alone_s'])}."
+        f"{percent(sum(idle) / len(idle))} of it. In the mean of all steps: {exposed_text(detail['overlap'])}."
     )
     legend = (
         Swatch("decoding", PHASE["rollout"]),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ...phrases.numbers import MATTERS
 from ..base import Count, NonNegative, Positive, Strict
 
 LEAST_PROMPTS = 4
@@ -72,11 +73,12 @@ class LengthBasis(Strict):
             )
         without, full = f"{self.speedup_within:.2f}x", f"{speedup:.2f}x"
         gain = f"stays {full}" if without == full else f"is {without} instead of {full}"
+        effect = f"without them the step takes {self.step_share:.1%} less and the speed-up {gain}"
+        if without == full and self.step_share < MATTERS:
+            effect = f"they take less than {MATTERS:.0%} of the step"
         return (
-            f"the longest response in the length trace has {self.longest_seen_tokens:,} tokens; responses of up to "
-            f"{self.longest_simulated_tokens:,} tokens are extrapolated "
-            f"({self.beyond_share:.2%} of all); without them the step takes {self.step_share:.1%} less and the "
-            f"speed-up {gain}"
+            f"the longest response in the length trace has {self.longest_seen_tokens:,} tokens; longer ones, of up to "
+            f"{self.longest_simulated_tokens:,}, are extrapolated and are {self.beyond_share:.2%} of all; {effect}"
         )
 
 

@@ -68,10 +68,10 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     assert texts[0] == (
         "engines sleep and wake in 0.75 s of each step, optimizer states leave the GPUs and come back in 0.7 s"
     )
-    because = "beside KV caches as large as rounds need, which saves"
-    assert texts[1].endswith(f"of each step, optimizer states stay on the GPUs {because} 0.7 s of each step")
+    because = "KV caches no larger than rounds need save"
+    assert texts[1].endswith(f"of each step, optimizer states stay on the GPUs; {because} 0.7 s of each step")
     stays = "engines stay awake and optimizer states stay on the GPUs"
-    assert texts[2] == f"{stays}, {because} {0.75 + 0.7:.2g} s of each step"
+    assert texts[2] == f"{stays}; {because} {0.75 + 0.7:.2g} s of each step"
     unmeasured = measured.model_copy(update={"rollout": PROFILE.rollout})
     assert turns_text(unmeasured, [(8, update, TurnsTake(0.0, 0.0))]) is None
 
@@ -111,7 +111,7 @@ def test_a_plan_on_gpus_says_what_turns_and_checkpoints_take():
     (entry,) = [e for e in profile.rollout if e.tp == tp]
     saved_s = sleep_and_wake_s(profile, tp) + colocation.state_moves_s(profile, layout)
     assert predicted.rounds.short.sync_s == pytest.approx(entry.sync.p50), "engines stay awake"
-    assert planned.why["colocation"].endswith(f"as large as rounds need, which saves {saved_s:.2g} s of each step")
+    assert planned.why["colocation"].endswith(f"KV caches no larger than rounds need save {saved_s:.2g} s of each step")
     taken = predicted.checkpoint
     assert taken.bytes == pytest.approx(12 * profile.model_parameters)
     assert taken.rank_bytes == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-4)

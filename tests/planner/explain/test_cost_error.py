@@ -89,12 +89,14 @@ def test_an_assumption_errs_by_half_the_logarithm_between_both_ends() -> None:
 def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> None:
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": ends(1.0, 3.0)}, {"seconds": ends(2.0, 2.0001)})
     assert effects.text("scale", "half", "twice") == (
-        "half: 0.50x the seconds, 1.50x plain rounds; twice: 1.50x the seconds, 1.10x plain rounds"
+        "if half: step 0.50x, speed-up 1.50x; if twice: step 1.50x, speed-up 1.10x"
     )
-    assert effects.text("seconds", "half", "twice") == "half or twice do not change the step"
+    same = AssumedEffects(OWN, 1.0, {"scale": Effect(Outcome(1.0, OWN.speedup), Outcome(3.0, OWN.speedup))})
+    assert same.text("scale", "half", "twice") == "if half: step 0.50x; if twice: step 1.50x"
+    assert effects.text("seconds", "half", "twice") == "whether half or twice, the step changes by less than 1%"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))
     why = assumed_why(effects, trace, reward_table("math"))
     assert list(why) == ["lengths", "reward.seconds"]
     assert "'assumed', written on the command line: p50 800, p95 4000, max 16384" in why["lengths"]
-    assert "lengths 1.6x: 1.50x the seconds" in why["lengths"]
-    assert why["reward.seconds"].endswith("rewards 0.5x or rewards 2x do not change the step")
+    assert "if responses are 1.6x as long: step 1.50x, speed-up 1.10x" in why["lengths"]
+    assert why["reward.seconds"].endswith("rewards take 2x as long, the step changes by less than 1%")

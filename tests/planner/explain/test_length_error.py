@@ -43,7 +43,8 @@ def test_the_prediction_and_the_baseline_are_of_other_rounds_than_the_choice():
     (chosen,) = [point for point in predicted.front if point.chosen]
     assert chosen.seconds_per_sample == pytest.approx(predicted.seconds_per_sample)
     assert plan.solver.bound <= plan.solver.reached * (1 + 1e-9)
-    assert f"{base / predicted.seconds_per_sample:.2f}x plain synchronous rounds" in plan.job.why["bias.mode"]
+    speedup = f"{base / predicted.seconds_per_sample:.2f}x"
+    assert f"{speedup} the samples per second of plain rounds" in plan.job.why["bias.mode"]
     assert found.search.short[found.solution.cycle.short.key].log.rollout_s, "the choice's own are still there"
 
 
@@ -178,10 +179,10 @@ def test_what_learning_did_to_the_traces_lengths_is_stated():
     drift = solution(JOB, trace=LengthTrace([*first, *later], CAP), mode="sync").plan.predicted.drift
     assert drift is not None and (drift.first, drift.last) == (0, 1)
     assert drift.body == pytest.approx(math.log(0.6), abs=0.05)
-    assert "an epoch moved the mean by -4" in drift_text(drift)
+    assert "each epoch moved the mean by -4" in drift_text(drift)
     still = LengthDrift(body=-0.03, body_error=0.03, tail=0.01, tail_error=0.2, first=0, last=2)
     assert "lengths did not change measurably over epochs 0 to 2 of the length trace" in drift_text(still)
-    assert "no two epochs" in drift_text(None)
+    assert "no prompt has two epochs" in drift_text(None)
     for text in (drift_text(still), drift_text(None)):
         assert text.startswith("predictions hold for the policy that the lengths were measured on")
 
@@ -206,7 +207,7 @@ def test_lengths_beyond_the_longest_seen_are_marked_and_widen_the_error():
     assert error.total > math.hypot(error.costs, error.lengths, error.sampling)
     gain = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     words = basis.sentence(gain)
-    assert f"{basis.longest_simulated_tokens:,} tokens are extrapolated" in words
+    assert f"{basis.longest_simulated_tokens:,}, are extrapolated" in words
     assert f"{basis.speedup_within:.2f}x instead of {gain:.2f}x" in words
 
 

@@ -114,7 +114,11 @@ def test_a_higher_cap_goes_on_with_the_tail_as_a_guess() -> None:
     assert model.tail.index == pytest.approx(1.5, abs=3 * model.tail.index / math.sqrt(model.tail.ended) + 0.15)
     assert (model.tables >= 4 * CAP).mean() == pytest.approx((natural >= 4 * CAP).mean(), rel=0.5)
     assert model.mean_tokens == pytest.approx(np.minimum(natural, 4 * CAP).mean(), rel=0.1)
-    assert model.caution is not None and f"cut at {CAP} tokens" in model.caution
+    assert model.caution is not None and f"cut at {CAP:,} tokens" in model.caution
+    assert fit_lengths(trace_of(natural), CAP + CAP // 200).caution is None, (
+        "half a percent of a length changes no step"
+    )
+    assert " from " not in model.tail.extrapolated(CAP, "lengths were cut", "measure"), "no value repeated to itself"
     within = fit_lengths(trace_of(natural))
     assert within.caution is None
     # What the trace does show is untouched by the guess.

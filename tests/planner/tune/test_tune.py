@@ -53,10 +53,10 @@ def changed(plan, solver=None, **short):
 
 
 WORLDS = {
-    "slower": {"mode": "exact", "decode": 1.7, "train": 3.0, "why": "decode speed: "},
-    "longer": {"mode": "sync", "factor": 1.8, "why": "lengths: "},
-    "race": {"mode": "race", "factor": 1.3, "seed": 3, "why": "lengths: "},
-    "history": {"mode": "predict", "decode": 0.8, "factor": 0.8, "prompts": 90, "why": "decode speed: "},
+    "slower": {"mode": "exact", "decode": 1.7, "train": 3.0, "why": "mostly decode speed: "},
+    "longer": {"mode": "sync", "factor": 1.8, "why": "mostly lengths: "},
+    "race": {"mode": "race", "factor": 1.3, "seed": 3, "why": "mostly lengths: "},
+    "history": {"mode": "predict", "decode": 0.8, "factor": 0.8, "prompts": 90, "why": "mostly decode speed: "},
 }
 """What a run of a plan of `mode` is off by, and which reason is then given first for the seconds of its rollouts."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.facts.critical_path import critical_path, longest_path
+from rlplan.plans.facts.critical_path import critical_path, longest_path, slack_text
 from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.facts.round_bars import LANES, round_bars
 from rlplan.plans.schema.cluster import Cluster
@@ -52,9 +52,10 @@ def test_the_critical_path_is_the_mean_step():
     # 0.8 x 2.5 s in short rounds, 0.2 x 6.5 s in long ones.
     assert path.slack_s == {"sync": 0.0, "engines": 0.0, "rewards": pytest.approx(3.3), "trainers": 0.0}
     assert path.text() == (
-        "critical path of the mean step (6.4 s): weight transfer 2%, rollout 70%, waiting for rewards 2%, training "
-        "27%; scores could take 3.3 s longer, except for the samples decoded last, and the step would not grow"
+        "the mean step of 6.40 s is weight transfer 2%, rollout 70%, waiting for rewards 2% and training 27%; "
+        "rewards have 3.30 s slack, save for the last samples"
     )
+    assert slack_text(0.05, 6.4) == "rewards have no slack", "under 1 % of the step"
 
 
 seconds = st.floats(0, 1e5, allow_nan=False)

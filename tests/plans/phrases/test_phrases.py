@@ -52,13 +52,20 @@ def test_sentences_begin_large_end_with_a_stop_and_stay_on_a_line():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "optimal"),
-        ({"given_up": 0.013}, "tied with the best (+1.3%)"),
-        ({"status": "feasible", "gap": 0.02}, "best found (not proven)"),
-        ({"status": "feasible", "gap": 0.02, "given_up": 0.013}, "tied with the best found (+1.3%, not proven)"),
-        ({"status": "feasible", "refreshed": True}, "edited by hand and refreshed"),
+        ({}, "optimal of 10 schedules"),
+        ({"given_up": 0.013}, "1.3% slower than the best of 10 schedules; chosen because it is simpler"),
+        ({"given_up": 0.0002}, "optimal of 10 schedules"),
+        ({"given_up": 0.01, "objective": "usd_per_sample"},
+         "1.0% dearer than the best of 10 schedules; chosen because it is simpler"),
+        ({"status": "feasible", "gap": 0.02},
+         "best found of 10 schedules, not proven; one up to 2.00% faster may exist"),
+        ({"status": "feasible", "gap": 0.02, "given_up": 0.013},
+         "1.3% slower than the best found of 10 schedules; chosen because it is simpler; "
+         "one up to 2.00% faster may exist"),
+        ({"status": "feasible", "gap": 0.02, "refreshed": True},
+         "edited by hand and refreshed, 2.00% slower than the solver's bound"),
     ],
-)
+)  # fmt: skip
 def test_the_status_of_a_plan_is_worded(changes, text):
     solver = {"name": "HiGHS", "status": "optimal", "gap": 0.0, "bound": 1.0, "reached": 1.0, "candidates": 10}
     assert solver_status(Solver(**solver | {"objective": "seconds_per_sample"} | changes)) == text

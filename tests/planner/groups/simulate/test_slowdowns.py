@@ -144,7 +144,7 @@ def test_the_chain_of_fixed_turns_runs_through_the_longest_job() -> None:
     found = steady_state(BESIDE, UNEQUAL, FIXED, {})
     assert found.period_s == pytest.approx(500.0)
     assert found.iterations == {"long": 1, "short": 1}
-    assert str(found.chain) == "rollout of long -> train of long"
+    assert found.chain.turns == (("long", "rollout"), ("long", "train"))
     assert found.chain.limits
     assert found.busy == pytest.approx((0.8, 0.1, 0.3))
     ours = steady_state(BESIDE, UNEQUAL, Rules(), {})
