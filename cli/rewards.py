@@ -219,8 +219,9 @@ def _answers_text(executions: Executions) -> str:
     if executions.unsolved is not None:
         return f"{percent(executions.unsolved)} of the prompts have no right answer"
     if executions.correct is not None:
-        return f"{percent(executions.correct)} of the answers are right, of how many prompts is unknown (column prompt)"
-    return "which answers are right is unknown (column correct)"
+        right = percent(executions.correct)
+        return f"{right} of the answers are right, to how many of the prompts is unknown: no column prompt"
+    return "which answers are right is unknown: no column correct"
 
 
 # ---- a job's reward on its own rows ----

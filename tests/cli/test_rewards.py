@@ -183,3 +183,26 @@ def test_what_a_function_prints_is_no_part_of_the_result(job):
     ran = subprocess.run([*command, str(job / "said.jsonl")], capture_output=True, text=True, check=True)
     assert [json.loads(line)["reward"] for line in ran.stdout.splitlines()] == [1.0] * 3
     assert "imported" in ran.stderr and ran.stderr.count("called") == 3
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "said", "shares"),
+    [
+        ("seconds", "0.3", "which answers are right is unknown: no column correct", (None, None)),
+        (
+            "seconds,correct",
+            "0.3,{}",
+            "50% of the answers are right, to how many of the prompts is unknown",
+            (0.5, None),
+        ),
+        ("seconds,correct,uid", "0.3,{},a", "0% of the prompts have no right answer", (0.5, 0.0)),
+    ],
+)
+def test_an_import_says_what_no_column_says(head, row, said, shares, begun):
+    rows = [row.format(number % 2) for number in range(20)]
+    (begun / "times.csv").write_text("\n".join([head, *rows]))
+    command = ["rewards", "import", begun / "times.csv", "--profile", begun / "profile.yaml", "--force"]
+    assert said in printed(*command)
+    told = data(*command)
+    assert (told["correct"], told["unsolved"]) == shares
+    printed("solve", begun, "--trace", begun / "lengths.jsonl", "--mode", "sync", "--force")
