@@ -235,10 +235,14 @@ class Search:
         """Every schedule of the simulated columns that trained at least one group."""
         return [c for c in all_cycles(*self.columns(), self.needs_long, self.limits) if c.trains]
 
+    def sync_cycles(self) -> list[Cycle]:
+        """The schedules of mode sync among them."""
+        sync = [self._column(k, c) for k, c in self.short.items() if len(c.log) and k.mode == "sync"]
+        return all_cycles(sync, [], self.needs_long, self.limits)
+
     def plain_cycles(self) -> list[Cycle]:
         """The plain synchronous schedules among them."""
-        plain = [self._column(k, c) for k, c in self.short.items() if len(c.log) and is_plain_key(k)]
-        return all_cycles(plain, [], self.needs_long, self.limits)
+        return [c for c in self.sync_cycles() if is_plain(c)]
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log

@@ -21,12 +21,12 @@ may be none, and the best guess of it stays what was simulated. Schedules of one
 the same coefficients, and an error of these changes the costs of all of them alike. So their difference is known better
 than the cost of any of them, and only the sampling error of the simulation makes them tie.
 
-What is not plain synchronous has to earn its place: of another mode only those schedules are planned that are faster by
-the tolerance, `ALIKE` at least, than the fastest plain rounds on the same nodes, and of mode sync, with drafts, those
-that are faster by `ALIKE`. So no tie goes from a mode that gains to one that does not. The same layouts
-do not make two modes alike: what a mode gains rests on the tail of the lengths and on how alike a prompt's samples are,
-it is paid for in samples that are decoded in vain and in steps of two lengths, and it does not cancel as costs do. A
-forced mode has nothing to earn, but no tie makes it slower than plain rounds.
+What is not plain synchronous has to earn its place: of mode sync with drafts only those schedules are planned that are
+faster by `ALIKE` than the fastest plain rounds on the same nodes, and of another mode those that are faster by the
+tolerance, `ALIKE` at least, than the fastest ones of mode sync. So no tie goes from a mode that gains to one that does
+not. The same layouts do not make two modes alike: what a mode gains rests on the tail of the lengths and on how alike a
+prompt's samples are, it is paid for in samples that are decoded in vain and in steps of two lengths, and it does not
+cancel as costs do. A forced mode has nothing to earn, but no tie makes it slower than plain rounds.
 
 Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
 are on the same draws, and the one that wins the tie is simulated further before it is believed.
@@ -96,18 +96,16 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
 
 
 def least_gain(cycle: Cycle, tolerance: float) -> float:
-    """Share by which the fastest plain rounds on its nodes must be slower than the schedule, for it to be planned."""
-    if is_plain(cycle):
-        return 0.0
+    """Share by which a schedule that is not plain must be faster than what is simpler, to be planned by default."""
     return ALIKE if cycle.short.deferral.mode == "sync" else max(ALIKE, tolerance)
 
 
 def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], tolerance: float) -> list[Cycle]:
-    """Of the schedules that are tied with `best` those that gain enough over plain rounds; if none does, the fastest
-    plain rounds that keep the limits on the nodes of `best`.
+    """Of the schedules that are tied with `best` those that gain enough over simpler ones on its nodes: over plain
+    rounds, and what is of another mode than sync also over sync. If none does, the fastest simpler one.
 
-    Of a forced mode those that are not slower than plain rounds; if all are, all."""
-    limits, nodes = search.limits, best.taken(search.limits)
+    Of a forced mode those that are not slower than the simpler ones; if all are, all."""
+    limits, nodes, free = search.limits, best.taken(search.limits), search.chooses_plain
     price = best.cost(limits) / best.seconds_per_sample(limits.group_size)
 
     def slow(cycle: Cycle) -> float:
@@ -115,13 +113,23 @@ def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], toler
         of_best = cost(cycle.short.rounds, cycle.long.rounds if cycle.long else 0) / price
         return cycle.seconds_per_sample(limits.group_size) / of_best
 
-    plain = [c for c in search.plain_cycles() if c.taken(limits).within(nodes) and not c.violations(limits)]
-    if not plain:
-        return tied
-    fastest = min([c for c in plain if _solid(search, c)] or plain, key=lambda c: (slow(c), c.name))
-    bar, free = slow(fastest) * (1.0 + 1e-9), search.chooses_plain
-    earning = [c for c in tied if is_plain(c) or (1.0 + free * least_gain(c, tolerance)) * slow(c) <= bar]
-    return earning or ([fastest] if free else tied)
+    def fastest(cycles: list[Cycle]) -> Cycle | None:
+        solid = [c for c in cycles if _solid(search, c)] or cycles
+        return min(solid, key=lambda c: (slow(c), c.name), default=None)
+
+    sync = [c for c in search.sync_cycles() if c.taken(limits).within(nodes) and not c.violations(limits)]
+    any_sync, plain = fastest(sync), fastest([c for c in sync if is_plain(c)])
+
+    def earns(cycle: Cycle) -> bool:
+        simpler = plain if cycle.short.deferral.mode == "sync" else any_sync
+        if is_plain(cycle) or simpler is None:
+            return True
+        return (1.0 + free * least_gain(cycle, tolerance)) * slow(cycle) <= (1.0 + 1e-9) * slow(simpler)
+
+    earning = [c for c in tied if earns(c)]
+    if free and not earning:
+        return [next(c for c in (any_sync, plain) if c is not None and earns(c))]
+    return earning or tied
 
 
 def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycle:

@@ -18,7 +18,7 @@ from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
-from ..choose.candidate_search import ON_REQUEST, Search, is_plain
+from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
 from ..choose.cycle_cost import Cycle, make_cycle
@@ -166,7 +166,8 @@ def _tie(search: Search, decided: Decided) -> str | None:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
     reason = f"within the costs' error; the simplest within {100 * decided.tolerance:.1f}% is planned"
-    if is_plain(chosen) and (least := least_gain(fastest, decided.tolerance)):
+    if chosen.short.deferral.mode == "sync" != mode:
+        least = least_gain(fastest, decided.tolerance)
         reason = f"and is not planned unless that is {100 * least:.1f}%"
         if decided.given_up(search) > least:
             reason = "and on rounds that nothing was chosen on it is slower"

@@ -79,6 +79,20 @@ def test_a_simpler_layout_that_gains_nothing_gives_way():
         assert (1 + above) * (1 + ties.MOST) <= (1 + gain(found)) * (1 + 1e-6), "what was planned gains, too"
 
 
+@pytest.mark.parametrize("sigma", [0.3, 1.3])
+def test_another_mode_has_to_gain_over_sync_with_drafts(sigma):
+    drafts = {"tokens": (2, 4), "acceptance": 0.6}
+    job = eight_by_four(search={"tp": (1,), "micro_batch_tokens": (4096,), "drafts": drafts})
+    found = solution(job, trace=heavy_trace(sigma=sigma, icc=0.5), prompt_sets=2)
+    limits, rounds = found.search.limits, QUICK[-1].short_rounds
+    sync = [c for c in found.search.sync_cycles() if c.short.rounds >= rounds and not c.violations(limits)]
+    fastest = min(sync, key=lambda c: c.cost(limits))
+    assert fastest.short.key.draft_tokens and found.cycle.short.key.draft_tokens and found.plan.predicted.speedup > 1.1
+    least = 1 + max(ties.ALIKE, found.plan.predicted.error.costs)
+    gains = fastest.cost(limits) / found.solution.cycle.cost(limits) >= least
+    assert (found.plan.job.bias.mode == "exact") == gains == (sigma > 1)
+
+
 @pytest.mark.parametrize("options", [{}, {"objective": "usd"}, {"bias_budget": 0.1}])
 def test_no_free_plan_is_slower_than_plain_rounds(options):
     for seed in range(4):
