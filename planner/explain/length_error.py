@@ -64,7 +64,8 @@ def length_error(
     products = logs.prod(axis=1)
     # A variance that so few sets do not tell from 0 is as large as they leave it open to be.
     error = math.expm1(math.sqrt(max(products.mean(), products.std() / math.sqrt(TRACES))))
-    return error, tuple(tuple(column) for column in np.round(logs.T, PROMPT_DECIMALS).tolist())
+    rounded = np.round(logs.T, PROMPT_DECIMALS) + 0.0  # a -0.0 would be read back as 0.0
+    return error, tuple(tuple(column) for column in rounded.tolist())
 
 
 def _costs(

@@ -193,7 +193,7 @@ def test_the_deviations_are_those_of_drawn_errors(shares, ratio, common):
 def test_sources_that_two_plans_share_cancel_in_their_difference(moved, ratio):
     one, two = (dict(zip(SOURCES, moved[k : k + 3], strict=True)) for k in (0, 3))
     # `lengths-` sources need the sets of prompts too, here the same for both.
-    columns = ((0.1, -0.1, 0.0), (0.1, -0.1, 0.0))
+    columns = ((0.1, -0.1), (0.1, -0.1))
     errors = Errors(stated(one, columns), stated({**two, "update": 0.1}, columns), "paired", "paired", True)
     apart = sum((two[k] - one[k]) ** 2 for k in SOURCES) + 0.1**2
     assert errors.ratio_sigma(1.0, ratio) == pytest.approx(ratio * math.sqrt(apart), abs=1e-12)
@@ -211,7 +211,7 @@ def test_prompts_count_as_far_as_they_move_two_plans_differently():
     def error(one, two, **more):
         return Errors(stated(prompts=one), stated(prompts=two, **more), "paired", "paired", True).ratio_sigma(1.0, 1.0)
 
-    deviation = statistics.stdev(sets)
+    deviation = math.sqrt(statistics.fmean(x * x for x in sets))
     assert error(columns(1.0, 0.0), columns(1.0, 0.0)) == 0
     assert error(columns(1.0, 0.0), columns(0.4, 0.0)) == pytest.approx(0.6 * deviation)
     assert error(columns(1.0, 0.02), columns(0.4, 0.02)) == pytest.approx(0.6 * deviation, rel=0.2), "noise is no error"
