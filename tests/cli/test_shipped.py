@@ -120,8 +120,8 @@ def test_a_plan_names_what_it_assumes_and_holds_the_error(assumed_once, tmp_path
     error = plan.predicted.error
     assert error.assumed_lengths > 0 and error.assumed_rewards > 0.01
     assert error.total > max(error.assumed_lengths, error.assumed_rewards, error.costs)
-    assert "short-math-2k" in plan.job.why["lengths"] and "lengths 1.5x: " in plan.job.why["lengths"]
-    assert "run until the deadline; rewards 0.5x: " in plan.job.why["reward.seconds"]
+    assert "short-math-2k" in plan.job.why["lengths"] and "responses are 1.5x as long: " in plan.job.why["lengths"]
+    assert "run until the deadline; if rewards take 0.5x as long: " in plan.job.why["reward.seconds"]
     assert plan.predicted.phases_s.reward_exposed > 1, "what hangs exposes most of a deadline of 30 s"
     other = shutil.copytree(assumed_once, tmp_path / "math")
     (other / "job.yaml").write_text(JOB.replace(": 4096", ": 2048"))
@@ -138,8 +138,8 @@ def test_a_plan_names_what_it_assumes_and_holds_the_error(assumed_once, tmp_path
 
 def test_solve_and_check_note_what_is_assumed(assumed):
     said = printed("solve", assumed, *ASSUMED, "--mode", "sync")
-    assert "lengths: assumed, not of this job: 'short-math-2k'" in said
-    assert "reward.seconds: assumed, not of this job, for kind code" in said
+    assert "lengths: assumed, not of this job: table 'short-math-2k'" in said
+    assert "reward.seconds: assumed, not of this job: table of kind code" in said
     assert "assumed lengths" in said and "assumed reward times" in said
     first = (assumed / "plan.yaml").read_text().partition("volatile:")[0]
     notes = data("solve", assumed, *ASSUMED, "--mode", "sync")["assumed"]

@@ -143,7 +143,7 @@ def with_speedup(plan: Plan, speedup: float) -> Plan:
 @pytest.mark.parametrize(
     "speedup, said",
     [
-        (0.98, "slower than plain synchronous rounds: 2.0% fewer samples per second"),
+        (0.98, "slower than plain rounds: 2.0% fewer samples per second"),
         (1.02, "little is gained: 2.0% more samples per second"),
     ],
 )
@@ -159,7 +159,7 @@ def test_plain_rounds_are_named_as_what_they_are(tmp_path):
     free, forced = spread(0.3, 0.1).plan, spread(0.3, 0.1, mode="sync").plan
     for plan, reason in ((free, "no other schedule that solve may choose is 5% faster"), (forced, "--mode sync")):
         first, second = plan_text(plan, tmp_path / "plan.yaml").splitlines()[:2]
-        assert first.startswith("plain synchronous rounds") and reason in first and second.startswith("sync: ")
+        assert first.startswith("plain rounds") and reason in first and second.startswith("sync: ")
     in_usd = spread(0.3, 0.1, objective="usd").plan
     assert (little_gained(in_usd) or "").endswith("is 5% cheaper"), "one on more nodes may be faster"
 

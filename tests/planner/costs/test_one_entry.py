@@ -85,7 +85,7 @@ def test_a_plan_says_which_entry_prices_engines_not_measured_together():
     near, same = (
         planned(entries).plan.job.why.get("rounds.short.rollout.costs", "") for entries in ("one", "one, two")
     )
-    assert "is priced by the nearest entry of the profile: 1 engine of tp 1" in near and same == ""
+    assert "its costs are those of the nearest layout there, 1 x tp 1" in near and same == ""
     assert list(planned("one").search.space.decode) == [PAIR]
 
 

@@ -179,7 +179,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own():
     short, long = plan.job.rounds.short, plan.job.rounds.long
     assert short.long_share is not None and long is not None
     assert plan.predicted.rounds.long.share == pytest.approx(short.long_share)
-    assert "the first has no history" in plan.job.why["bias.mode"]
+    assert "the first epoch has no history" in plan.job.why["bias.mode"]
     assert "next best" in plan.job.why["rounds.short.long_share"]
     assert loads(dump(plan), Plan).job == plan.job
     spec = round_spec(plan.job, CAP, False)
