@@ -126,7 +126,7 @@ def _show(word: str, as_json: bool) -> int:
         f"ICC      {table.icc:.2f}, {table.icc_source}",
         "error    how far another job of the kind differs (one standard deviation): "
         + (f"lengths by a factor of {math.exp(error.scale):.2f}, " if scale is None else "")
-        + f"their spread by {percent(error.spread)}, ICC by {error.icc:.2f}; {table.error_source}",
+        + f"spread by {percent(error.spread)}, ICC by {error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]
     lines += [f"note     {table.note}"] if table.note else []

@@ -158,7 +158,11 @@ def _show(kind: str, as_json: bool) -> int:
         f"{table.kind}: {_seconds_text(table)}",
         "error    how far another job of the kind differs (one standard deviation): seconds by a factor of "
         f"{math.exp(table.error.scale):.2f}"
-        + (f", share until the deadline by {math.exp(table.error.hanging):.2f}" if table.error.hanging else "")
+        + (
+            f", share that runs until the deadline by {math.exp(table.error.hanging):.2f}"
+            if table.error.hanging
+            else ""
+        )
         + f"; {table.error_source}",
         f"source   {table.source}",
     ]

@@ -18,7 +18,7 @@ from ..plans.diff.job_diff import Repriced, decided
 from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import Infeasible, InputError
 from .lengths.length_model import fit_lengths
-from .refresh import error_at
+from .refresh import error_with
 from .tune.plan_gain import price_ratio, seconds_ratio
 from .what_if import load_documents
 
@@ -63,5 +63,5 @@ def _priced(old: Plan, new_path: Path) -> Repriced:
     return Repriced(
         seconds_per_sample=plan.predicted.seconds_per_sample / ratio,
         usd_per_1k_samples=plan.predicted.usd_per_1k_samples / ratio / price,
-        error=error_at(old, documents).model_copy(update={"sampling": noise / ratio}),
+        error=error_with(old, documents).model_copy(update={"sampling": noise / ratio}),
     )

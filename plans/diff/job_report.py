@@ -13,7 +13,7 @@ from ..schema.sections.length_evidence import MUCH_AT_CAP
 from .change import Quantity
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
-from .job_diff import PlanDiff
+from .job_diff import PlanDiff, Repriced
 from .quantity_text import UNKNOWN, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
 from .review import Column, Report, Row, Section
 
@@ -144,7 +144,7 @@ def _headline(diff: PlanDiff) -> str:
         return _speed(diff.effect("seconds_per_sample"))
     if not diff.decisions:
         return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
-    if isinstance(diff.repriced, str):
+    if not isinstance(diff.repriced, Repriced):
         return "not known to be faster or slower, since inputs differ"
     by_decisions = _speed(diff.effect("by_decisions.seconds_per_sample"))
     return f"by the decisions, {by_decisions}; by the inputs, {_speed(diff.effect('by_inputs.seconds_per_sample'))}"
