@@ -40,8 +40,8 @@ class Simulated:
     Attributes:
         figures: `all`, `short` and `long` steps, seconds and USD per sample, the plan's own `predicted`; keys as in
             `rlplan simulate --json`.
-        findings: of `rlplan check` in the plan as it is simulated; with one that is no warning the figures are those of
-            an impossible run.
+        findings: of `rlplan check` in the plan as it is simulated; with one such as too little memory the figures are
+            those of an impossible run.
         notes: what followed from `set`, and what to know of the mode, a line each.
     """
 

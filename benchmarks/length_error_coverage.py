@@ -73,7 +73,7 @@ def differences(name: str, counts: list[int], draws: int, samples: int) -> dict[
             chosen = np.random.default_rng([draw, count, 5]).choice(len(groups), count, replace=False)
             model = fit_lengths(LengthTrace([row for p in chosen for row in groups[p][:samples]], cap), cap)
             predicted, error = price(search, cycle, model, 99 + draw)
-            stated = length_error(search, cycle, model, draw)
+            stated, _ = length_error(search, cycle, model, draw)
             results[count].append((true / predicted - 1.0, stated, math.hypot(error, true_error)))
     return results
 

@@ -30,8 +30,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -47,11 +45,11 @@ from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
+from .balance.live_rounds import execute
 from .entry import run
 from .faults.example import shipped_plan
 from .faults.verdict import off_policy, weights_difference, weights_moved
@@ -67,7 +65,6 @@ PROFILED_TOKENS = 8192
 """Tokens of the micro-batch of the shipped profile's update that stands for those, until a refit corrects it."""
 
 AT_FINISHED = 0.85
-RUN_S = 1800.0
 
 
 def write_plans(folder: Path, setting: str) -> list[Path]:
@@ -124,17 +121,6 @@ def _with_ranks(profile: Profile, ranks: int, micro_batch_tokens: int) -> Profil
     seconds = single.step_s_per_token * 4 / 3 / ranks
     changes = {"dp": ranks, "recompute": "full", "step_s_per_token": seconds, "micro_batch_tokens": micro_batch_tokens}
     return profile.model_copy(update={"train": (*profile.train, single.model_copy(update=changes))})
-
-
-def execute(plans: list[Path], out: Path, steps: int) -> None:
-    """Run plans in turns, in a process of their own. Raises RunFailed."""
-    command = [sys.executable, "-m", "rlplan.cli.main", "execute", *map(str, plans), "--steps", str(steps)]
-    log = out.parent / f"{out.name}.log"
-    with log.open("w") as file:
-        done = subprocess.run([*command, "--out", str(out)], stdout=file, stderr=file, timeout=RUN_S, check=False)
-    if done.returncode:
-        end = "\n".join(log.read_text().splitlines()[-15:])
-        raise RunFailed(f"rlplan execute ended with exit code {done.returncode}:\n{end}")
 
 
 @contextlib.contextmanager

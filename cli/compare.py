@@ -236,7 +236,7 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
         )
     if not wide:
         plans = [(point.label, point.plan) for point in points if point.plan is not None]
-        lines += [f"bottleneck: {label}: {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
+        lines += [f"{label}: bottleneck {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
     lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:

@@ -124,9 +124,9 @@ def _show(word: str, as_json: bool) -> int:
         f"tokens   {quantiles}; {percent(table.at_cap, 2)} of the responses reach the cap of {table.cap_tokens}",
         *([] if scale is None else [f"scale    all lengths of the table times {scale:g}, cut at its cap"]),
         f"ICC      {table.icc:.2f}, {table.icc_source}",
-        "error    of another job of the kind (one standard deviation): "
-        + (f"lengths {math.exp(error.scale):.2f} times as long or as short, " if scale is None else "")
-        + f"their spread ±{percent(error.spread)}, ICC ±{error.icc:.2f}; {table.error_source}",
+        "error    how far another job of the kind differs (one standard deviation): "
+        + (f"lengths by a factor of {math.exp(error.scale):.2f}, " if scale is None else "")
+        + f"spread by {percent(error.spread)}, ICC by {error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]
     lines += [f"note     {table.note}"] if table.note else []

@@ -156,10 +156,10 @@ def _show(kind: str, as_json: bool) -> int:
         return 0
     lines = [
         f"{table.kind}: {_seconds_text(table)}",
-        "error    of another job of the kind (one standard deviation): "
-        f"{math.exp(table.error.scale):.2f} times as many or as few seconds"
+        "error    how far another job of the kind differs (one standard deviation): seconds by a factor of "
+        f"{math.exp(table.error.scale):.2f}"
         + (
-            f", {math.exp(table.error.hanging):.2f} times as many or as few run until the deadline"
+            f", share that runs until the deadline by {math.exp(table.error.hanging):.2f}"
             if table.error.hanging
             else ""
         )

@@ -114,6 +114,7 @@ def _show(result: dict[str, Any], aside: bool) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    settling = f", then {count(result['settling_steps'], 'more step')} for prompts still deferred"
     console.print(
         f"{digits(1000 * result['seconds_per_sample'])} ms a trained sample (plan: "
         f"{digits(1000 * predicted['seconds_per_sample'])} ms); 1000 samples take "
@@ -122,8 +123,7 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
         f"(plan: {ratio(predicted['length_ratio'])}), {percent(result['cut_share'])} of the trained samples cut at the "
         f"cap (plan: {percent(predicted['cut_share'])}); "
-        f"{count(result['epochs'], 'epoch')}, at whose end {count(result['owed_prompts'], 'prompt')} were deferred and "
-        f"trained in {count(result['settling_steps'], 'more step')}",
+        f"{count(result['epochs'], 'epoch')}{settling if result['owed_prompts'] else ''}",
         highlight=False,
         soft_wrap=True,
     )

@@ -223,7 +223,8 @@ def _text(result: dict[str, Any]) -> str:
     lines = [f"{'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
     step = {**result["step_s"], "why": "mean of the cycle, with a long round for deferred prompts that are not trained"}
     for name, phase in {**result["phases"], "step": step}.items():
-        off = deviation_text(deviation(phase["measured"], phase["predicted"]))
+        little = abs(phase["measured"] - phase["predicted"]) < MATTERS * step["measured"]
+        off = "" if little else deviation_text(deviation(phase["measured"], phase["predicted"]))
         lines.append(
             f"{PHASE_NAMES[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}{off:>11}   {phase['why']}"
         )

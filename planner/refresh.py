@@ -111,7 +111,7 @@ def refresh(
     return write_plan(plan.job.model_copy(update={"why": why}), predicted, solver, inputs, reward_table, began)
 
 
-def error_at(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
+def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
     """The error that the plan's decisions have under other documents than those that it was solved from.
 
     Raises InputError for decisions that are not priced there, and Infeasible where no plan can be.

@@ -18,7 +18,7 @@ from ..plans.diff.job_diff import Repriced, decided
 from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import Infeasible, InputError
 from .lengths.length_model import fit_lengths
-from .refresh import error_at
+from .refresh import error_with
 from .tune.plan_gain import price_ratio, seconds_ratio
 from .what_if import load_documents
 
@@ -32,14 +32,18 @@ def reprice(old: Plan, new: Plan, new_path: Path) -> Repriced | str | None:
     if same_basis(old, new) or decided(old) == decided(new) or has_edited_decisions(old) or has_edited_decisions(new):
         return None
     if stale := stale_inputs(new, InputFiles(new_path.parent)):
-        return f"the new plan's {', '.join(stale)} {'is' if len(stale) == 1 else 'are'} not at hand as it was solved"
+        names = f"{', '.join(stale)} {'is' if len(stale) == 1 else 'are'}"
+        return (
+            f"the new plan's {names} not at hand as it was solved; put the old plan beside the new inputs, rlplan "
+            "refresh it, and diff that"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever solved the plan was warned
         try:
             return _priced(old, new_path)
         except (InputError, Infeasible) as error:
             text = error.message if isinstance(error, InputError) else str(error)
-            return f"the old decisions cannot be priced with the new inputs: {text}"
+            return f"the old decisions have no price with the new inputs: {text}"
 
 
 def _priced(old: Plan, new_path: Path) -> Repriced:
@@ -49,7 +53,7 @@ def _priced(old: Plan, new_path: Path) -> Repriced:
         (fault for fault in misfits(old, documents.cluster, job, documents.model) if fault.rule != "loss-divisor"), None
     )
     if fault is not None:
-        raise InputError(f"{'.'.join(map(str, fault.location))}: {fault.text}")
+        raise InputError(fault.message)
     try:
         model = fit_lengths(documents.trace, job.rollout.max_response_tokens)
     except ValueError as error:
@@ -59,5 +63,5 @@ def _priced(old: Plan, new_path: Path) -> Repriced:
     return Repriced(
         seconds_per_sample=plan.predicted.seconds_per_sample / ratio,
         usd_per_1k_samples=plan.predicted.usd_per_1k_samples / ratio / price,
-        error=error_at(old, documents).model_copy(update={"sampling": noise / ratio}),
+        error=error_with(old, documents).model_copy(update={"sampling": noise / ratio}),
     )

@@ -147,8 +147,6 @@ def diff_jobs(
     )
     predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
-    if repriced is None and decisions and not edited_sides and not same_basis(old, new):
-        repriced = "nothing priced the old decisions with the new inputs"
     return PlanDiff(
         old=old,
         new=new,

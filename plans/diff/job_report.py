@@ -13,7 +13,7 @@ from ..schema.sections.length_evidence import MUCH_AT_CAP
 from .change import Quantity
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
-from .job_diff import PlanDiff
+from .job_diff import PlanDiff, Repriced
 from .quantity_text import UNKNOWN, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
 from .review import Column, Report, Row, Section
 
@@ -144,11 +144,8 @@ def _headline(diff: PlanDiff) -> str:
         return _speed(diff.effect("seconds_per_sample"))
     if not diff.decisions:
         return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
-    if isinstance(diff.repriced, str):
-        return (
-            f"not known to be faster or slower: inputs differ, and {diff.repriced} (put the old plan beside the new "
-            "inputs, rlplan refresh it, and diff that)"
-        )
+    if not isinstance(diff.repriced, Repriced):
+        return "not known to be faster or slower, since inputs differ"
     by_decisions = _speed(diff.effect("by_decisions.seconds_per_sample"))
     return f"by the decisions, {by_decisions}; by the inputs, {_speed(diff.effect('by_inputs.seconds_per_sample'))}"
 
@@ -204,6 +201,8 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
     old, new = diff.old, diff.new
     if old.job.name != new.job.name:
         warnings.append(f"the two plans are of different jobs, {old.job.name} and {new.job.name}")
+    elif isinstance(diff.repriced, str):
+        warnings.append(f"decisions and inputs are not told apart: {diff.repriced}")
     if (old.predicted.length_ratio, old.job.bias) != (new.predicted.length_ratio, new.job.bias):
         deviation, budget = abs(1 - new.predicted.length_ratio), new.job.bias.budget
         # Warn only if the new plan exceeds its budget and the old plan did not.

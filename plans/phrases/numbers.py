@@ -13,7 +13,7 @@ NONE = "–"
 """The text where there is no number."""
 
 MATTERS = 0.01
-"""Differences of seconds that are a smaller share of the step are not told."""
+"""A smaller relative difference, or a smaller share of the step, is not told."""
 
 _BYTES = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 

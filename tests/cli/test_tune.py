@@ -89,7 +89,7 @@ def test_a_diff_of_a_tuned_plan_says_what_tune_said(tuned):
     (tuned / "plan.tuned.lengths.jsonl").unlink()
     refused = data("diff", old, new)
     assert refused["verdict"].startswith("not known to be faster or slower") and refused["not_repriced"]
-    assert "lengths is not at hand" in refused["not_repriced"]
+    assert "lengths is not at hand" in refused["not_repriced"] and "rlplan refresh" in refused["not_repriced"]
 
 
 def test_the_text_says_decision_phases_and_error(tuned):

@@ -122,10 +122,9 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
     for kind, expected in kinds:
         measured = detail["rounds"][kind]["measured"] if detail["steps"] and detail["rounds"][kind] else {}
         sync = expected["sync_s"]
-        spreads = {phase: expected[f"{phase}_s"] for phase in ("rollout", "reward_exposed", "train")}
-        rows = [_row("step", PHASE["step"], expected["step_s"], measured.get("step_s"))]
-        rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, measured.get("sync_s")))
-        rows += [_row(PHASE_NAMES[p], PHASE[p], s, measured.get(f"{p}_s")) for p, s in spreads.items()]
+        spreads = {"step": expected["step_s"], "sync": {"p50": sync, "p95": sync, "mean": sync}}
+        spreads |= {phase: expected[f"{phase}_s"] for phase in ("rollout", "reward_exposed", "train")}
+        rows = [_row(PHASE_NAMES[p], PHASE[p], s, measured.get(f"{p}_s")) for p, s in spreads.items()]
         title = kind if len(kinds) > 1 else "every round"
         if not measured:
             title += ": none yet"
@@ -138,7 +137,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)
-    text = listed(differences)
+    text = "; ".join(differences)
     caption = text[:1].upper() + text[1:] + "." if differences else "Predictions only: no round was finished."
     title = f"{name}: phases, measured on predicted" if differences else f"{name}: phases, as predicted"
     return Chart(f"phases-{key}", title, caption, chart, height, legend)
