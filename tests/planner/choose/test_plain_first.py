@@ -142,7 +142,7 @@ def test_what_is_as_fast_is_not_said_to_be_faster():
     for best, chosen, said in ((slow, fast, "would be no faster, within"), (fast, slow, "% faster, within")):
         holdout = simulate_holdout(found.search, chosen, chosen)
         decided = Decided(dataclasses.replace(found.solution, cycle=best), chosen, 0.05, chosen, holdout)
-        assert said in (_tie(found.search, decided) or "")
+        assert said in (tie_text(found.search, decided) or "")
 
 
 def with_speedup(plan: Plan, speedup: float) -> Plan:
