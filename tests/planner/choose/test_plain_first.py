@@ -14,6 +14,7 @@ from rlplan.planner.choose.candidate_search import Pass, Search, is_plain
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.choose.schedule_choice import Decided
 from rlplan.planner.explain.holdout_rounds import simulate_holdout
+from rlplan.planner.explain.why import tie_text
 from rlplan.planner.solve import Solved
 from rlplan.plans.phrases.solver_status import LITTLE, little_gained
 from rlplan.plans.schema.plan import Plan
