@@ -99,15 +99,17 @@ class AssumedEffects:
         named += [(f"rewards-{name}", effect) for name, effect in self.rewards.items()]
         return {name: effect.log_change(self.as_planned) for name, effect in named}
 
-    def text(self, name: str, down: str, up: str) -> str:
-        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: what it is at its two ends."""
+    def text(self, name: str, down: str, up: str, clause: str = "{}") -> str:
+        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: what it is at its two ends, in
+        `clause`."""
         effect = (self.lengths | self.rewards).get(name)
         if effect is None or self.as_planned is None:
             return ""
         if abs(effect.log_change(self.as_planned)) < MATTERS:
-            return f"whether {down} or {up}, the step changes by less than {MATTERS:.0%}"
+            return f"whether {clause.format(f'{down} or {up}')}, the step changes by less than {MATTERS:.0%}"
         return "; ".join(
-            f"if {end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
+            f"if {clause.format(end)}: {self._outcome_text(outcome)}"
+            for end, outcome in ((down, effect.down), (up, effect.up))
         )
 
     def _outcome_text(self, outcome: Outcome | None) -> str:
@@ -178,9 +180,7 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
         source = f"{table.model} on {table.task}" if table.model else table.source
         icc_error = table.error.icc
         if trace.scale is None:
-            told = effects.text(
-                "scale", f"responses are {1 / factor:.2g}x as long", f"responses are {factor:.2g}x as long"
-            )
+            told = effects.text("scale", f"{1 / factor:.2g}x", f"{factor:.2g}x", "responses are {} as long")
         else:
             told = f"all lengths times {trace.scale:g}, as stated"
         dependence = effects.text(
@@ -202,7 +202,7 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
                 f"a right answer takes {_middle(rewards.right_s):g} s and a wrong one {_middle(rewards.wrong_s):g} s "
                 f"in the median, and {rewards.hanging:.0%} of the wrong ones run until the deadline"
             )
-        told = effects.text("seconds", f"rewards take {1 / factor:.2g}x as long", f"rewards take {factor:.2g}x as long")
+        told = effects.text("seconds", f"{1 / factor:.2g}x", f"{factor:.2g}x", "rewards take {} as long")
         why["reward.seconds"] = f"assumed, not of this job: table of kind {rewards.kind}, {takes}; {told}"
     return why
 

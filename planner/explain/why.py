@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import critical_path
-from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits
+from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
-from ..choose.candidate_search import ON_REQUEST, Search
+from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
 from ..choose.cycle_cost import Cycle, make_cycle
@@ -140,7 +140,7 @@ def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predi
     take = [TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s) for kind in rounds]
     turns = [(kind.layout.tp, kind.train.layout, each) for kind, each in zip(rounds, take, strict=True)]
     texts = {
-        "ties": _tie(search, decided),
+        "ties": tie_text(search, decided),
         "waste": _waste_text(rounds, search.setting.target, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
         "colocation": None if search.space.pools.apart else turns_text(profile, turns),
@@ -149,7 +149,7 @@ def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predi
     return {key: text for key, text in texts.items() if text is not None}
 
 
-def _tie(search: Search, decided: Decided) -> str | None:
+def tie_text(search: Search, decided: Decided) -> str | None:
     """Text on how the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
     (ties.py); None if they are one."""
     fastest, chosen = decided.solution.cycle, decided.cycle
@@ -165,15 +165,17 @@ def _tie(search: Search, decided: Decided) -> str | None:
     if not differences:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
+    given_up = decided.given_up(search)
     reason = f"within the costs' error; the simplest within {100 * decided.tolerance:.1f}% is planned"
-    if chosen.short.deferral.mode == "sync" != mode:
+    if chosen.short.deferral.mode == "sync" and (mode != "sync" or is_plain(chosen) > is_plain(fastest)):
         least = least_gain(fastest, decided.tolerance)
         reason = f"and is not planned unless that is {100 * least:.1f}%"
-        if decided.given_up(search) > least:
+        if given_up > least:
             reason = "and on rounds that nothing was chosen on it is slower"
     elif simplicity(search, fastest) == simplicity(search, chosen):
         reason = "within sampling error; fewer samples are planned"
-    return f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, {reason}"
+    how = f"{percent(given_up)} {unit}" if given_up >= 0.0005 else "no " + unit
+    return f"{', '.join(differences)} would be {how}, {reason}"
 
 
 def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:

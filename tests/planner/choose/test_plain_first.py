@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,6 +12,9 @@ from rlplan.cli.screens.solved import plan_summary, plan_text
 from rlplan.planner.choose import schedule_choice, ties
 from rlplan.planner.choose.candidate_search import Pass, Search, is_plain
 from rlplan.planner.choose.cycle_cost import Cycle
+from rlplan.planner.choose.schedule_choice import Decided
+from rlplan.planner.explain.holdout_rounds import simulate_holdout
+from rlplan.planner.explain.why import tie_text
 from rlplan.planner.solve import Solved
 from rlplan.plans.phrases.solver_status import LITTLE, little_gained
 from rlplan.plans.schema.plan import Plan
@@ -130,6 +134,16 @@ def test_ties_go_by_mode_then_kinds_of_round_then_layouts():
     assert ranks == sorted(ranks) and len(set(ranks)) == 4, "sync, exact, biased of one kind, biased of two"
     two_layouts = [c.long is not None and c.long.layout != c.short.layout for c in cycles if not is_plain(c)]
     assert len(set(two_layouts)) == 2
+
+
+def test_what_is_as_fast_is_not_said_to_be_faster():
+    found = two_layouts(6.2e-3, 0.5, 0.1)
+    sync = sorted(found.search.plain_cycles(), key=lambda c: c.cost(found.search.limits))
+    fast, slow = sync[0], next(c for c in reversed(sync) if c.short.layout != sync[0].short.layout)
+    for best, chosen, said in ((slow, fast, "would be no faster, within"), (fast, slow, "% faster, within")):
+        holdout = simulate_holdout(found.search, chosen, chosen)
+        decided = Decided(dataclasses.replace(found.solution, cycle=best), chosen, 0.05, chosen, holdout)
+        assert said in (tie_text(found.search, decided) or "")
 
 
 def with_speedup(plan: Plan, speedup: float) -> Plan:

@@ -99,4 +99,4 @@ def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> N
     assert list(why) == ["lengths", "reward.seconds"]
     assert "'assumed', written on the command line: p50 800, p95 4000, max 16384" in why["lengths"]
     assert "if responses are 1.6x as long: step 1.50x, speed-up 1.10x" in why["lengths"]
-    assert why["reward.seconds"].endswith("rewards take 2x as long, the step changes by less than 1%")
+    assert why["reward.seconds"].endswith("whether rewards take 0.5x or 2x as long, the step changes by less than 1%")
