@@ -79,7 +79,7 @@ def test_a_verdict_tells_another_cap_beside_the_bias():
         return plan({P + "cut": {"cap_tokens": cap_tokens, "share": share}, **scaled(0.5)})
 
     verdict = job_verdict(diff_jobs(of(16384, 0.011), of(8192, 0.12)))
-    assert "bias unchanged, trained samples cut 1.1% at 16,384 tokens -> 12.0% at 8,192 tokens" in verdict
+    assert "length ratio unchanged, trained samples cut 1.1% at 16,384 tokens -> 12.0% at 8,192 tokens" in verdict
     assert "0.0% at 1,024 tokens -> 0.0% at 2,048 tokens" in job_verdict(diff_jobs(of(1024, 0.0), of(2048, 0.0)))
     assert "0.1% at 1,024 tokens -> 0.3% at 1,024" in job_verdict(diff_jobs(of(1024, 0.001), of(1024, 0.003)))
     for old, new in ((of(1024, 0.1), of(1024, 0.104)), (of(1024, 0.001), of(1024, 0.0011)), (plan(), of(1024, 0.5))):
