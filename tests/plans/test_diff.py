@@ -4,6 +4,7 @@ import json
 import math
 import random
 import statistics
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -251,6 +252,11 @@ def test_predictions_from_other_inputs_are_not_held_against_each_other():
     assert (
         verdict.startswith("by the decisions, faster: 20.0% fewer") and "by the inputs, slower: 75.0% more" in verdict
     )
+    unsure = priced.error.model_copy(update={"costs": 0.9})
+    by_inputs = diff_jobs(old, new, repriced=replace(priced, error=unsure)).effect("by_inputs.seconds_per_sample")
+    assert by_inputs.relative_sigma > 1.75 * 0.9, "the error is that of the old decisions, not of the new plan"
+    other = plan({**PROFILE, **CUTOFF, "job.name": "other"})
+    assert "not comparable: the plans are of two jobs" in job_verdict(diff_jobs(old, other))
     same = diff_jobs(old, plan({**PROFILE, **scaled(1.4)}))
     assert job_verdict(same).startswith("by the inputs alone, slower: 40.0% more")
 

@@ -70,7 +70,7 @@ def test_a_plans_sources_have_the_error_that_it_states(plans):
 def test_fewer_nodes_share_what_the_law_of_updates_misses_between_nodes(plans):
     found = load_documents(EXAMPLE)
     search = found.job.search.model_copy(update={"tp": (8,), "micro_batch_tokens": (16896,)})
-    job = found.job.model_copy(update={"search": search, "slo": None})
+    job = found.job.model_copy(update={"search": search})
     pools = {name: pool.model_copy(update={"nodes": 4}) for name, pool in found.cluster.pools.items()}
     half = found.cluster.model_copy(update={"pools": pools})
     options = SolveOptions(mode="sync", seed=3, passes=QUICK)
