@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,11 @@ class Difference:
 
 
 def diff(
-    old: File | Plan | GroupsPlan | None, new: File | Plan | GroupsPlan | None, *, full: bool = False
+    old: File | Plan | GroupsPlan | None,
+    new: File | Plan | GroupsPlan | None,
+    *,
+    full: bool = False,
+    began: Callable[[], None] = lambda: None,
 ) -> Difference:
     """What changes from one plan to another, by meaning, and the cost of the changes.
 
@@ -73,12 +78,13 @@ def diff(
         old, new: both plans of one job, or both plans of groups: objects, files, or `REV:PATH` as in git, which is read
             with its inputs from that revision. None (or `none`): there is no such plan.
         full: the report has all rows, also of what did not change.
+        began: called before the old decisions are simulated with the new inputs, where these differ.
 
     Raises InputError.
     """
     with ExitStack() as stack:
         sides = _side(old, stack), _side(new, stack)
-        report, figures, same = _difference(sides[0], sides[1], full)
+        report, figures, same = _difference(sides[0], sides[1], full, began)
     names = [side.named if side else NONE for side in sides]
     return Difference(names[0], names[1], same, report, figures)
 
@@ -104,7 +110,9 @@ def _side(given: File | Plan | GroupsPlan | None, stack: ExitStack) -> _Side | N
     return _Side(plan, operand, without_revision(operand), path, sha256_file(path))
 
 
-def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
+def _difference(
+    old: _Side | None, new: _Side | None, full: bool, began: Callable[[], None]
+) -> tuple[Report, dict[str, Any], bool]:
     """The report to show, the difference as data, and whether the plans are the same."""
     if old is None or new is None:
         side = new or old
@@ -115,7 +123,7 @@ def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Repor
     title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     files = InputFiles(old.path.parent), InputFiles(new.path.parent)
     if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):
-        job = diff_jobs(old.plan, new.plan, *files, reprice(old.plan, new.plan, new.path))
+        job = diff_jobs(old.plan, new.plan, *files, reprice(old.plan, new.plan, new.path, began))
         return job_report(job, new.name, title, full), job.as_dict(), job.same
     if isinstance(old.plan, GroupsPlan) and isinstance(new.plan, GroupsPlan):
         groups = diff_groups(old.plan, new.plan, *files, old_sha256=old.sha256)

@@ -25,7 +25,11 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
 
     if markdown and as_json:
         raise InputError("--markdown and --json are two ways to print; give one of them")
-    difference = diff(old, new, full=full)
+
+    def began() -> None:
+        click.echo("inputs differ: simulating the old decisions with the new plan's inputs", err=True)
+
+    difference = diff(old, new, full=full, began=began)
     if as_json:
         click.echo(json.dumps(difference.as_dict(), allow_nan=False))
     elif markdown:

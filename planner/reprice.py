@@ -8,6 +8,7 @@ inputs, on the same prompts and draws, as `rlplan tune` compares them (plan_gain
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from ..plans.check.plan_fit import misfits
@@ -23,11 +24,11 @@ from .tune.plan_gain import price_ratio, seconds_ratio
 from .what_if import load_documents
 
 
-def reprice(old: Plan, new: Plan, new_path: Path) -> Repriced | str | None:
+def reprice(old: Plan, new: Plan, new_path: Path, began: Callable[[], None] = lambda: None) -> Repriced | str | None:
     """What the decisions of `old` cost with the inputs of `new`, whose file is at `new_path`.
 
     None if there is nothing to price again: inputs or decisions are the same, or a plan was edited by hand. A text if
-    it cannot be: why not.
+    it cannot be: why not. `began` is called before anything is simulated, which may take half a minute.
     """
     if same_basis(old, new) or decided(old) == decided(new) or has_edited_decisions(old) or has_edited_decisions(new):
         return None
@@ -40,13 +41,13 @@ def reprice(old: Plan, new: Plan, new_path: Path) -> Repriced | str | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever solved the plan was warned
         try:
-            return _priced(old, new_path)
+            return _priced(old, new_path, began)
         except (InputError, Infeasible) as error:
             text = error.message if isinstance(error, InputError) else str(error)
             return f"the old decisions have no price with the new inputs: {text}"
 
 
-def _priced(old: Plan, new_path: Path) -> Repriced:
+def _priced(old: Plan, new_path: Path, began: Callable[[], None]) -> Repriced:
     documents = load_documents(new_path)
     plan, profile, job = documents.plan, documents.profile, documents.job
     fault = next(
@@ -58,6 +59,7 @@ def _priced(old: Plan, new_path: Path) -> Repriced:
         model = fit_lengths(documents.trace, job.rollout.max_response_tokens)
     except ValueError as error:
         raise InputError(str(error)) from None
+    began()
     ratio, noise = seconds_ratio(plan.job, old.job, documents, profile, model, 0)
     price = price_ratio(plan.job, old.job, documents, profile)
     return Repriced(

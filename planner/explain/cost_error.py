@@ -21,7 +21,9 @@ value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divide
 them. A layout whose rounds were checked, or whose decode steps were measured, has a line of its own. Costs that one law
 gives for all layouts of a GPU share its error: each group of public measurements that the shipped law was fitted to,
 predicted from the other groups (profiles/library/carried.py), was off by one factor mostly (4 to 27 %); by 0.1 of that
-for each octave of sequences, by as much for each octave of ranks, and by a quarter of it at single points.
+for each octave of sequences, by as much for each octave of ranks, and by a quarter of it at single points. What
+the law of updates misses of a replica's shape, or of an exchange between nodes, it misses for every count of replicas,
+but for as much for each octave of ranks.
 
 Not included: the standard error of the simulated mean and the error of the trace's prompts (length_error.py), which a
 plan states beside it; lengths that change between the trace and the run; and another machine than the profiled one.
@@ -112,13 +114,18 @@ def _decode_sources(profile: Profile, layout: EngineLayout, octave: float) -> It
 
 def _update_sources(profile: Profile, train: TrainCost) -> Iterator[tuple[str, float]]:
     """(source, relative standard deviation of an update's seconds by it)."""
-    law, own = profile.train_law, update_error(profile, train)
-    if law is not None and measured_update(profile, train.layout) is None:
-        common = law.error / MEAN_OVER_DEVIATION
-        yield "update", common
-        own = math.sqrt(max(0.0, own**2 - common**2))
-    sizes = [(size, getattr(train.layout, size)) for size in ("dp", "tp", "pp", "cp", "sp", "ep")]
-    yield "update-" + ".".join(f"{size}{count}" for size, count in sizes if size == "dp" or count > 1), own
+    law, own, layout = profile.train_law, update_error(profile, train), train.layout
+    named = [f"{size}{count}" for size in ("tp", "pp", "cp", "sp", "ep") if (count := getattr(layout, size)) > 1]
+    if law is None or measured_update(profile, layout) is not None:
+        yield "update-" + ".".join([f"dp{layout.dp}", *named]), own
+        return
+    common = law.error / MEAN_OVER_DEVIATION
+    yield "update", common
+    own = math.sqrt(max(0.0, own**2 - common**2))
+    if layout.accelerators > law.accelerators_per_node:
+        named.append("nodes")
+    yield ".".join(["update-law", *named]), own
+    yield "update-by-ranks", _PER_OCTAVE * own * math.log2(layout.accelerators / law.accelerators_per_node)
 
 
 def rollout_error(profile: Profile, layout: EngineLayout) -> float:

@@ -8,7 +8,7 @@ file has changed since it was solved is not the same: it does not fit the file t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
@@ -290,7 +290,7 @@ def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) ->
 
 def _apart(old: Plan, new: Plan, errors: Errors, repriced: Repriced) -> Iterator[Quantity]:
     """What the inputs changed of the old decisions, and what the decisions changed on the new inputs."""
-    paired = errors_at_once(repriced.error, new.predicted.error)
+    paired, errors = errors_at_once(repriced.error, new.predicted.error), replace(errors, new=repriced.error)
     for key, name in (("seconds_per_sample", "seconds"), ("usd_per_1k_samples", "USD")):
         before, now, after = (getattr(each, key) for each in (old.predicted, repriced, new.predicted))
         unit: Unit = "s" if name == "seconds" else "usd"

@@ -144,6 +144,8 @@ def _headline(diff: PlanDiff) -> str:
         return _speed(diff.effect("seconds_per_sample"))
     if not diff.decisions:
         return f"by the inputs alone, {_speed(diff.effect('seconds_per_sample'))}"
+    if diff.old.job.name != diff.new.job.name:
+        return "not comparable: the plans are of two jobs, on other inputs"
     if not isinstance(diff.repriced, Repriced):
         return "not known to be faster or slower, since inputs differ"
     by_decisions = _speed(diff.effect("by_decisions.seconds_per_sample"))
@@ -174,12 +176,13 @@ def _price(price: Quantity) -> str:
 def _bias(diff: PlanDiff) -> str:
     ratio, budget = diff.effect("length_ratio"), diff.effect("bias_budget")
     unchanged = ratio.delta is not None and abs(ratio.delta) < BIAS_NOISE
-    text = "bias unchanged"
+    cut = _cut(diff)
+    text = "length ratio unchanged" if cut else "bias unchanged"
     if not unchanged:
         text = f"length ratio {figure(ratio.old, 'ratio')} -> {figure(ratio.new, 'ratio')}"
     if budget.changed:
         text += f", bias budget {figure(budget.old, 'share')} -> {figure(budget.new, 'share')}"
-    return text + _cut(diff)
+    return text + cut
 
 
 def _cut(diff: PlanDiff) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import statistics
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_verdict_tells_another_cap_beside_the_bias():
         return plan({P + "cut": {"cap_tokens": cap_tokens, "share": share}, **scaled(0.5)})
 
     verdict = job_verdict(diff_jobs(of(16384, 0.011), of(8192, 0.12)))
-    assert "bias unchanged, trained samples cut 1.1% at 16,384 tokens -> 12.0% at 8,192 tokens" in verdict
+    assert "length ratio unchanged, trained samples cut 1.1% at 16,384 tokens -> 12.0% at 8,192 tokens" in verdict
     assert "0.0% at 1,024 tokens -> 0.0% at 2,048 tokens" in job_verdict(diff_jobs(of(1024, 0.0), of(2048, 0.0)))
     assert "0.1% at 1,024 tokens -> 0.3% at 1,024" in job_verdict(diff_jobs(of(1024, 0.001), of(1024, 0.003)))
     for old, new in ((of(1024, 0.1), of(1024, 0.104)), (of(1024, 0.001), of(1024, 0.0011)), (plan(), of(1024, 0.5))):
@@ -252,6 +253,11 @@ def test_predictions_from_other_inputs_are_not_held_against_each_other():
     assert (
         verdict.startswith("by the decisions, faster: 20.0% fewer") and "by the inputs, slower: 75.0% more" in verdict
     )
+    unsure = priced.error.model_copy(update={"costs": 0.9})
+    by_inputs = diff_jobs(old, new, repriced=replace(priced, error=unsure)).effect("by_inputs.seconds_per_sample")
+    assert by_inputs.relative_sigma > 1.75 * 0.9, "the error is that of the old decisions, not of the new plan"
+    other = plan({**PROFILE, **CUTOFF, "job.name": "other"})
+    assert "not comparable: the plans are of two jobs" in job_verdict(diff_jobs(old, other))
     same = diff_jobs(old, plan({**PROFILE, **scaled(1.4)}))
     assert job_verdict(same).startswith("by the inputs alone, slower: 40.0% more")
 

@@ -65,3 +65,16 @@ def test_a_plans_sources_have_the_error_that_it_states(plans):
     assert sources[0] == sources[1] == sources[2]
     sync = {name: plan.predicted.error.parts["sync"] * plan.predicted.step_s.mean for name, plan in plans.items()}
     assert sync["exact"] == pytest.approx(sync["sync"], rel=0.02)
+
+
+def test_fewer_nodes_share_what_the_law_of_updates_misses_between_nodes(plans):
+    found = load_documents(EXAMPLE)
+    search = found.job.search.model_copy(update={"tp": (8,), "micro_batch_tokens": (16896,)})
+    job = found.job.model_copy(update={"search": search})
+    pools = {name: pool.model_copy(update={"nodes": 4}) for name, pool in found.cluster.pools.items()}
+    half = found.cluster.model_copy(update={"pools": pools})
+    options = SolveOptions(mode="sync", seed=3, passes=QUICK)
+    plan = solve(half, job, found.profile, found.trace, found.plan.inputs, options).plan
+    seconds = diff_jobs(plans["sync"], plan).effect("seconds_per_sample")
+    assert seconds.relative > 0.1 and not seconds.within_error
+    assert seconds.relative_sigma < 0.06
