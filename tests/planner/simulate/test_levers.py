@@ -102,7 +102,9 @@ def test_measured_drafts_are_planned_unasked_and_the_first_epoch_is_told() -> No
     assert drafts is not None and drafts.source == "history" and drafts.tokens <= 2
     assert predicted.first_epoch_s is not None and predicted.first_epoch_s > 1.02 * predicted.step_s.mean
     assert predicted.first_epoch_s < predicted.baseline.step_s.mean and "earlier responses" in why["drafts"]
-    assert why["rounds.long.rollout.drafts.gain"].startswith("a sample alone on its engine gets 2.20 tokens from a decoding step")
+    assert why["rounds.long.rollout.drafts.gain"].startswith(
+        "a sample alone on its engine gets 2.20 tokens from a decoding step"
+    )
 
 
 @pytest.mark.parametrize(
