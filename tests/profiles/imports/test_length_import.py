@@ -123,9 +123,9 @@ def test_scores_may_be_words_of_truth_in_any_table(tmp_path):
 def test_a_recognised_column_can_be_left_out_unless_it_is_needed(tmp_path):
     path = write(tmp_path, "prompt,tokens,score,step\na,5,good,first\n")
     rows = import_lengths(path, assignments(("reward=", "epoch="), FIELDS))
-    assert [(row.reward, row.epoch) for row in rows] == [(0.0, 0)]
+    assert [(row.reward, row.epoch) for row in rows] == [(None, 0)]
     late = write(tmp_path, '{"prompt": "a", "tokens": 9}\n{"prompt": "b", "tokens": 9, "score": "good"}', "log.jsonl")
-    assert [row.reward for row in import_lengths(late, {"reward": ""})] == [0.0, 0.0]
+    assert [row.reward for row in import_lengths(late, {"reward": ""})] == [None, None]
     with pytest.raises(InputError, match="tokens is needed"):
         assignments(("tokens=",), FIELDS)
 
