@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any
 
 from ..planner.check.check_options import DataReader
@@ -92,7 +93,7 @@ def check(
     """
     if not documents:
         raise InputError("name at least one file to check")
-    if max_age_days is not None and not 0 < max_age_days < math.inf:
+    if max_age_days is not None and not (isinstance(max_age_days, Real) and 0 < max_age_days < math.inf):
         raise InputError(f"max_age_days: {max_age_days!r} is no finite number above 0; leave it out for any age")
     site_rules = None if policy is None else load_site_rules(name_of(policy))
     reader = DataReader(progress) if progress else DataReader()

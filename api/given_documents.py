@@ -212,5 +212,7 @@ def _named_lengths(word: str, trace: File | LengthTrace | None) -> tuple[Lengths
 
     if trace is not None:
         raise InputError("--trace and --lengths both say how long responses are; give one of them")
+    if not isinstance(word, str):
+        raise InputError(f"lengths: {word!r} is no text; name a table that ships, or give trace=")
     table, lengths = named_lengths(word)
     return lengths, table

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +157,17 @@ def simulate(
 def _assignments(given: str | Sequence[str] | Mapping[str, Any]) -> list[str]:
     """Assignments as texts `path=value`."""
     if isinstance(given, Mapping):
-        return [f"{path}={json.dumps(value)}" for path, value in given.items()]
-    return [given] if isinstance(given, str) else list(given)
+        return [f"{path}={json.dumps(value, default=_plain)}" for path, value in given.items()]
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def _plain(value: object) -> int | float | str:
+    """A number or a path as JSON has it."""
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, os.PathLike):
+        return str(value)
+    raise InputError(f"set: {value!r} is no number, text, list or mapping")
 
 
 def _must_end(plan: Plan, steps: int) -> None:

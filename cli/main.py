@@ -130,7 +130,7 @@ def main() -> None:
         missing = (error.name or "").split(".")[0]
         if missing in ("", __name__.split(".")[0]):
             raise
-        click.echo(f"error: this command needs {missing}; install rlplan[cpu] or rlplan[gpu]", err=True)
+        click.echo(f"error: this command needs {missing}; in a checkout: pip install '.[gpu]' or '.[cpu]'", err=True)
         code = EXIT_BAD_INPUT
     except MemoryError:
         click.echo("error: the memory of this machine, or what it allows this process, does not suffice", err=True)

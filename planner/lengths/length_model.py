@@ -208,10 +208,15 @@ class LengthModel:
             residuals = math.sqrt(within) * np.tile(_NORMAL, (size, 1))
         shape = max(self.tail.ended, 1)
         stretch = shape / rng.gamma(shape)
+        scores = locations[:, None] + residuals
+        tables = self._map.tokens(scores, self.cap_tokens, stretch)
+        if self.tail.share == 1.0:  # the cap cut all that was seen, and so few leave open how many it does not cut
+            below = np.minimum(scores - np.quantile(scores, rng.beta(1.0, count)), 0.0)
+            tables = np.where(below < 0.0, np.ceil(self.tail.start_tokens * np.exp(below)).astype(np.int64), tables)
         return replace(
             self,
             prompt_ids=tuple(f"{self.prompt_ids[k]}~{place}" for place, k in enumerate(chosen)),
-            tables=self._map.tokens(locations[:, None] + residuals, self.cap_tokens, stretch),
+            tables=tables,
             prompt_tokens=self.prompt_tokens[chosen],
             rewards=tuple(self.rewards[k] for k in chosen),
             locations=locations,
@@ -287,8 +292,9 @@ def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
     count = len(ascending)
     places = np.unique(np.linspace(0, count - 1, _KNOTS).astype(np.int64))
     places = np.union1d(places, np.arange(max(0, count - _LAST_KNOTS), count))
-    knots = ascending[places]
-    logs = marginal.log_quantiles((places + 0.5) / count)
+    # Equal scores, as of a trace of equal lengths, have the mean of their quantiles.
+    knots, firsts, times = np.unique(ascending[places], return_index=True, return_counts=True)
+    logs = np.add.reduceat(marginal.log_quantiles((places + 0.5) / count), firsts) / times
     # Scores outside come up in `another` only; how lengths grow with the lowest and the highest scores tells theirs.
     few = math.isqrt(count)
     low, high = ascending[min(few, count - 1)], ascending[max(0, count - 1 - few)]
@@ -297,7 +303,7 @@ def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
         run = other - one
         return float(np.interp(other, knots, logs) - np.interp(one, knots, logs)) / run if run > 0 else 1.0
 
-    low_slope = slope(knots[0], low) if logs[0] <= marginal.start else 0.0  # else the cap cut all that was seen
+    low_slope = slope(knots[0], low) if marginal.tail.share < 1.0 else 0.0  # else the cap cut all that was seen
     return _Map(knots, logs, low_slope, slope(high, knots[-1]), marginal.start)
 
 

@@ -9,8 +9,8 @@ Invariants of every document model:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
@@ -24,6 +24,13 @@ class Strict(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, and a key that the document does not have is a ValueError: it would be lost in silence."""
+        unknown = sorted({*(update or ())} - {*type(self).model_fields})
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no key of a {type(self).__name__}")
+        return super().model_copy(update=update, deep=deep)
 
 
 def cross_error(message: str, field: str | None = None, rule: str = "contradiction") -> PydanticCustomError:

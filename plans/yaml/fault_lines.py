@@ -64,7 +64,8 @@ def explain_all(error: ValidationError, document: Document, model: type[BaseMode
             _message(location, item, document, model),
         )
         for _, line, _, location, item in ranked
-        if item["type"] != "missing" or location not in meant
+        if (item["type"] != "missing" or location not in meant)
+        and not (item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"])  # some are no items
     ]
 
 

@@ -44,8 +44,11 @@ def _instead(char: str) -> str | None:
 
 
 def foreign(text: str) -> str | None:
-    """The first character of a key or value that is no ASCII, by name; None without any."""
-    return next((named(char) for char in text if not char.isascii()), None)
+    """The first character of a key or value that is no ASCII, by name; None without any. Digits are read as a whole."""
+    char = next((char for char in text if not char.isascii()), None)
+    if char is None or not text.isdecimal():
+        return char and named(char)
+    return f"{named(char).partition(';')[0]}; write {int(text)}"
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")

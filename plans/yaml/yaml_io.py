@@ -78,7 +78,7 @@ def dump(model: BaseModel, path: str | Path | None = None, digits: int | None = 
     `load(dump(m)) == m` and `dump(load(dump(m))) == dump(m)`. `digits`: significant digits that floats are rounded to;
     None: every float is written in full. The first line of a whole document names its JSON Schema, for editors.
     """
-    text = header(type(model)) + write(model.model_dump(mode="python"), digits)
+    text = header(type(model)) + write(model.model_dump(mode="python", warnings=False), digits)
     if path is not None:
         atomic_write(path, text)
     return text

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import yaml
 
+from .errors import InputError
 from .yaml_doc import Loc, plain_value
 
 _WIDTH = 140  # wide enough for {path, sha256, provenance} of an input on one line
@@ -24,7 +26,8 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 def number(value: float, digits: int | None = None) -> str:
     """A float as text that YAML 1.1 and 1.2 both read as a float; `digits`: significant digits, None: all digits."""
-    assert math.isfinite(value), "documents hold finite numbers only"
+    if not math.isfinite(value):
+        raise InputError(f"{value} is no value of a document; write a finite number")
     text = repr((value if digits is None else float(f"{value:.{digits}g}")) + 0.0)  # + 0.0 turns -0.0 into 0.0
     mantissa, e, exponent = text.partition("e")
     if e and "." not in mantissa:
@@ -53,11 +56,12 @@ def _scalar(value: Any, digits: int | None) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return number(value, digits)
-    assert isinstance(value, str), f"no YAML form for {type(value).__name__}"
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        return number(float(value), digits)
+    if not isinstance(value, str):
+        raise InputError(f"{value!r} is no value of a document; write text, a number, true, false or a list of these")
     return string(value)
 
 

@@ -106,7 +106,7 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
     if value is None or value == "":
         if default is not None:
             return default
-        raise InputError(f"{name} is empty; fill it in or remove the row", str(path), line)
+        raise row.fault(name, "is empty", path, line, "fill it in or remove the row")
     # 0,5 as spreadsheets write it in half of Europe; 1,234 may be 1234 as well.
     if isinstance(value, str) and re.fullmatch(r"\s*-?(0,\d+|\d+,(\d{1,2}|\d{4,}))\s*", value):
         value = value.replace(",", ".")
@@ -117,7 +117,7 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
         remedy = "write it without the comma, or with a point" if commas else "correct the row"
         raise row.fault(name, f"must be a number, not {str(value)[:80]!r}", path, line, remedy) from None
     if not math.isfinite(parsed):
-        raise row.fault(name, f"must be finite, not {value!r}", path, line)
+        raise row.fault(name, f"must be finite, not {repr(value)[:80]}", path, line)
     return parsed
 
 

@@ -32,18 +32,19 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
 
     Raises InputError, with the line where one is at fault, and for fewer than `FEWEST` rows.
     """
-    samples = []
+    samples, prompts_known = [], False
     for line, row in read_rows(path, FIELDS, columns):
         seconds = number(row, "seconds", path, line)
         if not 0 <= seconds <= HANGS_S:
             raise InputError(f"seconds must be from 0 to {HANGS_S:g}, not {seconds:g}; correct it", str(path), line)
         reward = float(truth(row, "correct", path, line)) if "correct" in row else None
         prompt = row.get("prompt")
-        named = f":{line}" if "prompt" in row and prompt in (None, "") else prompt
-        samples.append(ScoredSample(None if named is None else str(named), reward, seconds))
+        named = f":{line}" if prompt in (None, "") else str(prompt)
+        prompts_known |= prompt not in (None, "")
+        samples.append(ScoredSample(named, reward, seconds))
     if len(samples) < FEWEST:
         raise InputError(f"has {len(samples)} rows; at least {FEWEST} executions are needed", str(path))
-    return samples
+    return samples if prompts_known else [sample._replace(prompt=None) for sample in samples]
 
 
 def executions_of(samples: list[ScoredSample]) -> Executions:

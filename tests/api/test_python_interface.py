@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rlplan
@@ -48,6 +50,12 @@ def here(solved_once, tmp_path, monkeypatch):
     """A copy of it as the current folder."""
     monkeypatch.chdir(shutil.copytree(solved_once, tmp_path / "here"))
     return tmp_path / "here"
+
+
+def changed(**rollout):
+    """The plan of the job with other values under `rollout`."""
+    job = load("job/job.yaml", Job)
+    return solve(job.model_copy(update={"rollout": job.rollout.model_copy(update=rollout)}), mode="sync", force=True)
 
 
 def lasting(plan):
@@ -118,6 +126,17 @@ def test_objects_are_taken_where_files_are(here):
     assert solve(smaller, mode="sync", force=True).job.issue.prompts_per_step == 2
     with pytest.raises(InputError, match=r"<job-[0-9a-f]+>:3: name: 'no/name'"):
         solve(job.model_copy(update={"name": "no/name"}))
+
+
+def test_numbers_of_numpy_and_paths_are_values(here):
+    assert changed(prompts_per_step=np.int64(2), temperature=np.float64(0.5)).job.issue.prompts_per_step == 2
+    seqs = {"plan.job.rounds.short.rollout.max_num_seqs": np.int64(2), "job.data.path": Path("data.jsonl")}
+    assert simulate("job/plan.yaml", steps=5, set=seqs).figures["set"][0].endswith("=2")
+
+
+def test_a_copy_with_a_key_that_is_none_is_refused(here):
+    with pytest.raises(ValueError, match="'prompts' is no key of a"):
+        changed(prompts=3)
 
 
 def test_solving_twice_or_in_threads_gives_equal_plans(here):
@@ -204,6 +223,11 @@ def test_bad_input_raises_what_the_command_line_prints(case, here, capfd):
         (lambda: check(), "name at least one file"),
         (lambda: simulate("job/plan.yaml", drift=float("nan")), "drift: nan is no number"),
         (lambda: check("job/plan.yaml", max_age_days=0), "max_age_days: 0 is no finite number above 0"),
+        (lambda: check("job/plan.yaml", max_age_days="3"), "max_age_days: '3' is no finite number above 0"),
+        (lambda: solve("job", lengths=Path("math-16k")), "lengths: PosixPath('math-16k') is no text"),
+        (lambda: simulate("job/plan.yaml", set={"job.name": object}), "set: <class 'object'> is no number"),
+        (lambda: changed(temperature=math.nan), "nan is no value of a document"),
+        (lambda: changed(samples_per_prompt={2}), "{2} is no value of a document"),
     ],
 )
 def test_an_option_out_of_its_range_is_bad_input(call, words, here):

@@ -50,7 +50,7 @@ def test_without_a_command_help_is_shown():
     [
         *(
             (ModuleNotFoundError("gone", name=f"{name}.part"), 2,
-             f"error: this command needs {name}; install rlplan[cpu] or rlplan[gpu]")
+             f"error: this command needs {name}; in a checkout: pip install '.[gpu]' or '.[cpu]'")
             for name in ("torch", "psutil", "anything")
         ),
         (MemoryError(), 1, "error: the memory of this machine, or what it allows this process, does not suffice"),

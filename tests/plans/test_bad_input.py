@@ -138,3 +138,10 @@ def test_a_mangled_file_is_read_or_refused_in_one_line(tmp_path):
 @pytest.mark.search
 def test_many_mangled_files_are_read_or_refused_in_one_line(tmp_path):
     settings(deadline=None, max_examples=300)(given(st.data())(lambda data: mangled(data, tmp_path)))()
+
+
+@pytest.mark.parametrize("sizes", ["[0]", "['1']", "[1.0]"])
+def test_a_wrong_item_does_not_make_its_list_too_short(sizes: str) -> None:
+    with pytest.raises(InputError) as raised:
+        loads(JOB.replace("tp: [1, 2]", f"tp: {sizes}"), Job)
+    assert [error.message.partition(":")[0] for error in raised.value.each()] == ["search.tp.0"]

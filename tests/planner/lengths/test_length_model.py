@@ -48,6 +48,18 @@ def test_the_marginal_is_the_traces() -> None:
         assert np.quantile(model.tables, level) == pytest.approx(np.quantile(capped, level), rel=0.05, abs=2)
 
 
+@pytest.mark.parametrize("prompts", [4, 300])
+def test_equal_lengths_stay_what_they_are(prompts: int) -> None:
+    assert {*fit_lengths(trace_of([[100.0]] * prompts)).quantiles()} == {100}
+
+
+def test_where_few_reached_the_cap_others_might_not() -> None:
+    few, many = (fit_lengths(trace_of([[CAP]] * prompts)) for prompts in (4, 300))
+    assert few.mean_tokens == many.mean_tokens == CAP
+    means = [np.mean([m.another(np.random.default_rng(k)).mean_tokens for k in range(20)]) for m in (few, many)]
+    assert means[0] < 0.99 * CAP < means[1] <= CAP
+
+
 @pytest.mark.parametrize("prompts", [100, 3000])
 def test_one_response_to_each_prompt_shows_the_marginal_alone(prompts: int) -> None:
     lengths = np.ceil(np.exp(np.random.default_rng(5).normal(4.0, 0.9, (prompts, 1))))

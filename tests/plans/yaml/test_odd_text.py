@@ -80,7 +80,7 @@ def test_odd_characters_may_stand_in_quotes_and_comments():
         ("'20'", "not '20' in quotes; write 20"),
         ("12:30", "not '12:30' ("),
         ("yes", "not 'yes' ("),
-        ("１２", "not '１２'; it holds U+FF11 (fullwidth digit one); write 1"),
+        ("１２", "not '１２'; it holds U+FF11 (fullwidth digit one); write 12"),
     ],
 )
 def test_a_number_is_refused_as_it_is_written(text, what):

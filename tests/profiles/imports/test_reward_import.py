@@ -54,6 +54,11 @@ def test_what_columns_do_not_say_is_not_written(answer, known, tmp_path):
     ).executions.unsolved == pytest.approx(1 - known.get("correct", 0))
 
 
+def test_a_column_of_no_prompts_says_nothing_of_prompts(tmp_path):
+    rows = "".join(f"0.3,{k % 2},\n" for k in range(40))
+    assert executions_of(import_rewards(write(tmp_path, f"seconds,correct,prompt\n{rows}"), {})).unsolved is None
+
+
 def test_an_imported_profile_costs_what_was_imported(tmp_path):
     profile = library_profile("H100", "Qwen2.5-7B")
     samples = import_rewards(write(tmp_path, CSV), {})
