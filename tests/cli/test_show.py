@@ -151,10 +151,7 @@ def test_what_solve_prints_of_a_plan_follows_its_figures(pipeline):
 def test_the_front_is_thinned_and_reasons_are_cut():
     plan = load_plan(EXAMPLES / "cpu-demo.yaml")
     point = plan.predicted.front[0]
-    front = tuple(
-        point.model_copy(update={"chosen": n == 3, "rough": n % 2 == 1, "usd_per_1k_samples": n + 1.0})
-        for n in range(9)
-    )
+    front = tuple(point.model_copy(update={"chosen": n == 3, "usd_per_1k_samples": n + 1.0}) for n in range(9))
     line = plan.job.why["rounds.short.cutoff_tokens"]
     why = {f"rounds.short.k{n}": line.replace("+0.9%", f"+{n}.5%") for n in range(1, 9)}
     why |= {f"other{n}": f"text {n}" for n in range(8)} | {f"refused.{n}": f"no {n}" for n in range(2)}
