@@ -77,9 +77,9 @@ def headline(plan: Plan) -> list[Card]:
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
-    proof = solver_status(solver)
-    joint = " than " if " than " in proof else " of "
-    status, _, beside = proof.partition(joint)
+    proof = "optimal" if solver.status == "optimal" else "not proven"
+    if solver.refreshed or (solver.given_up or 0.0) >= 0.0005:  # as solver_status tells
+        proof = "edited" if solver.refreshed else "simplest"
     return [
         Card(
             "Mean step",
@@ -118,8 +118,8 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Proof",
-            status,
-            f"{joint.strip()} {beside}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            proof,
+            f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
             f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),
