@@ -136,7 +136,7 @@ def binds(plan: Plan) -> str:
         text = f"{PHASE_NAMES[longest.phase]} {longest.share:.0%} of the step"
         if longest.phase == "rollout":
             tail_s = sum(kind.share * kind.tail_s for kind in rounds if kind is not None)
-            text += f" (tail {tail_s / path.total_s:.0%} of the step)"
+            text += f", its tail {tail_s / path.total_s:.0%}"
         bottlenecks.append(text)
     name, bar = min(memory_bars(plan), key=lambda item: item[1].headroom)
     if bar.headroom < TIGHT:
