@@ -18,6 +18,7 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
 from .command_parts import Parts, Told, run_parts
+from .group_check import plan_group, run_group
 from .plans_part import MODES, execute, profile, solve
 from .random_policy import SHAPES
 
@@ -101,13 +102,8 @@ def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int
         if made is None or not made.result(max(parts.left_s, 0.0)):
             raise RunFailed("there are no plans to run")
 
-    def plan_both() -> bool:
-        from .group_check import plan_group  # brings Ray, without which attention and updates are measured
-
-        return plan_group(parts, groups)
-
     solved = planned("execute", job, lambda: solve(parts, job, SHAPES[shapes[0]], MODES))
-    together = planned("groups", groups / "one", plan_both)
+    together = planned("groups", groups / "one", lambda: plan_group(parts, groups))
 
     def trainer() -> None:
         command = (sys.executable, "-m", "benchmarks.gpu_check.trainer_part", out, "--device", device)
@@ -130,8 +126,6 @@ def check(parts: Parts, wanted: Sequence[str], shapes: Sequence[str], steps: int
         execute(parts, job, steps, out / "run")
 
     def run_both() -> None:
-        from .group_check import run_group
-
         must_have(together)
         run_group(parts, groups, steps)
 

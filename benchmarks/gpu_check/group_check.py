@@ -19,7 +19,6 @@ from rlplan.plans.schema.workload import Workload
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
 
-from ..ray_nodes import RayNodes
 from .command_parts import RLPLAN, JsonLines, Parts
 from .plans_part import solve
 from .random_policy import TINY
@@ -43,6 +42,8 @@ def plan_group(parts: Parts, folder: Path) -> bool:
 
 def run_group(parts: Parts, folder: Path, steps: int) -> None:
     """Run the jobs of the group for so many steps; tells each job's figures."""
+    from ..ray_nodes import RayNodes  # brings Ray, without which attention and updates are measured
+
     out = folder / "run"
     with RayNodes([1, 1], pinned=parts.device == "cpu", gpus=parts.device == "cuda") as nodes:
         command = (*RLPLAN, "execute", folder / "groups.yaml", "--steps", steps, "--out", out, "--json")

@@ -10,7 +10,7 @@ from ..phrases.caveats import assumed_errors, cut_text, drift_text, limit_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
-from ..phrases.solver_status import solver_status
+from ..phrases.solver_status import proof_word, solver_status
 from ..schema.plan import Plan
 from ..schema.predicted import Predicted
 from ..schema.predicted_limit import HardwareLimit
@@ -77,9 +77,6 @@ def headline(plan: Plan) -> list[Card]:
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
-    proof = "optimal" if solver.status == "optimal" else "not proven"
-    if solver.refreshed or (solver.given_up or 0.0) >= 0.0005:  # as solver_status tells
-        proof = "edited" if solver.refreshed else "simplest"
     return [
         Card(
             "Mean step",
@@ -118,7 +115,7 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Proof",
-            proof,
+            proof_word(solver),
             f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
             f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",

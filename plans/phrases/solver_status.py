@@ -34,10 +34,23 @@ def solver_status(solver: Solver) -> str:
     proven = solver.status == "optimal"
     among = f"of {count(solver.candidates, 'schedule')}"
     text = f"optimal {among}" if proven else f"best found {among}, not proven"
-    if solver.given_up is not None and solver.given_up >= 0.0005:
+    if given_up := _given_up(solver):
         best = f"best {among}" if proven else f"best found {among}"
-        text = f"{percent(solver.given_up)} {worse} than the {best}; chosen because it is simpler"
+        text = f"{percent(given_up)} {worse} than the {best}; chosen because it is simpler"
     return text + (f"; one up to {percent(solver.gap, 2)} {better} may exist" if solver.gap >= 5e-5 else "")
+
+
+def proof_word(solver: Solver) -> str:
+    """Return `solver_status` in a word: edited, simplest (of tied schedules), optimal or not proven."""
+    if solver.refreshed:
+        return "edited"
+    return "simplest" if _given_up(solver) else "optimal" if solver.status == "optimal" else "not proven"
+
+
+def _given_up(solver: Solver) -> float:
+    """Share by which a plan costs more than the best schedule; 0 where it would be shown as 0.0 %."""
+    share = solver.given_up or 0.0
+    return share if share >= 0.0005 else 0.0
 
 
 LITTLE = 0.05
