@@ -107,20 +107,26 @@ def _controls(host: Host) -> dict[str, bool | None]:
         if not program.tried_bare:
             found.setdefault(program.category, None)
         elif not found.get(program.category):
-            host.watch_memory()
-            before = host.state()
-            # Not pipes: what a program leaves behind would hold them open.
-            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as told:
-                ran = subprocess.run(
-                    [sys.executable, "-I", "-S", "-c", BARE], input=f"{host.filled(program.source)}\0{program.tests}",
-                    stdout=subprocess.DEVNULL, stderr=told, text=True, timeout=60, cwd=folder,
-                )  # fmt: skip
-                told.seek(0)
-                # A plain harness takes exit code 0 for success.
-                reached = "HARM" in told.read() or (program.category == "verdict" and ran.returncode == 0)
-            found[program.category] = reached or host.state() != before or host.left_behind(0.5)
-            host.repair()
+            # Twice at most: beside other work of this host a program may fail to start another.
+            found[program.category] = _reached_bare(host, program) or _reached_bare(host, program)
     return found
+
+
+def _reached_bare(host: Host, program: Program) -> bool:
+    host.watch_memory()
+    before = host.state()
+    # Not pipes: what a program leaves behind would hold them open.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as told:
+        ran = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", BARE], input=f"{host.filled(program.source)}\0{program.tests}",
+            stdout=subprocess.DEVNULL, stderr=told, text=True, timeout=60, cwd=folder,
+        )  # fmt: skip
+        told.seek(0)
+        # A plain harness takes exit code 0 for success.
+        reached = "HARM" in told.read() or (program.category == "verdict" and ran.returncode == 0)
+    reached = reached or host.state() != before or host.left_behind(0.5)
+    host.repair()
+    return reached
 
 
 def _overhead(sandbox: WarmSandbox, repeats: int) -> dict[str, float]:

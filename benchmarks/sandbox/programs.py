@@ -77,7 +77,9 @@ PROGRAMS = (
     ),
     Program(
         "processes", "leave a process behind that left its session",
-        WRONG + "import subprocess\nsubprocess.Popen(['/bin/sleep', '@SLEEP@'], start_new_session=True)\n",
+        # `Popen` returns when the child's exec has begun. Its command line, which the host looks for, comes a moment later.
+        WRONG + "import subprocess\nchild = subprocess.Popen(['/bin/sleep', '@SLEEP@'], start_new_session=True)\n"
+        "while b'@SLEEP@' not in open(f'/proc/{child.pid}/cmdline', 'rb').read(): pass\n",
         tried_bare=True,
     ),
     Program(
