@@ -77,7 +77,7 @@ PROGRAMS = (
     ),
     Program(
         "processes", "leave a process behind that left its session",
-        # `Popen` returns when the child's exec has begun. Its command line, which the host looks for, comes a moment later.
+        # `Popen` returns when the child's exec has begun; its command line, which the host looks for, comes later.
         WRONG + "import subprocess\nchild = subprocess.Popen(['/bin/sleep', '@SLEEP@'], start_new_session=True)\n"
         "while b'@SLEEP@' not in open(f'/proc/{child.pid}/cmdline', 'rb').read(): pass\n",
         tried_bare=True,
