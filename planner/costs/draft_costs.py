@@ -64,9 +64,11 @@ class DraftedCost(DecodeCost):
         object.__setattr__(self, "by_batch", tuple(self._of_batch(sequences) for sequences in batches))
 
     def _of_batch(self, sequences: int) -> tuple[float, float]:
-        plain_s, drafts = DecodeCost.base_s(self, sequences), self.drafts
+        drafts = self.drafts
         if drafts is None or sequences == 0:
-            return plain_s, 1.0
+            return DecodeCost.base_s(self, sequences), 1.0
+        # An engine that drafts schedules no step ahead, whether this one drafts or not (vllm/config/vllm.py).
+        plain_s = self.device_s(sequences) + self.host_s(sequences)
         step_s, emitted = drafted_step(self, drafts.law, drafts.tokens, sequences)
         return (step_s, emitted) if step_s < plain_s * emitted else (plain_s, 1.0)
 
@@ -112,8 +114,8 @@ def drafted_step(cost: DecodeCost, law: DraftLaw, tokens: int, sequences: int) -
     that it gives)."""
     verified = sequences * law.verified(tokens, sequences)
     low = math.floor(verified)
-    low_s, high_s = DecodeCost.base_s(cost, low), DecodeCost.base_s(cost, low + 1)
-    step_s = low_s + (verified - low) * (high_s - low_s) + law.extra_s(sequences)
+    low_s, high_s = cost.device_s(low), cost.device_s(low + 1)
+    step_s = low_s + (verified - low) * (high_s - low_s) + cost.host_s(sequences) + law.extra_s(sequences)
     return step_s, law.emitted(tokens, sequences)
 
 
@@ -203,6 +205,7 @@ def slowed(cost: DecodeCost, factor: float) -> DecodeCost:
         prefill_s_per_token=cost.prefill_s_per_token * factor,
         prefill_s_per_token_squared=cost.prefill_s_per_token_squared * factor,
         curve=tuple((count, seconds * factor) for count, seconds in cost.curve),
+        host=(cost.host[0] * factor, cost.host[1] * factor),
     )
 
 
