@@ -247,7 +247,7 @@ class TrainLaw(ProfileModel):
         default=None,
         gt=0,
         exclude_if=is_none,
-        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.9",
+        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.2",
     )
     source: str = Field(description="Key of the profile's `sources`")
 

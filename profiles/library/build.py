@@ -204,8 +204,8 @@ def sources(
         "sync": "by bytes and tensors: updates of checkpoint-engine between ranks that share GPUs (MIT), half the way "
         "from 30 GB/s, and full broadcasts between pools in verl's documentation (Apache-2.0); error: left-out models, other implementations",
         "train": f"PrimeIntellect-ai/prime-rl trainer benchmark (Apache-2.0), {trained}; tensor, context, pipeline and "
-        f"expert parallelism are physics only, times {PARALLEL_FACTOR:g}, as RollPacker's 7B update takes over it "
-        "(arXiv 2509.21009; its 14B and 32B updates 2 to 4.8 times, padded); these and ranks on several nodes carry "
+        f"expert parallelism are physics only, times {PARALLEL_FACTOR:g}: over it RollPacker's updates take 1.9 to 4.8 "
+        "times (arXiv 2509.21009), NeMo-RL's 0.93, torchtitan's 0.65; these and ranks on several nodes carry "
         "physics_error",
         "reward": "assumed: a rule-based check; measure yours",
     }
