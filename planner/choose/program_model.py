@@ -24,7 +24,12 @@ class _Kind:
     """
 
     def __init__(
-        self, names: str, columns: Sequence[Column], trains: Sequence[int], limits: Limits, choices: Sequence[NodesTaken]
+        self,
+        names: str,
+        columns: Sequence[Column],
+        trains: Sequence[int],
+        limits: Limits,
+        choices: Sequence[NodesTaken],
     ) -> None:
         of_column, of_update, of_rate = names
         self.columns = columns

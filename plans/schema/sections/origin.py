@@ -197,6 +197,11 @@ class Solver(Strict):
     candidates: Count
     """Number of simulated schedules that the choice was made from."""
 
+    @property
+    def aim(self) -> str:
+        """The objective as `--objective` has it."""
+        return self.objective.split("_")[0] if self.within_s is None else f"usd-within {self.within_s:g}"
+
     refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
     """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then
     how far they are from what the solver proved of its own schedules."""
