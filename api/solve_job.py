@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 from ..planner.choose.candidate_search import Progress
-from ..planner.choose.plan_limits import Objective
 from ..planner.highs import MAX_NODES
 from ..planner.solve import solve as solve_documents
 from ..planner.solve_options import SolveOptions
@@ -16,6 +15,7 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder
 from ..plans.schema.plan import Plan
+from ..plans.schema.sections.job_terms import objective_of
 from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads
@@ -55,7 +55,7 @@ def solve(
     lengths: str | None = None,
     mode: Mode | None = None,
     bias_budget: float | None = None,
-    objective: Objective = "seconds",
+    objective: str | None = None,
     for_any: bool = False,
     max_nodes: int | None = None,
     seed: int = 0,
@@ -75,7 +75,8 @@ def solve(
         lengths: in its place, the name of a table that ships (`math-16k`), or quantiles (`p50=800,p95=4000,max=16384`).
         mode: to force one; default: the best.
         bias_budget: allowed |1 - trained / unconditioned mean length|, in [0, 1); default: 0, or no bound with `mode`.
-        objective: `seconds` or `usd`: what a trained sample shall cost least of.
+        objective: `seconds`, `usd` or `usd-within SECONDS`: what a trained sample shall cost least of; default: the
+            job's, else `seconds`.
         for_any: also consider layouts and levers that only other frameworks can run.
         max_nodes: limit of the integer program's search; default: 200,000.
         seed: of the simulation.
@@ -89,7 +90,7 @@ def solve(
     read it; its relative paths begin in the folder that it was loaded from, else in the current one.
     """
     must_be_one_of("mode", mode, get_args(Mode))
-    must_be_one_of("objective", objective, get_args(Objective))
+    minimised = None if objective is None else objective_of(objective)
     must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
     must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
     must_be_within("seed", seed, 0, MOST_SEED, whole=True)
@@ -119,10 +120,12 @@ def solve(
     profile = priced_as(profile, job, model_folder(job, job_path))
     source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
     inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
+    minimised = minimised or objective_of(job.objective or "seconds")
     options = SolveOptions(
         mode=mode,
         bias_budget=bias_budget,
-        objective=objective,
+        objective=minimised[0],
+        within_s=minimised[1],
         seed=seed,
         max_nodes=MAX_NODES if max_nodes is None else max_nodes,
         prompts=prompts,

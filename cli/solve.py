@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from .shared.options import OVERWRITE, Finite, for_option, lengths_option, trace_option
+from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
 
-_OF_JOBS = ("seconds", "usd")
 _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 
 
-@click.command("solve")
+@click.command("solve", cls=Objectives)
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--profile", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
 @trace_option
@@ -33,9 +32,10 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 )
 @click.option(
     "--objective",
-    type=click.Choice([*_OF_JOBS, *_OF_GROUPS]),
-    help="What a trained sample shall cost least of: seconds (default) or usd, for which a plan may take fewer nodes. "
-    "For a workload: usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
+    metavar="seconds|usd|usd-within SECONDS",
+    help="What a trained sample shall cost least of: seconds; usd, for which a plan may take fewer nodes; or usd among "
+    "plans whose mean step is within SECONDS. Default: the job's objective, else seconds. For a workload: "
+    "usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
 )
 @for_option
 @click.option(
@@ -56,7 +56,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 def solve_command(
     job_path: Path,
     out: Path | None,
-    objective: Any,
+    objective: str | None,
     made_for: str,
     force: bool,
     previous_path: Path | None,
@@ -84,13 +84,15 @@ def solve_command(
         refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "force", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
-        if objective in _OF_JOBS:
+        if objective not in (None, *_OF_GROUPS):
             raise InputError(
                 f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
             )
         return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective, force)
     if objective in _OF_GROUPS:
-        raise InputError(f"--objective {objective} is for a workload; for a job it is one of {', '.join(_OF_JOBS)}")
+        raise InputError(
+            f"--objective {objective} is for a workload; for a job it is seconds, usd or usd-within SECONDS"
+        )
     if previous_path is not None or no_moves:
         raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
 
@@ -105,7 +107,7 @@ def solve_command(
     with share("solve") as update:
         plan = solve(
             job_path,
-            objective=objective or "seconds",
+            objective=objective,
             for_any=made_for == "any",
             force=force,
             out=out,

@@ -158,6 +158,7 @@ def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, option
         reshard_s=space.reshard_s,
         layout_switch_s=space.layout_switch_s,
         objective=options.objective,
+        within_s=options.within_s,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(space.pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,

@@ -21,6 +21,7 @@ class SolveOptions:
         bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
             when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
         objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
+        within_s: most seconds of the mean step, for the objective `usd-within`; None: any.
         seed: of the length model and of all simulated rounds.
         max_nodes: limit of the integer program's branch and bound.
         prompts: how many the job's data holds; None: as many as any round wants.
@@ -32,6 +33,7 @@ class SolveOptions:
     mode: Mode | None = None
     bias_budget: float | None = None
     objective: Objective = "seconds"
+    within_s: float | None = None
     seed: int = 0
     max_nodes: int = MAX_NODES
     prompts: int | None = None

@@ -66,12 +66,14 @@ def solver_facts(search: Search, decided: Decided, options: SolveOptions) -> Sol
     solution = decided.solution
     return Solver(
         name=solution.solver,
+        method=solution.method,
         status="optimal" if solution.optimal else "feasible",
         gap=solution.gap,
         bound=solution.bound,
         reached=solution.objective,
         given_up=decided.given_up(search) or None,
         objective="usd_per_sample" if options.objective == "usd" else "seconds_per_sample",
+        within_s=options.within_s,
         forced_mode=options.mode,
         forced_budget=None if options.mode is None else options.bias_budget,
         for_any=options.for_any,

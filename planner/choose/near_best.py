@@ -92,10 +92,15 @@ def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
 
 
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:
-    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour, and the SLO left out."""
+    """Whether the cycle keeps the limits if the noise of its bias and its step is counted in its favour, and the SLO
+    left out."""
 
     def favour(column: Column) -> Column:
         return dataclasses.replace(column, excess_error=-column.excess_error)
 
+    # The mean step of few rounds may be off by twice its error.
+    within_s, cost = limits.within_s, cycle.cost(limits)
+    if within_s is not None:
+        within_s *= 1.0 + 2.0 * cycle.cost_error(limits) / cost
     lenient = dataclasses.replace(cycle, short=favour(cycle.short), long=favour(cycle.long) if cycle.long else None)
-    return not lenient.violations(dataclasses.replace(limits, slo=False))
+    return not lenient.violations(dataclasses.replace(limits, slo=False, within_s=within_s))

@@ -38,6 +38,7 @@ class Limits:
         reshard_s: seconds of changing between two shardings.
         layout_switch_s: seconds of changing between the engines of two layouts.
         objective: "seconds" or "usd", per trained sample.
+        within_s: most seconds of the mean step; None: no bound.
         nodes: nodes that each layout's engines take.
         train_nodes: nodes that each update choice takes.
         usd_per_node_s: price of a node.
@@ -59,6 +60,7 @@ class Limits:
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
     objective: Objective = "seconds"
+    within_s: float | None = None
     nodes: dict[EngineLayout, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
@@ -102,11 +104,6 @@ class Limits:
     def all_nodes(self) -> NodesTaken:
         """All nodes of each pool."""
         return NodesTaken(self.pool_nodes, 0 if self.train_pool is None else self.train_pool.nodes)
-
-    def on_nodes(self, nodes: NodesTaken) -> Limits:
-        """These limits on so many nodes of each pool."""
-        own = None if self.train_pool is None else replace(self.train_pool, nodes=nodes.train)
-        return replace(self, pool_nodes=nodes.rollout, train_pool=own)
 
     def with_host_memory(self, host_memory_bytes: int) -> Limits:
         """These limits with so much host memory in each node."""

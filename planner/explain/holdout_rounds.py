@@ -33,9 +33,10 @@ class Holdout:
 
     @property
     def keeps_the_limits(self) -> bool:
-        """Whether the chosen schedule keeps the SLO and the bias budget on the holdout rounds, too."""
+        """Whether the chosen schedule keeps the SLO, the bound on the mean step and the bias budget on the holdout
+        rounds, too."""
         limits = self.search.limits
-        if "slo" in self.cycle.violations(limits):
+        if {"slo", "within"} & set(self.cycle.violations(limits)):
             return False
         if math.isinf(limits.bias_budget) or self.cycle.short.deferral.mode in UNBIASED:
             return True
@@ -57,7 +58,13 @@ class Holdout:
         """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
         chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
         return [
-            dataclasses.replace(c, slow=new.slow, excess_tokens=new.excess_tokens, excess_error=new.excess_error)
+            dataclasses.replace(
+                c,
+                slow=new.slow,
+                excess_tokens=new.excess_tokens,
+                excess_error=new.excess_error,
+                step_s=c.step_s if self.search.limits.within_s is None else new.step_s,
+            )
             if (new := chosen.get(c.name)) is not None
             else c
             for c in columns
