@@ -91,7 +91,7 @@ class Schedule:
         self._deferred: list[_Deferred] = []
         self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
         self._running = False  # whether that round is not ended
-        self._draining = False
+        self.draining = False
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
@@ -120,7 +120,7 @@ class Schedule:
             busy.update(self._issued)
         issued: list[tuple[str, int]] = []
         place = 0
-        while len(issued) < count and len(busy) < len(self._prompts) and not self._draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
                 self._begin_epoch()
             epoch = self._open[place]
@@ -179,8 +179,14 @@ class Schedule:
         return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
-        """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
-        self._draining = True
+        """From now on, until a `restore`, nothing fresh is issued: only the queue's rounds are left, the last of them
+        smaller."""
+        self.draining = True
+
+    @property
+    def rounds_owed(self) -> int:
+        """Long rounds that train the queue if it is drained now; one more for each that the infrastructure fails."""
+        return -(-len(self._deferred) // self.spec.prompts_per_step)
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -190,7 +196,7 @@ class Schedule:
             return "short"
         waiting, target = len(self._deferred), self.spec.prompts_per_step
         waited = self.round_number - self._deferred[0].since
-        few_left = self._draining or len(self._prompts) - waiting < target
+        few_left = self.draining or len(self._prompts) - waiting < target
         return "long" if waiting >= target or waited >= MAX_WAIT_ROUNDS or few_left else "short"
 
     def begin(self) -> Round:
@@ -285,4 +291,4 @@ class Schedule:
         ]
         self._deferred = [_Deferred(str(prompt), int(epoch), int(since)) for prompt, epoch, since in state["deferred"]]
         self._history.restore(state.get("history", {}))
-        self._issued, self._running = {}, False
+        self._issued, self._running, self.draining = {}, False, False
