@@ -33,7 +33,7 @@ from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
 from .costs.decode_costs import ChangeCost
-from .lengths.loss_divisors import expected_loss
+from .lengths.loss_divisors import expected_loss, kind_norms
 from .solve_options import SolveOptions
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -95,7 +95,9 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
     budget, apart = search.limits.bias_budget, search.space.train_pool
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
-    reward = search.space.rewards[cycle.short.reward]
+    reward, model = search.space.rewards[cycle.short.reward], search.setting.draws.model
+    key = cast(ShortKey, cycle.short.key)
+    norms = None if cycle.long is None else kind_norms(model, job, key.cutoff_tokens, key.long_share)
     return PlannedJob(
         name=job.name,
         bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
@@ -110,7 +112,7 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             judge=search.space.judge,
             further=dict(reward.further),
         ),
-        loss=expected_loss(search.setting.draws.model, job),
+        loss=expected_loss(model, job).model_copy(update={"grad_norms": norms}),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
         placement=PlacementSpec(train_pool=apart, streams=search.setting.streams) if apart else None,
         why=why,

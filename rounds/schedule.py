@@ -109,7 +109,7 @@ class Schedule:
         """Of the prompts of the latest round if it was by queue, in its order."""
         self.waits: tuple[int, ...] = ()
         """Long rounds that those prompts waited which the latest round settled, itself included."""
-        self._draining = False
+        self.draining = False
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
@@ -138,7 +138,7 @@ class Schedule:
             busy.update(self._issued)
         issued: list[tuple[str, int]] = []
         place = 0
-        while len(issued) < count and len(busy) < len(self._prompts) and not self._draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
                 self._begin_epoch()
             epoch = self._open[place]
@@ -197,8 +197,14 @@ class Schedule:
         return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
-        """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
-        self._draining = True
+        """From now on, until a `restore`, nothing fresh is issued: only the queue's rounds are left, the last of them
+        smaller."""
+        self.draining = True
+
+    @property
+    def rounds_owed(self) -> int:
+        """Long rounds that train the queue if it is drained now; one more for each that the infrastructure fails."""
+        return -(-len(self._deferred) // self.spec.prompts_per_step)
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -210,7 +216,7 @@ class Schedule:
         """Of the next round its prompts, none if it is short, and whether it is by queue."""
         queue, target, waiting = self.spec.queue, self.spec.prompts_per_step, len(self._deferred)
         ending = not self._open[0].fresh
-        few_left = self._draining or len(self._prompts) - waiting < target
+        few_left = self.draining or len(self._prompts) - waiting < target
         behind = ending and len(self._open) >= MAX_OPEN_EPOCHS and self.spec.mode == "exact"
         must = few_left or behind
         if queue is not None and not (ending or must):
@@ -330,4 +336,4 @@ class Schedule:
         # Older checkpoints have no ages.
         self._deferred = [_Deferred(str(prompt), *map(int, numbers)) for prompt, *numbers in state["deferred"]]
         self._history.restore(state.get("history", {}))
-        self._issued, self._running = {}, False
+        self._issued, self._running, self.draining = {}, False, False

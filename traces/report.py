@@ -12,7 +12,7 @@ from typing import Any
 
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
-from .report_bias import ks_distance, length_ratio
+from .report_bias import ks_distance, length_ratio, ratio_as_trained
 from .report_coverage import coverage
 from .report_drafts import drafts_report
 from .report_lengths import length_quantiles, reward_parts, tail, waste
@@ -108,6 +108,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
         result["length_ratio"], result["length_ratio_standard_error"] = ratio, error
+        result["length_ratio_as_trained"] = ratio_as_trained(run, baseline)
         result["length_ks"] = ks_distance(
             [t for lengths in run.trained.values() for t in lengths],
             [t for lengths in baseline.trained.values() for t in lengths],

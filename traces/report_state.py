@@ -31,6 +31,9 @@ def run_state(
     wanted = next((int(e["steps"]) for e in reversed(starts_and_ends) if isinstance(e.get("steps"), int)), None)
     done = int(steps[-1]["step"]) if steps else 0
     progress = f"{done} of {wanted} steps" if wanted is not None and wanted >= done else f"{done} steps"
+    drained = any(event["event"] == "drain" for event in events)
+    if wanted is not None and done > wanted and drained:
+        progress = f"{count(wanted, 'step')} and {count(done - wanted, 'step')} that trained deferred prompts"
     if not steps:
         progress = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
     longest_s = max((float(step["total_s"]) for step in steps), default=None)

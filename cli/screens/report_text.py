@@ -25,7 +25,7 @@ from ...plans.phrases.numbers import (
     seconds,
     times,
 )
-from ...plans.phrases.phase_names import PHASE_NAMES, exposed_text
+from ...plans.phrases.phase_names import PHASE_NAMES, as_trained_text, exposed_text
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -77,8 +77,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     if detail["mode"] != "sync" and detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
             f"  trained over unconditioned mean length: predicted {ratio(detail['length_ratio_predicted'])}, measured "
-            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}; K-S distance "
-            f"of the lengths {detail['length_ks']:.3f}"
+            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}"
+            f"{as_trained_text(detail)}; K-S distance of the lengths {detail['length_ks']:.3f}"
         )
     if (cut := detail.get("cut_share")) is not None:
         predicted = _figure(detail["cut_share_predicted"], percent)

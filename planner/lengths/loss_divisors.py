@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.schema.job import Job
-from ...plans.schema.sections.planned_job import LossPlan
+from ...plans.schema.sections.planned_job import KindNorms, LossPlan
 from ...plans.yaml.errors import Infeasible
 from .length_model import LengthModel
 
@@ -44,6 +44,36 @@ def expected_loss(model: LengthModel, job: Job) -> LossPlan:
     share = float((weights * shares).sum()) / whole if masked else 1.0
     mean_tokens = float((weights * tokens).sum()) / whole
     return LossPlan(samples=size * share, tokens=max(1, round(size * mean_tokens)))
+
+
+def kind_norms(model: LengthModel, job: Job, cutoff_tokens: int | None, long_share: float | None) -> KindNorms | None:
+    """Gradient norms of short and long rounds over that of a synchronous step, as the module's docstring derives them.
+
+    `cutoff_tokens`: of mode exact; `long_share`: of mode predict, in which the prompts with the longest responses have
+    rounds of their own. None without both, and where one of the kinds has nothing in the loss.
+    """
+    tables, picks, size = model.tables, model.tables.shape[1], job.rollout.samples_per_prompt
+    # Per sample, the sum of its tokens' squared weights, up to what is the same for all samples.
+    squares = 1.0 / tables if job.algorithm.loss_aggregation == "seq-mean-token-mean" else tables.astype(float)
+    if job.algorithm.mask_truncated:
+        squares = np.where(tables < model.cap_tokens, squares, 0.0)
+    weights, means = _weights(model, job), squares.mean(axis=1)
+    if cutoff_tokens is not None:
+        within = tables <= cutoff_tokens
+        counts = within.sum(axis=1)
+        short = (counts / picks) ** size
+        short_means = np.where(within, squares, 0.0).sum(axis=1) / np.maximum(counts, 1)
+    elif long_share:
+        expected = tables.mean(axis=1)
+        short, short_means = (expected <= np.quantile(expected, 1.0 - long_share)).astype(float), means
+    else:
+        return None
+    whole, shorter = float(weights.sum()), float((weights * short).sum())
+    total, of_short = float((weights * means).sum()), float((weights * short * short_means).sum())
+    if min(shorter, whole - shorter, of_short, total - of_short) <= 1e-9 * whole:
+        return None
+    each = total / whole
+    return KindNorms(short=(of_short / shorter / each) ** 0.5, long=((total - of_short) / (whole - shorter) / each) ** 0.5)
 
 
 def cut_share(model: LengthModel, job: Job) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..phrases.numbers import NONE, count, deviation_text, digits, fixed, is_finite, percent, ratio, seconds, times
+from ..phrases.phase_names import as_trained_text
 from ..phrases.sentences import listed
 from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
@@ -74,7 +75,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "State",
             state_names.get(worst, worst),
             "; ".join(
-                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "")
+                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or 0) >= d["steps"] else "")
                 for n, d in runs.items()
             )
             + " steps",
@@ -118,7 +119,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         cards.append(
             Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
-                 f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
+                 f"{ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}",
+                 "warn" if beyond else "")
         )  # fmt: skip
     if is_finite(detail.get("cut_share")):
         cards.append(
