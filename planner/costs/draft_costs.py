@@ -182,6 +182,16 @@ def affordable(cost: DecodeCost, tokens: int, law: DraftLaw, first: DraftLaw | N
     return drafted(cost, Drafts(tokens, most, law, first or law)) if most else None
 
 
+def drafted_like(cost: DecodeCost, other: DraftedCost) -> DecodeCost:
+    """`cost` with the drafts of `other`, up to as large a batch at most; as it is if none is faster by them."""
+    assert other.drafts is not None, "made by `drafted`"
+    found = affordable(cost, other.drafts.tokens, other.drafts.law, other.drafts.first)
+    if found is None:
+        return cost
+    most = min(found.up_to_sequences, other.up_to_sequences)
+    return drafted(cost, dataclasses.replace(other.drafts, up_to_sequences=most))
+
+
 def beside_judge(cost: DecodeCost, factor: float) -> DecodeCost:
     """`cost` where a judge on the same GPUs slows decoding and prefill by `factor` (at least 1).
 

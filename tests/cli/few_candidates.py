@@ -26,7 +26,7 @@ FEW = (Pass(2, 1, math.inf), Pass(8, 4, 0.05))
 CONSTANTS = {
     cutoffs: {"CUTOFF_LEVELS": (0.5, 0.8)},
     short_rounds: {
-        "ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
+        "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
     },
     judge_places: {"MOST_COPIES": 1},
     whole_columns: {"FEED": 48},

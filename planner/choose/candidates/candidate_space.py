@@ -127,7 +127,7 @@ def enumerate_space(
     long += [
         tailed
         for key in long
-        if not key.hand_over and not key.draft_tokens
+        if not key.hand_over
         for share in job.search.tail
         for tp in sorted(
             {other.tp for other in decode if key.layout.tp < other.tp <= key.layout.engines * key.layout.tp}
