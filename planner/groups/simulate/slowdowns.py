@@ -100,10 +100,11 @@ def stretch_slowdowns(group: Group, jobs: Jobs, rules: Rules, stretches: int) ->
         job = jobs[pin.job]
         last = min(count, len(row))
         kept = row[_WARM_UP:last]
-        by_stretch.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * job.solo_s))
         drawn = factors(job)
         solo_s = drawn[np.arange(_WARM_UP + 1, last) % len(drawn)] @ (job.rollout[0].mean_s, job.train[0].mean_s)
         means.append(float((kept[-1] - kept[0]) / solo_s.sum()))
+        # Over the drawn mean, not the true one: draws that are long as a whole would shift every stretch alike.
+        by_stretch.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * solo_s.mean()))
     return by_stretch, means
 
 
