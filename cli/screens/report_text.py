@@ -65,6 +65,11 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  at the hardware's peak a step takes {seconds(limit['step_s'])}; decoding reached {reads} of the memory "
             f"bandwidth, training an MFU of {mfu}"
         )
+    if (waits := detail.get("waits")) is not None:
+        lines.append(
+            f"  deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most; "
+            f"{waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+        )
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
