@@ -10,8 +10,8 @@ Invariants:
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or, in `exact`, when `MAX_OPEN_EPOCHS` are
-  open and the oldest has nothing fresh, so no prompt waits without bound;
+  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or, in `exact`, when
+  `MAX_OPEN_EPOCHS` are open and the oldest has nothing fresh, so no prompt waits without bound;
 - a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
   fewer than 2 P - 1 prompts, the fourth few of both), or when so many of its prompts are deferred, filtered or failed
   that every prompt there is has been in it, or by what a long round filters, finds short or an infrastructure failure

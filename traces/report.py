@@ -18,7 +18,7 @@ from .report_drafts import drafts_report
 from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
-from .report_steps import checkpoint_costs, missing_engines, series, spreads
+from .report_steps import checkpoint_costs, missing_engines, series, spreads, waits
 from .report_timeline import overlap, round_timeline
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
@@ -97,6 +97,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "reward_parts": reward_parts(run.samples),
         "checkpoints": checkpoint_costs(run.events, len(steps)),
         "missing_engines": missing_engines(steps),
+        "waits": waits(steps),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},

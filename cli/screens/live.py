@@ -75,6 +75,8 @@ class LiveView:
             f"{name} {record.step}/{max(record.step, self._steps)} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
             f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
+            + (f"  queue of {len(record.ages)}, oldest {max(record.ages)} long rounds" if record.ages else "")
+            + (f"  waited up to {max(record.waits)}" if record.waits else "")
         )
         for outcome, number in record.reward_failures.items():
             self.note(f"{name} step {record.step}: {outcome} of {count(number, 'sample')}; the report says why")

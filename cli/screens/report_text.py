@@ -65,6 +65,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  at the hardware's peak a step takes {seconds(limit['step_s'])}; decoding reached {reads} of the memory "
             f"bandwidth, training an MFU of {mfu}"
         )
+    if (waits := detail.get("waits")) is not None:
+        lines.append(f"  {waits_text(waits)}")
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
@@ -101,6 +103,14 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     )
     lines += [*_training(detail), *_checkpoints(detail), *_missing_engines(detail)]
     return "\n".join([*lines, *_incidents(detail)])
+
+
+def waits_text(waits: Mapping[str, Any]) -> str:
+    """How long deferred prompts waited (report_steps.waits)."""
+    return (
+        f"deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most; "
+        f"{waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+    )
 
 
 def comparison(result: dict[str, Any]) -> str:

@@ -29,7 +29,9 @@ class StepRecord:
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
     is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
-    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced.
+    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced;
+    `ages` are those of the prompts of a long round by queue, in its order (empty in others), and `waits` the long
+    rounds that prompts waited which a long round settled, itself included.
     """
 
     step: int
@@ -63,6 +65,8 @@ class StepRecord:
     weights_slots: str = ""
     engines: int = 0
     engines_missing: int = 0
+    ages: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
 
 
 def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
@@ -124,6 +128,8 @@ def step_record(
         weights_slots=sent.slots,
         engines=sent.engines,
         engines_missing=engines - sent.engines,
+        ages=list(schedule.ages),
+        waits=list(schedule.waits),
     )
 
 

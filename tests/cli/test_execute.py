@@ -166,7 +166,8 @@ def test_each_node_says_whose_devices_it_has():
 def step(number, kind="short", total_s=2.0, **failures):
     return SimpleNamespace(
         step=number, kind=kind, total_s=total_s, rollout_s=1.5, train_s=0.25, sync_s=0.125, reward_exposed_s=0.0625,
-        reward_mean=0.5, max_tokens=99, deferred=3, reward_failures=failures,
+        reward_mean=0.5, max_tokens=99, deferred=3, reward_failures=failures, ages=[2, 0] * (kind == "long"),
+        waits=[3, 1] * (kind == "long"),
     )  # fmt: skip
 
 
@@ -184,7 +185,8 @@ def test_each_step_is_a_line_where_there_is_no_terminal():
         "starting engines",
         f"a 1/5 short   2.00 s (predicted {rounds.short.step_s.mean:.2f})  {parts}",
         "a step 1: infra_failed of 2 samples; the report says why",
-        f"a 2/5 long    2.00 s (predicted {rounds.long.step_s.mean:.2f})  {parts}",
+        f"a 2/5 long    2.00 s (predicted {rounds.long.step_s.mean:.2f})  {parts}  queue of 2, oldest 2 long rounds"
+        "  waited up to 3",
     ]
     with LiveView({"a": plan}, 5, quiet=True, console=Console(file=out, width=40)) as view:
         view.step_done("a", step(1))

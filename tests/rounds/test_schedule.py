@@ -145,6 +145,7 @@ def test_queues_come_when_q_wait_and_waves_when_epochs_end(spec, rule, prompts, 
     schedule = Schedule(dataclasses.replace(spec, queue=rule), prompt_ids(prompts), seed)
     ages: Counter[str] = Counter()
     waited: Counter[str] = Counter()
+    before, begun, fresh = list[str](), 1, True
     for step in itertools.islice(keyed_steps(schedule, seed), 30):
         taken, fates = step.outcome.taken, step.outcome.prompts
         if step.run.machine.kind == "short":

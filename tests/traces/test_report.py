@@ -12,7 +12,7 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
 from rlplan.traces.report_bias import ks_distance, length_ratio
 from rlplan.traces.report_runs import RunTrace, load_runs, run_files
-from rlplan.traces.report_steps import checkpoint_costs, missing_engines
+from rlplan.traces.report_steps import checkpoint_costs, missing_engines, waits
 
 from ..golden import flat, same_as_golden
 from ..plans.conftest import PLAN
@@ -78,6 +78,13 @@ def test_the_plain_run_that_does_not_stream_is_the_baseline(tmp_path):
     trace = tmp_path / "b" / "trace.jsonl"
     trace.write_text(re.sub(r'"total_s": [\d.]+', '"total_s": 1000.0', trace.read_text()))
     assert report(tmp_path)["runs"]["a"]["speedup"] > 100 and report(tmp_path)["runs"]["b"]["speedup"] == 1.0
+
+
+def test_waits_are_those_of_prompts_that_long_rounds_settled():
+    queue = step(2, kind="long", waits=[1, 4, 1], ages=[3, 0, 0, 0])
+    found = waits([step(1), queue, step(3, kind="long", waits=[2, 2])])
+    assert found == {"prompts": 5, "mean": 2.0, "longest": 4, "long_rounds": 2, "by_queue": 1}
+    assert waits([step(1), step(2, kind="long")]) is None, "a trace of an earlier version"
 
 
 def test_the_length_ratio_compares_prompt_by_prompt():
