@@ -77,7 +77,7 @@ def predict(
         search: what the schedule was chosen by; its rounds tell the Pareto front.
         reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
     """
-    holdout = decided.holdout
+    holdout = decided.holdout.longer()
     again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
     size, limits, draws = again.limits.group_size, again.limits, again.setting.draws
     points, basis, drift = (
@@ -225,7 +225,7 @@ def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
 def _watched(search: Search, rounds: ScheduledRounds) -> WatchedRounds:
     log, key = rounds.log, rounds.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.deferral, len(log) * search.setting.simulated_target)
-    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)), len(log))
 
 
 def _limit(

@@ -25,7 +25,7 @@ from ..phase_schema import TrainLaw
 PARALLEL_FACTOR = 1.2
 """Seconds of a layout with tp, pp, cp, sp or ep above 1, over what physics gives, where a profile does not state it."""
 
-PHYSICS_ERROR = 0.5
+PHYSICS_ERROR = 0.6
 """Mean relative error of a layout that no run was fitted to, likewise."""
 
 IMBALANCE_ERROR = 0.01
