@@ -10,11 +10,16 @@ Invariants:
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, or when it leaves fewer than P prompts for a short round, so no prompt waits without bound;
-- a round is smaller than P only by the last two of these (the second needs few deferrals, the third a data set of fewer
-  than 2 P - 1 prompts), or when so many of its prompts are deferred, filtered or failed that every prompt there is has
-  been in it, or by what a long round filters or an infrastructure failure voids; what is trained then counts in the
-  gradient by its size, for losses are divided by planned constants;
+  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
+  prompt waits without bound;
+- where a short round would find fewer prompts than it issues in two epochs, what is deferred has its long rounds first;
+  only refills of a round begin a third epoch, and nothing a fourth: no prompt is trained three times more often than
+  another, however long others wait;
+- a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
+  fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
+  failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters or an
+  infrastructure failure voids; what is trained then counts in the gradient by its size, for losses are divided by
+  planned constants;
 - the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier rounds; `state()` holds
   all that a resumed run needs, and a round that is begun and never ended changes nothing of it but for epochs begun.
 
@@ -43,6 +48,10 @@ from .round_spec import RoundName, RoundSpec
 # A queue that fills slowly must not hold a prompt for ever: after this many rounds a smaller long round is run. With
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
+
+# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one runs
+# into the next; a third one is begun by refills of a round alone.
+MAX_OPEN_EPOCHS = 3
 
 
 @dataclass(slots=True)
@@ -110,7 +119,8 @@ class Schedule:
         self._next_epoch += 1
 
     def _scan(self, count: int) -> list[tuple[str, int]]:
-        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight.
+        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done in
+        all epochs that may be open.
 
         Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
         that is free is in it.
@@ -122,6 +132,8 @@ class Schedule:
         place = 0
         while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
+                if place >= MAX_OPEN_EPOCHS:
+                    break
                 self._begin_epoch()
             epoch = self._open[place]
             put_off: set[str] = set()
@@ -196,8 +208,16 @@ class Schedule:
             return "short"
         waiting, target = len(self._deferred), self.spec.prompts_per_step
         waited = self.round_number - self._deferred[0].since
-        few_left = self.draining or len(self._prompts) - waiting < target
+        few_left = self.draining or len(self._prompts) - waiting < target or self._epochs_wait()
         return "long" if waiting >= target or waited >= MAX_WAIT_ROUNDS or few_left else "short"
+
+    def _epochs_wait(self) -> bool:
+        """Whether a short round would find fewer prompts than it issues in two epochs."""
+        if len(self._open) < MAX_OPEN_EPOCHS - 1:
+            return False
+        busy = set(self.deferred)
+        free = {prompt for epoch in self._open[: MAX_OPEN_EPOCHS - 1] for prompt in epoch.fresh if prompt not in busy}
+        return len(free) < self.spec.short_prompts
 
     def begin(self) -> Round:
         """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
