@@ -50,6 +50,12 @@ class Execution:
         return self.checked.plan
 
     @property
+    def planned_short_share(self) -> float | None:
+        """Share of the steps that are short rounds by the plan; None in modes whose lengths do not decide it."""
+        exact = self.plan.job.bias.mode == "exact"
+        return self.plan.predicted.rounds.short.share if exact else None
+
+    @property
     def pool(self) -> Pool:
         """The pool that the plan's engines run on."""
         return self.checked.cluster.pools[self.plan.job.rounds.short.rollout.pool]

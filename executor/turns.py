@@ -133,7 +133,7 @@ async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool,
 
 
 def tell_faults(run: TrainingRun, watcher: Watcher) -> None:
-    """Tell the watcher, once, about checkpoints that could not be written or read."""
+    """Tell the watcher, once, about checkpoints that could not be written or read, and lengths that have drifted."""
     for note in run.checkpoints.notes:
         watcher.note(f"{run.name}: {note}")
     run.checkpoints.notes.clear()
