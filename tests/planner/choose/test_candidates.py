@@ -170,7 +170,7 @@ def test_rows_issue_beyond_their_need_by_how_much_it_scatters(filters):
         rows, scatter = key.prompts - P / accepted, math.sqrt(P * (1.0 - accepted)) / accepted
         assert rows <= 2.5 * scatter + 1
         beyond.append(rows / scatter)
-    assert sum(2.5 <= each for each in beyond) >= len({key.cutoff_tokens for key in keys})
+    assert sum(each >= 2.5 for each in beyond) >= len({key.cutoff_tokens for key in keys})
     # With filters also rows that are issued as if there were none, which the limit on over-issue may ask for.
     assert min(beyond) < 0 if filters else min(beyond) >= 0.5
 
