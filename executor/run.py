@@ -124,13 +124,12 @@ class TrainingRun:
         """Keep the state of the last step's end while a step goes on."""
         self._last_state = self._state()
 
-    def seeds(self, round_kind: str) -> RoundSeeds | None:
-        """The seeds of the next round's samples; None if the job leaves them to the engines."""
+    def seeds(self, machine: Round) -> RoundSeeds | None:
+        """The seeds of the samples of the round at hand; None if the job leaves them to the engines."""
         if not self._job.rollout.seed_per_sample:
             return None
-        cuts_draws = round_kind == "short" and self.settings.mode not in ("sync", "predict")
         schedule = self.schedule
-        return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
+        return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if machine.cuts else None)
 
     def streaming(self, machine: Round, settings: RoundSettings) -> RoundStreaming | None:
         """How groups of a round are trained beside its rollout; None: they are trained after it."""

@@ -202,7 +202,7 @@ def test_why_weights_go_another_way_is_told_whenever_the_reason_changes(tmp_path
 def test_a_runs_trace_and_progress_are_what_its_rounds_say(tmp_path):
     async def body(run, trainer):
         assert isinstance(run.progress(), Progress) and run.progress() is run.runner.progress
-        assert run.seeds("short") is None
+        assert run.seeds(run.schedule.begin()) is None
 
     in_a_run(tmp_path, body, steps=2)
     log = read_run(tmp_path / "trace.jsonl")

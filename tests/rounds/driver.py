@@ -31,6 +31,7 @@ from rlplan.rounds.machines.events import (
     Score,
     Scored,
 )
+from rlplan.rounds.machines.exact_queue import ExactQueueRound
 from rlplan.rounds.machines.outcome import Fate, Outcome
 from rlplan.rounds.machines.round import Round
 from rlplan.rounds.round_spec import RoundSpec
@@ -223,6 +224,12 @@ def keyed_steps(schedule: Schedule, seed: int, chaos: Chaos | None = None, check
 def prompt_ids(count: int) -> list[str]:
     """Ids of a data set."""
     return [f"k{i:03d}" for i in range(count)]
+
+
+def waves(prompts: list[str], size: int, cutoff_tokens: int, copies: int, cap: int, **options: Any) -> ExactQueueRound:
+    """A long round that draws each of its prompts until a draw is long."""
+    each = {"copies": [copies] * len(prompts), "until_long": [True] * len(prompts)}
+    return ExactQueueRound(prompts, len(prompts), size, cutoff_tokens, cap, **each, **options)
 
 
 MODES = ("sync", "race", "defer", "exact", "predict")

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from rlplan.rounds.machines.exact_long import MAX_DRAWS
+from rlplan.rounds.machines.exact_queue import MAX_DRAWS
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.schedule import Schedule

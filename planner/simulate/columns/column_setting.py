@@ -17,7 +17,7 @@ from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
-from ....rounds.machines.exact_long import most_draws_at_once
+from ....rounds.machines.exact_queue import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.machines.exact_long import MAX_DRAWS
+from ....rounds.machines.exact_queue import MAX_DRAWS
 from ...choose.candidates.round_kinds import LongKey
 from ...lengths.length_model import LengthModel
 

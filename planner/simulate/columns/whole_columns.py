@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....rounds.balancing.length_estimates import NOTHING
-from ....rounds.machines.exact_long import MAX_DRAWS
+from ....rounds.machines.exact_queue import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
@@ -159,7 +159,8 @@ class LongColumn:
             samples=setting.group_size,
             max_tokens=setting.cap_tokens,
             cutoff_tokens=key.deferral.cutoff_tokens,
-            copies=key.copies,
+            copies=(key.copies,) * setting.target,
+            until_long=(True,) * setting.target,
             dynamic_sampling=setting.dynamic_sampling,
         )
 
@@ -225,7 +226,7 @@ class LongColumn:
         firsts = self._setting.draws.firsts(numbers, stream)
         if not self._round_kind.redraws:
             return list(firsts[:, :1])
-        size, cutoff_tokens, copies = self._setting.group_size, self._round_kind.cutoff_tokens, self._round_kind.copies
+        size, cutoff_tokens, copies = self._setting.group_size, self._round_kind.cutoff_tokens, self.key.copies
         assert cutoff_tokens is not None, "prompts are redrawn in long rounds of exact only"
         # The number of the first draw that is long, or how many are known.
         long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff_tokens, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
