@@ -103,7 +103,7 @@ class QueueStates:
 
     def _follow(self) -> None:
         """Follow the queue through a warm-up and `KEPT` rounds, or through whole epochs."""
-        rng = np.random.default_rng([self.draws.seed, 5])
+        rng = np.random.default_rng(5)  # whatever the draws: a plan has room for what it issues before it is simulated
         weights = np.cumsum(self._long / self._long.sum())
         target, most = self.target, self.rule.prompts
         who = ages = since = np.empty(0, dtype=np.int64)

@@ -63,7 +63,7 @@ class LongQueue(Strict):
     more_copies_every: Count = 2
     """A prompt is drawn once more at once for each so many long rounds that found it short."""
 
-    until_long_after: Count = 16
+    until_long_after: Count = 32
     """Long rounds after which a prompt is drawn in waves until a draw is long, so that none waits for ever."""
 
 
