@@ -171,10 +171,18 @@ class RoundSpec:
         )
 
 
-def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0, accepted: float = 1.0) -> int:
+def prompts_wanted(
+    mode: Mode,
+    target: int,
+    short_prompts: int,
+    long_share: float = 0.0,
+    accepted: float = 1.0,
+    queue: int | None = None,
+) -> int:
     """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
 
-    While a short round is issued, up to P - 1 prompts wait for a long one, and no prompt is issued twice. In `predict`
+    While a short round is issued, up to P - 1 prompts wait for a long one, or with a `queue` that issues Q prompts up
+    to Q - 1, and no prompt is issued twice. In `predict`
     a short round that goes on into the next epoch also passes over those of its own prompts.
 
     `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
@@ -189,4 +197,4 @@ def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: floa
     taken = max(short_prompts, classified) if mode == "exact" else short_prompts + classified - target
     if mode == "sync" or (mode != "exact" and short_prompts == target):
         return taken
-    return taken + target - 1
+    return taken + (queue or target) - 1

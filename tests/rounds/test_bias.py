@@ -21,8 +21,8 @@ P, N, PROMPTS, CAP, CUTOFF, SHAPE = 12, 5, 60, 2000, 400, 2.0
 SCALE = dict(zip(prompt_ids(PROMPTS), np.geomspace(20, 300, PROMPTS), strict=True))
 
 
-def spec(mode, over_prompts=15, over_samples=N):
-    exact = {"cutoff_tokens": CUTOFF, "copies": 3} if mode == "exact" else {}
+def spec(mode, over_prompts=15, over_samples=N, queue=None):
+    exact = {"cutoff_tokens": CUTOFF, "copies": 3, "queue": queue} if mode == "exact" else {}
     return RoundSpec(mode, P, N, CAP, over_prompts, over_samples, **exact, long_share=0.25 * (mode == "predict"))
 
 
@@ -45,7 +45,8 @@ class Trained:
 
         schedule = Schedule(mode, prompt_ids(PROMPTS), seed)
         lengths: list[int] = []
-        self.deferred = self.exhausted = 0
+        self.deferred = self.exhausted = self.by_queue = 0
+        waits: list[int] = []
         self.longest: dict[str, list[int]] = {"short": [], "long": []}
         for step in steps(schedule, length, order=random.Random(-seed) if any_order else None, checked=False):
             # Epochs run into each other: what is trained for a later one does not belong to these.
@@ -53,6 +54,8 @@ class Trained:
             longest = max((t for g in step.outcome.trained for t in g.tokens), default=0)
             self.longest[step.run.machine.kind].append(longest)
             self.deferred += sum(step.epochs[p] < epochs for p in step.outcome.prompts[Fate.DEFERRED])
+            self.by_queue += len(schedule.ages) > 0
+            waits += schedule.waits
             self.exhausted += sum(step.epochs[p] < epochs for p in step.outcome.exhausted)
             # Each prompt is trained once an epoch, n samples at a time.
             assert schedule.round_number < 2 * epochs * PROMPTS / P

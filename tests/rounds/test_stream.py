@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlplan.rounds import schedule as schedule_module
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundSpec, prompts_wanted
-from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, Schedule
+from rlplan.rounds.schedule import MAX_OPEN_EPOCHS, MAX_WAIT_ROUNDS, Schedule
 
 from .driver import CAP, SEEDS, keyed_lengths, keyed_steps, over, prompt_ids, steps
 
@@ -43,7 +43,7 @@ def test_every_round_of_many_epochs_trains_p_groups(mode, prompts, seed):
     state = schedule.state()
     for prompt in prompt_ids(prompts):
         ahead = sum(prompt in e["fresh"] for e in state["epochs"])
-        waits = sum(prompt == name for name, _, _ in state["deferred"])
+        waits = sum(prompt == name for name, *_ in state["deferred"])
         assert trained[prompt] == state["next_epoch"] - ahead - waits, "each epoch that is begun, or it still waits"
         assert prompt in schedule.deferred or epochs - 1 <= trained[prompt] <= epochs + 1
 
@@ -117,13 +117,18 @@ def test_a_round_is_smaller_than_p_for_stated_reasons_only(spec, prompts, seed):
     schedule = Schedule(spec, prompt_ids(prompts), seed)
     run_of = keyed_steps(schedule, seed)
     for _ in range(12):
-        waiting, oldest = schedule.deferred, min((since for _, _, since in schedule.state()["deferred"]), default=None)
+        begun = len(schedule.state()["epochs"])
+        waiting, oldest = (
+            schedule.deferred,
+            min((since for _, _, since, *_ in schedule.state()["deferred"]), default=None),
+        )
         step = next(run_of)
         taken, settled = step.outcome.taken, len(step.outcome.trained) + len(step.outcome.prompts[Fate.FILTERED])
         assert taken, "no round is empty"
         if step.run.machine.kind == "long":
             assert len(taken) == settled
             waited = oldest is not None and step.run.number - oldest >= MAX_WAIT_ROUNDS
+            waited |= spec.mode == "exact" and begun >= MAX_OPEN_EPOCHS
             assert len(taken) == spec.prompts_per_step or waited or prompts - len(waiting) < spec.prompts_per_step
         elif len(step.outcome.trained) < spec.prompts_per_step:
             # In `predict` whom the round passed over waits in the queue now.
