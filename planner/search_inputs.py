@@ -103,6 +103,7 @@ def prepare(
         change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart, further),
         max_prompt_tokens=rollout.max_prompt_tokens,
         streams=placement is not None and placement.streams,
+        prompts=options.prompts,
     )
     limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)

@@ -308,7 +308,8 @@ class Search:
         if isinstance(column, ShortColumn):
             moved = expected_deferrals(column, self.setting)
         else:
-            moved = float(self.setting.target)
+            # Of a queue, what a round trains or filters; too few of its draws may be long.
+            moved = mean(log.settled) if cast(LongKey, key).queue else float(self.setting.target)
         unbiased = key.deferral.mode in UNBIASED
         limit = math.inf if self._slo_step_s is None else self._slo_step_s
         self._numbers[key] = Column(

@@ -17,6 +17,7 @@ from ...plans.schema.predicted import (
     PredictedPhases,
     PredictedRound,
     PredictedRounds,
+    PredictedWait,
     Quantiles,
     RoundMemory,
 )
@@ -115,6 +116,7 @@ def predict(
         ),
         phases_s=phases,
         rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
+        wait=_wait(again, kinds[-1].key),
         length_ratio=again.measured_ratio(cycle)[0],
         cut=PredictedCut(cap_tokens=draws.model.cap_tokens, share=_cut_share(again, cycle, kinds, job)),
         error=predicted_error(holdout, profile, kinds, watched, basis, assumed),
@@ -139,6 +141,19 @@ def _cut_share(search: Search, cycle: Cycle, kinds: Sequence[ScheduledRounds], j
         return cut_share(search.setting.draws.model, job)
     rates = cycle.rates(search.limits.group_size)
     return min(1.0, sum(rate * mean(kind.log.cut) for rate, kind in zip(rates, kinds, strict=False)))
+
+
+def _wait(search: Search, key: ShortKey | LongKey) -> PredictedWait | None:
+    """How long prompts wait for long rounds by queue; None for other rounds."""
+    if isinstance(key, ShortKey) or not key.queue:
+        return None
+    states = search.setting.queue_of(key)
+    return PredictedWait(
+        mean_rounds=float(states.waits.mean()),
+        longest_rounds=float(states.waits.max()),
+        followed_rounds=len(states.trained),
+        untrained=1.0 - mean(states.trained) / states.target,
+    )
 
 
 def error_of(

@@ -26,6 +26,7 @@ from ...lengths.length_model import LengthModel
 from ..rewards.reward_choices import RewardChoice, reward_choices, undecided
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
+from .long_rounds import long_keys
 from .memory_fit import fitting_beside
 from .pool_choice import choose_pools
 from .round_kinds import LongKey, ShortKey, defers
@@ -35,9 +36,6 @@ from .short_rounds import (
 from .update_layouts import feasible_train, sharding_of
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-
-
-COPIES = (1, 2)
 
 
 RESHARD_BYTES_PER_PARAMETER = 14
@@ -111,29 +109,11 @@ def enumerate_space(
     train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
     train, train_host = fitting_beside(train, decode, profile, pools, weight_bytes)
     short, without = short_keys(job, model, modes, decode, prompts)
-    target, most = job.rollout.prompts_per_step, job.search.max_over_issue
-    rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
+    rules = sorted({s.deferral for s in short if defers(s.deferral, job.rollout.prompts_per_step)})
     drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
     hand_over = () if pools.apart else job.search.hand_over
     hands_over = frozenset(key for key in decode if _hands_over(profile, pools, weight_bytes, key, train))
-    long = [
-        LongKey(rule, copies, layout, tokens, share)
-        for rule in rules
-        for copies in ([c for c in COPIES if c <= most] if rule.mode == "exact" else (1,))
-        for layout in decode
-        for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(hand_over if layout in hands_over else ()))
-    ]
-    long += [
-        tailed
-        for key in long
-        if not key.hand_over
-        for share in job.search.tail
-        for tp in sorted(
-            {other.tp for other in decode if key.layout.tp < other.tp <= key.layout.engines * key.layout.tp}
-        )
-        if (tailed := key._replace(tail=share, tail_tp=tp)).tail_layout in decode
-    ]
+    long = long_keys(job, model, rules, decode, drafted, hands_over, hand_over, prompts)
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
     return Space(
