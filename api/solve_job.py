@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from ..planner.choose.candidate_search import Progress
+from ..planner.choose.candidate_search import PASSES, Pass, Progress
 from ..planner.highs import MAX_NODES
 from ..planner.solve import solve as solve_documents
 from ..planner.solve_options import SolveOptions
@@ -59,6 +60,8 @@ def solve(
     for_any: bool = False,
     max_nodes: int | None = None,
     seed: int = 0,
+    nodes: Mapping[str, int] | None = None,
+    passes: Sequence[Pass] = PASSES,
     force: bool = False,
     out: File | None = None,
     progress: Progress | None = None,
@@ -80,6 +83,8 @@ def solve(
         for_any: also consider layouts and levers that only other frameworks can run.
         max_nodes: limit of the integer program's search; default: 200,000.
         seed: of the simulation.
+        nodes: by pool, how many nodes the plan may take at most; default: those of the cluster.
+        passes: how many rounds are simulated of which candidates.
         force: take a profile of another machine or job; overwrite a file at `out` that rlplan did not write.
         out: write the plan here. The plan names its inputs relative to this file's folder, without it relative to the
             current folder.
@@ -104,6 +109,8 @@ def solve(
     read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(target, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
     accelerators_must_be_known(cluster, cluster_path, profile)
+    fewer = {name: cluster.pools[name].model_copy(update={"nodes": most}) for name, most in (nodes or {}).items()}
+    cluster = cluster.model_copy(update={"pools": {**cluster.pools, **fewer}})
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
@@ -131,6 +138,7 @@ def solve(
         prompts=prompts,
         for_any=for_any,
         model=shape_of_job(job, job_path),
+        passes=passes,
     )
     with at_its_line(job_path, cluster_path):
         tell = progress or (lambda text, share: None)
