@@ -140,8 +140,8 @@ def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
 def watch_rounds(
     setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], rounds: int, simulated: int = 0
 ) -> WatchedRounds:
-    """Means over the first `rounds` rounds of a column, of the `simulated` (0: no more) that `kv_tokens` are of; `pool`:
-    the deferred prompts of a long one (Search.pool).
+    """Means over the first `rounds` rounds of a column; `simulated`: the rounds that `kv_tokens` are of (0: no more);
+    `pool`: the deferred prompts of a long one (Search.pool).
 
     A large round is watched by one cell of it (cells.py), since the means are shares, and what one engine holds.
     A round that drew prompts in place of those that dynamic sampling filtered has no scoring slack: scores decide what
