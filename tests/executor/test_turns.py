@@ -165,7 +165,7 @@ def test_long_rounds_train_what_is_owed_once_all_steps_are_done():
     assert turns(left, steps=steps, drain_queue=False) and left.step_number == steps and left.schedule.deferred
 
 
-def test_a_drain_is_taken_up_again_and_more_steps_go_on_after_it():
+def test_a_drain_is_resumed_and_more_steps_go_on_after_it():
     steps, whole, first = owing(), RunOfRounds(), RunOfRounds()
     turns(whole, steps=steps)
     turns(first, steps=steps, drain_queue=False)  # killed where the drain begins
