@@ -1,9 +1,9 @@
 """Plans of one job take their steps in turns, round by round, until all are done or a signal ends the runs.
 
-A run that ends at `--steps` would lose the prompts that wait for a long round, which have the longest responses: it would
-have trained on shorter ones than the model gives. So from then on nothing fresh is issued, and long rounds train what
-waits. That a queue is drained is no state: a run that is resumed drains if it has its steps, and goes on where it is
-asked for more; every prompt keeps its place in its epoch.
+A run that ends at `--steps` would lose the prompts that wait for a long round, which have the longest responses: it
+would have trained on shorter ones than the model gives. So from then on nothing fresh is issued, and long rounds train
+what waits. That a queue is drained is no state: a run that is resumed drains if it has its steps, and goes on where it
+is asked for more; every prompt keeps its place in its epoch.
 """
 
 from __future__ import annotations

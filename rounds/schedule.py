@@ -53,8 +53,8 @@ from .round_spec import RoundName, RoundSpec
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
 
-# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one runs
-# into the next; a third one is begun by refills of a round alone.
+# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one
+# runs into the next; a third one is begun by refills of a round alone.
 MAX_OPEN_EPOCHS = 3
 
 
@@ -132,8 +132,8 @@ class Schedule:
         self._next_epoch += 1
 
     def _scan(self, count: int) -> list[tuple[str, int]]:
-        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done in
-        all epochs that may be open.
+        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done
+        in all epochs that may be open.
 
         Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
         that is free is in it.

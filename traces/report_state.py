@@ -72,8 +72,8 @@ def drift_text(planned: float, measured: float, rounds: float) -> str:
     """What the event `drift` says, with its remedy."""
     return (
         f"short rounds are planned to be {planned:.0%} of the steps, and are {measured:.0%} by the last "
-        f"{count(rounds, 'short round')}: lengths have drifted, and the plan's cutoff is no longer the best; plan again "
-        "from this run (rlplan tune)"
+        f"{count(rounds, 'short round')}: lengths have drifted, and the plan's cutoff is no longer the best; plan "
+        "again from this run (rlplan tune)"
     )
 
 

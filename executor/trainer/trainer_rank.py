@@ -113,7 +113,8 @@ class Trainer:
         A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
 
         Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping), `grad_scale` (1:
-        not clipped; absent if the step was skipped); `skipped` (0 or 1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
+        not clipped; absent if the step was skipped); `skipped` (0 or 1);
+        `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
         `compiled` (0 or 1: whether layers ran compiled), `seconds`; of the difference of log-probs between engine and
         trainer over all response tokens, before the update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`,
         `logprob_p99_abs_diff` and `logprob_beyond_share` (of tokens beyond the limits' bound), nats;

@@ -227,8 +227,8 @@ def test_a_run_tells_once_that_lengths_have_left_the_plan(tmp_path):
 
 def test_lengths_that_leave_the_plan_again_are_told_again():
     watch, told = DriftWatch(0.7), []
-    for step, short in enumerate([70] * 30 + [50] * 30 + [70] * 30 + [85] * 30):
+    for number, short in enumerate([70] * 30 + [50] * 30 + [70] * 30 + [85] * 30):
         record = SimpleNamespace(kind="short", prompts={"trained": short, "deferred": 100 - short})
         if (drift := watch.step(record)) is not None:
-            told.append((step // 30, drift.measured < 0.7))
+            told.append((number // 30, drift.measured < 0.7))
     assert told == [(1, True), (3, False)]

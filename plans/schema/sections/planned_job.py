@@ -128,8 +128,8 @@ class LossPlan(Strict):
     """Response tokens that these samples are expected to have; the divisor of `token-mean`."""
 
     grad_norms: Annotated[KindNorms | None, Field(exclude_if=is_none)] = None
-    """Clipping (`max_grad_norm`) and AdamW's second moment take a step's gradients over its kind's norm, so that a token
-    of a long round moves weights as far as one of a short round; null: as they are (rounds of one kind, modes `race`
+    """Clipping (`max_grad_norm`) and AdamW's second moment take a step's gradients over its kind's norm: so a token of
+    a long round moves weights as far as one of a short round; null: as they are (one kind of round, or modes `race`
     and `defer`)."""
 
 

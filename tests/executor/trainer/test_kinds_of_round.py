@@ -1,4 +1,4 @@
-"""A token of a long round moves weights as far as one of a short round: AdamW and clipping on gradients that are known."""
+"""A token of a long round moves weights as far as one of a short round: AdamW and clipping on known gradients."""
 
 from __future__ import annotations
 
