@@ -125,7 +125,8 @@ def _text(case: Case, figures: dict[str, Any]) -> str:
     plain, waves, queue = (figures[f"{kind}_s"] for kind in ("plain", "waves", "queue"))
     return (
         f"{case.size}, correlation {case.correlation:g}: plain {plain:.1f} s, "
-        f"waves {waves:.1f} s ({plain / waves:.2f}x), queue {queue:.1f} s ({plain / queue:.2f}x, {waves / queue:.2f}x waves); length ratio "
+        f"waves {waves:.1f} s ({plain / waves:.2f}x), "
+        f"queue {queue:.1f} s ({plain / queue:.2f}x, {waves / queue:.2f}x waves); length ratio "
         f"{figures['length_ratio']:.3f} +- {figures['length_ratio_error']:.3f}; longest wait {figures['longest_wait']}"
     )
 
