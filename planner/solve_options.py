@@ -24,6 +24,7 @@ class SolveOptions:
         within_s: most seconds of the mean step, for the objective `usd-within`; None: any.
         seed: of the length model and of all simulated rounds.
         max_nodes: limit of the integer program's branch and bound.
+        pool: the engines' pool; None: whichever is best of those that the profile prices.
         prompts: how many the job's data holds; None: as many as any round wants.
         for_any: also consider layouts and levers that `rlplan execute` cannot run (plans/facts/executable.py).
         model: the shape of the job's model (plans/facts/model_shape.py); None: as the table of public models has it.
@@ -37,6 +38,7 @@ class SolveOptions:
     seed: int = 0
     max_nodes: int = MAX_NODES
     prompts: int | None = None
+    pool: str | None = None
     for_any: bool = False
     model: ModelShape | None = None
     passes: Sequence[Pass] = PASSES

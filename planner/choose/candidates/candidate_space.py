@@ -91,6 +91,7 @@ def enumerate_space(
     shape: ModelShape | None = None,
     planned: PlannedJob | None = None,
     judge: RewardJudge | None = None,
+    pool: str | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
@@ -98,9 +99,10 @@ def enumerate_space(
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
     execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's. `planned`: a
-    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one.
+    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one. `pool`:
+    the engines'; None: the first that they can have.
     """
-    chosen = choose_pools(cluster, job, profile, planned)
+    chosen = choose_pools(cluster, job, profile, planned, pool)
     pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
     decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge, shape)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
