@@ -54,6 +54,7 @@ def solve(
     trace: File | LengthTrace | None = None,
     lengths: str | None = None,
     mode: Mode | None = None,
+    plain: bool = False,
     bias_budget: float | None = None,
     objective: Objective = "seconds",
     for_any: bool = False,
@@ -74,6 +75,7 @@ def solve(
         trace: length trace; default: the profile's.
         lengths: in its place, the name of a table that ships (`math-16k`), or quantiles (`p50=800,p95=4000,max=16384`).
         mode: to force one; default: the best.
+        plain: plan rounds of mode sync without levers (drafts, streaming, balance), as a baseline to measure.
         bias_budget: allowed |1 - trained / unconditioned mean length|, in [0, 1); default: 0, or no bound with `mode`.
         objective: `seconds` or `usd`: what a trained sample shall cost least of.
         for_any: also consider layouts and levers that only other frameworks can run.
@@ -89,6 +91,8 @@ def solve(
     read it; its relative paths begin in the folder that it was loaded from, else in the current one.
     """
     must_be_one_of("mode", mode, get_args(Mode))
+    if plain and mode not in (None, "sync"):
+        raise InputError(f"mode {mode}: plain rounds are of mode sync; leave out one of the two")
     must_be_one_of("objective", objective, get_args(Objective))
     must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
     must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
@@ -120,7 +124,8 @@ def solve(
     source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
     inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
     options = SolveOptions(
-        mode=mode,
+        mode="sync" if plain else mode,
+        plain=plain,
         bias_budget=bias_budget,
         objective=objective,
         seed=seed,

@@ -70,7 +70,8 @@ class Options:
     where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
     progress is left and the trained steps are checkpointed; None: the round is waited for. `node_patience_s`: seconds
     that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
-    responses drafts begin with; None: with none.
+    responses drafts begin with; None: with none. `speed_check`: how fast the machine is beside when it was profiled is
+    measured before the first step, and every `speed_check_every` steps (None: not again).
     """
 
     steps: int
@@ -81,6 +82,8 @@ class Options:
     restarts_per_hour: int = 12
     node_patience_s: float = 600.0
     history: Path | None = None
+    speed_check: bool = True
+    speed_check_every: int | None = None
 
 
 def prepare(
