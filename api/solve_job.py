@@ -58,6 +58,7 @@ def solve(
     trace: File | LengthTrace | None = None,
     lengths: str | None = None,
     mode: Mode | None = None,
+    plain: bool = False,
     bias_budget: float | None = None,
     objective: str | None = None,
     for_any: bool = False,
@@ -80,6 +81,7 @@ def solve(
         trace: length trace; default: the profile's.
         lengths: in its place, the name of a table that ships (`math-16k`), or quantiles (`p50=800,p95=4000,max=16384`).
         mode: to force one; default: the best.
+        plain: plan rounds of mode sync without levers (drafts, streaming, balance), as a baseline to measure.
         bias_budget: allowed |1 - trained / unconditioned mean length|, in [0, 1); default: 0, or no bound with `mode`.
         objective: `seconds`, `usd` or `usd-within SECONDS`: what a trained sample shall cost least of; default: the
             job's, else `seconds`.
@@ -164,6 +166,8 @@ def _read(
 ) -> _Read:
     """Read and check the arguments of `solve`."""
     must_be_one_of("mode", mode, get_args(Mode))
+    if plain and mode not in (None, "sync"):
+        raise InputError(f"mode {mode}: plain rounds are of mode sync; leave out one of the two")
     minimised = None if objective is None else objective_of(objective)
     must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
     must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
@@ -198,7 +202,8 @@ def _read(
     inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
     minimised = minimised or objective_of(job.objective or "seconds")
     options = SolveOptions(
-        mode=mode,
+        mode="sync" if plain else mode,
+        plain=plain,
         bias_budget=bias_budget,
         objective=minimised[0],
         within_s=minimised[1],

@@ -29,6 +29,11 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="Force a mode. Default: the best.",
 )
 @click.option(
+    "--plain",
+    is_flag=True,
+    help="Plan plain synchronous rounds without any lever (drafts, streaming, balance), as a baseline to measure.",
+)
+@click.option(
     "--bias-budget",
     type=Finite(0, 1, max_open=True),
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",

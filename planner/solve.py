@@ -15,7 +15,7 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
-from ..plans.schema.sections.levers import RewardJudge
+from ..plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
@@ -82,6 +82,7 @@ def solve(
     """
     if not options.for_any:
         _must_train_family(job, options)
+    job = without_levers(job) if options.plain else job
     pools = engine_pools(cluster, job, profile) if options.pool is None else [options.pool]
     if len(pools) > 1:
 
@@ -208,6 +209,16 @@ def _solve_at(
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)
     progress("done", 1.0)
     return Solved(plan, search, decided.solution, decided.cycle, decided.baseline)
+
+
+def without_levers(job: Job) -> Job:
+    """The job with no lever for `solve` to consider: its rounds decode one token a step, are spread by count, and are
+    trained when they have ended."""
+    levers = {"drafts": SearchDrafts(tokens=()), "hand_over": (), "tail": (), "balance": False}
+    changes: dict[str, object] = {"search": job.search.model_copy(update=levers)}
+    if job.placement is not None:
+        changes["placement"] = job.placement.model_copy(update={"streams": False})
+    return job.model_copy(update=changes)
 
 
 def _must_train_family(job: Job, options: SolveOptions) -> None:

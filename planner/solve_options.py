@@ -18,6 +18,7 @@ class SolveOptions:
 
     Attributes:
         mode: the bias mode to force; None lets the program choose.
+        plain: take no lever that the job allows or the profile has measured (drafts, streaming, balance).
         bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
             when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
         objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
@@ -32,6 +33,7 @@ class SolveOptions:
     """
 
     mode: Mode | None = None
+    plain: bool = False
     bias_budget: float | None = None
     objective: Objective = "seconds"
     within_s: float | None = None

@@ -151,6 +151,20 @@ class Trainer:
         metrics["seconds"] = time.perf_counter() - started
         return metrics
 
+    def time_update(self, groups: Groups | Share, update: UpdateSettings | None = None) -> float:
+        """Seconds of the gradients of a step that is not taken, and which are dropped: weights, moments, version and
+        random state stay what they are (collective)."""
+        started = time.perf_counter()
+        update = update or self._config.update
+        self._gradients.drop()
+        self._gradients.add(groups, update)
+        self._gradients.finish()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+        self._gradients.drop()
+        return seconds
+
     def gradients(self, groups: Groups, update: UpdateSettings | None = None) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""
         self._gradients.drop()
