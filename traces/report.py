@@ -153,7 +153,7 @@ def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _gradients(run: RunTrace) -> dict[str, Any] | None:
-    """By kind of round: root mean square `norm` of the gradients and mean `scale` that clipping left of them; `ratio` of
+    """By kind of round: root mean square `norm` of gradients and mean `scale` that clipping left of them; `ratio` of
     the norms, long over short, and what the plan states. None where it states no norms or one of the kinds did not run.
     """
     planned = run.plan.job.loss.grad_norms
