@@ -76,6 +76,18 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
 )
+@click.option(
+    "--no-speed-check",
+    is_flag=True,
+    help="Do not measure, before the first step, how fast the machine is beside when it was profiled.",
+)
+@click.option(
+    "--speed-check-every",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="Measure it again every so many steps, on a machine whose speed varies.",
+)
 @click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
@@ -92,6 +104,8 @@ def execute_command(
     restarts_per_hour: int,
     grace_s: float | None,
     node_patience: float,
+    no_speed_check: bool,
+    speed_check_every: int | None,
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -155,6 +169,7 @@ def execute_command(
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
         drain_queue=not no_drain,
+        speed_check=not no_speed_check, speed_check_every=speed_check_every,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)

@@ -10,6 +10,9 @@ import click
 
 from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
 
+_OF_FRONTIERS = (
+    "frontier", "profile", "trace", "lengths", "cluster", "mode", "bias_budget", "made_for", "seed", "force", "as_json",
+)  # fmt: skip
 _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 
 
@@ -24,6 +27,11 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     "--mode",
     type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
     help="Force a mode. Default: the best.",
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Plan plain synchronous rounds without any lever (drafts, streaming, balance), as a baseline to measure.",
 )
 @click.option(
     "--bias-budget",
@@ -52,6 +60,11 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="For a workload: the running plan; its jobs move only where that pays.",
 )
 @click.option("--no-moves", is_flag=True, help="With --from: running jobs stay where they are.")
+@click.option(
+    "--frontier",
+    type=click.Choice(["nodes"]),
+    help="Write no plan; print the fastest schedule on each number of nodes: seconds, USD, and what binds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def solve_command(
     job_path: Path,
@@ -61,6 +74,7 @@ def solve_command(
     force: bool,
     previous_path: Path | None,
     no_moves: bool,
+    frontier: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -96,6 +110,10 @@ def solve_command(
     if previous_path is not None or no_moves:
         raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
 
+    if frontier is not None:
+        refuse_options_but("--frontier", *_OF_FRONTIERS)
+        return _frontier(job_path, made_for == "any", force, as_json, options)
+
     from ..api.solve_job import solve
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import suspicious_costs
@@ -118,3 +136,37 @@ def solve_command(
     text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])
     tell(json.dumps({**plan_summary(plan, out), "suspicious": suspicious}) if as_json else text, out)
     return 0
+
+
+def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options: dict[str, Any]) -> int:
+    """Print the front of nodes."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from ..api.solve_job import front_of_nodes
+    from ..plans.phrases.numbers import digits
+    from .main import EXIT_INFEASIBLE
+    from .screens.bars import table
+    from .shared.progress import share
+
+    del options["max_nodes"]
+    with share("solve") as update:
+        points = front_of_nodes(job_path, for_any=for_any, force=force, progress=update, **options)
+    planned = [point for point in points if point.seconds_per_sample is not None]
+    cheapest = min(planned, key=lambda point: point.usd_per_1k_samples or 0.0, default=None)
+    if as_json:
+        figures = {"frontier": [asdict(point) for point in points], "cheapest": cheapest and cheapest.nodes}
+        click.echo(json.dumps(figures))
+        return 0 if planned else EXIT_INFEASIBLE
+    apart = any(point.train_nodes for point in points)
+    drawn = table("<pool", "nodes", *(["trainers"] if apart else []), "<mode", "s/step", "USD/1k", "<binds")
+    for point in points:
+        step_s, usd = ("" if value is None else digits(value) for value in (point.step_s, point.usd_per_1k_samples))
+        mark = f"{usd}*" if point is cheapest else usd
+        trainers = [str(point.train_nodes or 0)] if apart else []
+        binds = point.binds or point.reason
+        drawn.add_row(point.pool, str(point.nodes), *trainers, point.mode or "no plan", step_s, mark, binds)
+    Console(highlight=False).print(drawn)
+    click.echo("* cheapest; of a few simulated rounds each. A plan: rlplan solve --objective usd-within SECONDS")
+    return 0 if planned else EXIT_INFEASIBLE

@@ -107,6 +107,7 @@ def refresh(
     solver = solver_facts(search, decided, options).model_copy(
         update={
             "name": plan.solver.name,
+            "method": plan.solver.method,
             "status": plan.solver.status if not edited else "feasible",
             "forced_budget": plan.solver.forced_budget if search.mode == plan.solver.forced_mode else None,
             "refreshed": edited,

@@ -23,9 +23,18 @@ from ..plans.schema.sections.planned_job import (
     StepIssue,
     SyncPlan,
 )
-from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
+from ..plans.schema.sections.planned_rounds import (
+    LongIssue,
+    LongQueue,
+    LongRound,
+    RoundIssue,
+    RoundRollout,
+    Rounds,
+    ShortRound,
+)
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.hand_over import TailSpec
+from ..rounds.round_spec import QueueRule
 from .choose.candidate_search import Search
 from .choose.candidates.balance_numbers import balance_of
 from .choose.candidates.round_kinds import LongKey, ShortKey
@@ -135,12 +144,19 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
         long=None
         if long is None
         else LongRound(
-            issue=LongIssue(prompts=target, samples=size, copies=long.copies),
+            issue=LongIssue(prompts=long.queue[0] if long.queue else target, samples=size, copies=long.copies),
+            queue=_planned_queue(long.queue_rule),
             rollout=_planned_rollout(search, long),
             train=search.space.train[cycle.long_train].layout,
             **_planned_change(search.setting.change_of(long)),
         ),
     )
+
+
+def _planned_queue(rule: QueueRule | None) -> LongQueue | None:
+    if rule is None:
+        return None
+    return LongQueue(more_copies_every=rule.more_copies_every, until_long_after=rule.until_long_after)
 
 
 def _planned_change(change: ChangeCost | None) -> dict[str, Any]:

@@ -181,6 +181,9 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
         tail=long.tail.at_finished if long.tail else 0.0,
         tail_tp=long.tail.tp if long.tail else 0,
         balanced=long.rollout.balance is not None,
+        queue=()
+        if long.queue is None
+        else (long.issue.prompts, long.queue.more_copies_every, long.queue.until_long_after),
     )
 
 

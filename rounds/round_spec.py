@@ -31,7 +31,7 @@ class QueueRule:
 
     prompts: int
     more_copies_every: int = 2
-    until_long_after: int = 16
+    until_long_after: int = 32
 
     def __post_init__(self) -> None:
         if min(self.prompts, self.more_copies_every, self.until_long_after) < 1:

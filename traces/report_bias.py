@@ -37,8 +37,8 @@ def ratio_as_trained(run: RunTrace, baseline: RunTrace) -> float:
 
 
 def _common(run: RunTrace, baseline: RunTrace) -> list[tuple[float, float, float]]:
-    """(weight, mean length in the run, in the baseline) of each prompt that both trained; one of a long round stands for
-    itself and for its share of the owed prompts."""
+    """(weight, mean length in the run, in the baseline) of each prompt that both trained; one of a long round stands
+    for itself and for its share of the owed prompts."""
     long_weight = 1.0 + (run.means.owed_prompts / len(run.long_trained) if run.long_trained else 0.0)
     return [
         (long_weight if prompt in run.long_trained else 1.0, statistics.fmean(lengths),

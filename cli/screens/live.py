@@ -70,9 +70,9 @@ class LiveView:
         """A step ended."""
         row = self._rows[name]
         row.records.append(record)
-        predicted = self._predicted(row.plan, record.kind)
+        predicted, steps = self._predicted(row.plan, record.kind), max(record.step, self._steps)
         self._line(
-            f"{name} {record.step}/{max(record.step, self._steps)} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
+            f"{name} {record.step}/{steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
             f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
             + (f"  queue of {len(record.ages)}, oldest {max(record.ages)} long rounds" if record.ages else "")

@@ -20,6 +20,7 @@ from ...plans.phrases.numbers import (
     deviation_text,
     digits,
     is_finite,
+    machine_text,
     percent,
     ratio,
     seconds,
@@ -48,7 +49,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  of which {_figure(detail['step_s_expected'], seconds)} are the predicted long round: deferred prompts "
             "wait for one, and none has run"
         )
-    lines += [*_state(detail), *_phases(detail)]
+    lines += [*_state(detail), *_speed(detail), *_phases(detail)]
     for kind, value in detail["rounds"].items():
         if value is not None:
             lines.append(
@@ -114,26 +115,53 @@ def waits_text(waits: Mapping[str, Any]) -> str:
 
 
 def comparison(result: dict[str, Any]) -> str:
-    """The runs compared with the plain one, a line each."""
-    lines = [f"plain run: {_figure(result['baseline']['step_s'], seconds)} a step"]
-    for name, detail in result["runs"].items():
-        if detail["steps"] and detail["mode"] != "sync":
-            length = detail["length_ratio"]
-            lines.append(
-                f"{_named(name, detail['mode'])}: {_figure(detail['step_s'], seconds)} a step, "
-                f"{_figure(detail['speedup'], times)} the trained samples per second of the plain run"
-                + ("" if length is None else f", length ratio {ratio(length)}")
+    """The runs beside the plain one, a row each: it first, then those without a bias, then the others."""
+    order = {"sync": 0, "exact": 1, "predict": 1, "defer": 2, "race": 2}
+    stepped = {name: detail for name, detail in result["runs"].items() if detail["steps"]}
+    names = sorted(stepped, key=lambda name: (name != result["plain"], order[stepped[name]["mode"]], name))
+    head = ("", "s a step", "predicted", "machine", "model off", "speed", "predicted", "length ratio")
+    rows = [head]
+    for name in names:
+        detail = stepped[name]
+        plain, length = name == result["plain"], detail["length_ratio"]
+        error = detail["length_ratio_standard_error"]
+        rows.append(
+            (
+                _named(name, detail["mode"]),
+                _figure(detail["step_s"], "{:.3f}".format),
+                f"{detail['step_s_predicted']:.3f}",
+                _figure(detail["machine_factor"], "{:.2f}x".format),
+                "" if detail["model_error"] is None else deviation_text(detail["model_error"]),
+                _figure(detail["speedup"], times),
+                times(detail["speedup_predicted"]),
+                "1" if plain else "" if length is None else f"{ratio(length)} ± {_figure(error, ratio)}",
             )
-    return "\n".join([*lines, *_machine(result["deviation"])])
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    if any(detail["mode"] in ("race", "defer") for detail in stepped.values()):
+        lines.append(
+            "race and defer train on shorter responses than the model gives: their speed is no fair comparison"
+        )
+    return "\n".join([*lines, *_machine(result)])
 
 
 COMMON = 0.1
 """If all runs deviate by more than this share of the predicted seconds, in one direction, the machine is to blame."""
 
 
-def _machine(deviations: Mapping[str, float | None]) -> list[str]:
-    """A note if all runs took longer than predicted, or all less: then the speed of the machine has changed."""
-    known = [share for share in deviations.values() if share is not None]
+def _machine(result: Mapping[str, Any]) -> list[str]:
+    """What the machine's speed explains of the deviations; where it was not measured, a guess, if all runs took longer
+    than predicted, or all less."""
+    factors = [factor for factor in result["machine_factor"].values() if factor is not None]
+    if factors:
+        errors = ", ".join(
+            f"{role} {deviation_text(error)}" for role, error in result["model_error"].items() if error is not None
+        )
+        return [
+            f"{machine_text(sum(factors) / len(factors))}; beyond that the runs took {errors} of what was predicted"
+        ]
+    known = [share for share in result["deviation"].values() if share is not None]
     if len(known) < 2 or not (min(known) > COMMON or max(known) < -COMMON):
         return []
     least, most = sorted((min(known), max(known)), key=abs)
@@ -213,6 +241,15 @@ def _state(detail: dict[str, Any]) -> list[str]:
 
     quiet_s = detail.get("quiet_s")
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
+
+
+def _speed(detail: dict[str, Any]) -> list[str]:
+    """How fast the machine was, and what that leaves of the deviation; nothing where it was not measured."""
+    factor, machine = detail.get("machine_factor"), detail.get("machine")
+    if factor is None or machine is None:
+        return []
+    phases = ", ".join(f"{PHASE_NAMES[phase]} {part['factor']:.2f}x" for phase, part in machine.items())
+    return [f"  {machine_text(factor)} ({phases}); model off by {deviation_text(detail['model_error'])}"]
 
 
 def _training(detail: dict[str, Any]) -> list[str]:

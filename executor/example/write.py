@@ -43,8 +43,8 @@ def job_document(seed: int) -> Job:
                 "retries": 2,
             },
             "rollout": {
-                "prompts_per_step": 16,
-                "samples_per_prompt": 4,
+                "prompts_per_step": 24,
+                "samples_per_prompt": 2,
                 "max_prompt_tokens": 96,
                 "max_response_tokens": 1024,
                 "temperature": 1.0,

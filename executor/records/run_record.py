@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -131,6 +133,42 @@ def step_record(
         ages=list(schedule.ages),
         waits=list(schedule.waits),
     )
+
+
+class Drift(NamedTuple):
+    """Short rounds' share of the steps, as planned and by the last rounds, and how many these are."""
+
+    planned: float
+    measured: float
+    rounds: int
+
+
+class DriftWatch:
+    """Says when lengths have left what a plan of mode `exact` was solved for: its cutoff then splits them elsewhere.
+
+    The share of a cycle's steps that are short rounds follows from what short rounds train and defer. It is compared
+    with the plan's over the last `ROUNDS` of them, and told once whenever it leaves the plan's by more than `FAR` and
+    four standard errors. (A cutoff may depend on rounds before alone, so the remedy is another plan, not this round.)
+    """
+
+    ROUNDS, FAR = 20, 0.1
+
+    def __init__(self, planned_short_share: float | None) -> None:
+        self._planned, self._told = planned_short_share, False
+        self._rounds: deque[tuple[int, int]] = deque(maxlen=self.ROUNDS)
+
+    def step(self, record: StepRecord) -> Drift | None:
+        """What is to be told if the plan's share was left with this step."""
+        trained, deferred = (record.prompts.get(fate.value, 0) for fate in (Fate.TRAINED, Fate.DEFERRED))
+        if self._planned is None or record.kind != "short" or not trained + deferred:
+            return None
+        self._rounds.append((trained, deferred))
+        short, long = (sum(column) for column in zip(*self._rounds, strict=True))
+        measured, error = short / (short + long), math.sqrt(self._planned * (1.0 - self._planned) / (short + long))
+        before, self._told = self._told, abs(measured - self._planned) > max(self.FAR, 4.0 * error)
+        if not self._told or before:
+            return None
+        return Drift(self._planned, round(measured, 4), len(self._rounds))
 
 
 class Recorder:

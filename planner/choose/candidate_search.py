@@ -216,7 +216,7 @@ class Search:
         keep = keys_near_best([c for c in cycles if self.may_choose(c.short.deferral.mode)], self.limits, margin)
         # The baseline need not keep the limits of the plan.
         sync = [c for c in cycles if is_plain(c)]
-        keep |= keys_near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
+        keep |= keys_near_best(sync, dataclasses.replace(self.limits, slo=False, within_s=None), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
     def may_choose(self, mode: Mode) -> bool:
@@ -308,7 +308,8 @@ class Search:
         if isinstance(column, ShortColumn):
             moved = expected_deferrals(column, self.setting)
         else:
-            moved = float(self.setting.target)
+            # Of a queue, what a round trains or filters; too few of its draws may be long.
+            moved = mean(log.settled) if cast(LongKey, key).queue else float(self.setting.target)
         unbiased = key.deferral.mode in UNBIASED
         limit = math.inf if self._slo_step_s is None else self._slo_step_s
         self._numbers[key] = Column(
@@ -344,6 +345,16 @@ class Search:
             long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
             long["sync"] += cycle.switch_s
         return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}
+
+    def on_all_rounds(self, column: Column, other: Column | None, train: int) -> Column:
+        """A column with the seconds that it would have on as many rounds as `other` of its kind has: times what `other`
+        has on all of its rounds over what it has on as many as the column."""
+        if other is None or column.rounds >= other.rounds:
+            return column
+        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[cast(LongKey, other.key)]
+        few_s = sum(held.first(column.rounds).phases_s(self.space.train[train], column.rounds).values())
+        factor = other.step_s[train] / few_s
+        return dataclasses.replace(column, step_s=tuple(factor * seconds for seconds in column.step_s))
 
     def measured_ratio(self, cycle: Cycle) -> tuple[float, float]:
         """(trained over unconditioned mean length, its standard error) as simulated.

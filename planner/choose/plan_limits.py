@@ -70,6 +70,9 @@ class Limits:
     train_pool: TrainPool | None = None
     workers: tuple[int, ...] = ()
     worker_room: dict[EngineLayout, int] = field(default_factory=dict)
+    # Of many schedules the same sets of layouts and updates are asked for.
+    _taken: dict[object, NodesTaken] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _held: dict[object, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
         """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
@@ -112,7 +115,12 @@ class Limits:
 
     def taken(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> NodesTaken:
         """Nodes that engines and update choices take: the most that accelerators or host memory need, of each pool."""
-        layouts, trains = set(layouts), set(trains)
+        key = frozenset(layouts), frozenset(trains)
+        if key not in self._taken:
+            self._taken[key] = self._nodes_taken(set(key[0]), set(key[1]))
+        return self._taken[key]
+
+    def _nodes_taken(self, layouts: set[EngineLayout], trains: set[int]) -> NodesTaken:
         engines, trainers = max(map(self.nodes_of, layouts)), max(map(self.train_nodes_of, trains))
         if self.train_pool is None:
             return NodesTaken(max(engines, trainers, self.nodes_for(layouts, trains)))
@@ -126,6 +134,12 @@ class Limits:
 
     def holds(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> bool:
         """Whether the host memory of all nodes of the pools holds these engines and trainers."""
+        key = frozenset(layouts), frozenset(trains)
+        if key not in self._held:
+            self._held[key] = self._all_hold(*key)
+        return self._held[key]
+
+    def _all_hold(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> bool:
         if self.train_pool is None:
             return self.on_node(layouts, trains, self.pool_nodes) <= self.host_memory_bytes
         if self.on_node((), trains, self.train_pool.nodes) > self.train_pool.host_memory_bytes:

@@ -25,7 +25,7 @@ class _Kind:
 
     def __init__(
         self,
-        names: str,
+        names: tuple[str, str, str],
         columns: Sequence[Column],
         trains: Sequence[int],
         limits: Limits,
@@ -107,8 +107,8 @@ class ProgramModel:
         trains = range(len(short[0].step_s))
         self.limits, self.target, self.choices = limits, group_target, choices
         self.problem: Any = pulp.LpProblem("rounds", pulp.LpMinimize)
-        self.short = _Kind("xyu", short, trains, limits, choices)
-        self.long = _Kind("zwv", long, trains, limits, choices)
+        self.short = _Kind(("x", "y", "u"), short, trains, limits, choices)
+        self.long = _Kind(("z", "w", "v"), long, trains, limits, choices)
         self.nodes = [pulp.LpVariable(f"g_{k:03d}", cat=pulp.LpBinary) for k in range(len(choices))]
         self._most_long = max((group_target / c.groups for c in long), default=0.0)
         self._seconds = [self._seconds_on(k) for k in range(len(choices))]
@@ -165,8 +165,8 @@ class ProgramModel:
                 self.problem += used == there[sharding], f"one_sharding_{sharding:05d}"
         rules = self.short.columns_by(lambda column: column.deferral)
         for number, (rule, used) in enumerate(self.long.columns_by(lambda column: column.deferral).items()):
-            here = rules.get(rule, 0) if rule in needs_long else 0
-            self.problem += used == here, f"one_long_{number:05d}"
+            deferred = rules.get(rule, 0) if rule in needs_long else 0
+            self.problem += used == deferred, f"one_long_{number:05d}"
         for number, rule in enumerate(sorted(set(rules) & needs_long - {c.deferral for c in self.long.columns})):
             self.problem += rules[rule] == 0, f"no_long_{number:05d}"
         here, there = (kind.columns_by(lambda column: column.reward) for kind in (self.short, self.long))
@@ -180,7 +180,7 @@ class ProgramModel:
             come, taken = (kind.rounds_by(k, lambda c, m: c.deferral, lambda c, m: c.moved) for kind in self._kinds)
             for number, rule in enumerate(sorted(needs_long & (come.keys() | taken.keys()))):
                 self.problem += come.get(rule, 0) == taken.get(rule, 0), f"queue_{k:03d}_{number:05d}"
-        for kind, (of_column, of_update) in zip(self._kinds, ("xy", "zw"), strict=True):
+        for kind, (of_column, of_update) in zip(self._kinds, (("x", "y"), ("z", "w")), strict=True):
             every = [each for rates in kind.rates for each in rates]
             trained = _sums((c, column.groups * rate) for column, c, _, rate in every)
             for c, used in enumerate(kind.used):

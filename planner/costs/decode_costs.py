@@ -29,7 +29,7 @@ part of the time, and has no actor whose messages the driver serves. Measured by
 
 
 HELD_TOKENS = 1000
-"""KV tokens of a sequence while an engine's batch is full, at which a step of the host is compared with the device's."""
+"""KV tokens of a sequence, at which the host's seconds of a step are compared with the device's: as a batch is full."""
 
 TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
 """A batch of a round's tail, by which engines alone and beside others are compared: samples of an engine, and KV tokens

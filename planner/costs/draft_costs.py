@@ -67,10 +67,15 @@ class DraftedCost(DecodeCost):
         drafts = self.drafts
         if drafts is None or sequences == 0:
             return DecodeCost.base_s(self, sequences), 1.0
-        # An engine that drafts schedules no step ahead, whether this one drafts or not (vllm/config/vllm.py).
-        plain_s = self.device_s(sequences) + self.host_s(sequences)
+        plain_s = self._plain_s(sequences)
         step_s, emitted = drafted_step(self, drafts.law, drafts.tokens, sequences)
         return (step_s, emitted) if step_s < plain_s * emitted else (plain_s, 1.0)
+
+    def _plain_s(self, sequences: int) -> float:
+        """Seconds of a step without drafts: an engine that may draft never schedules ahead (vllm/config/vllm.py)."""
+        if self.drafts is None:
+            return DecodeCost.base_s(self, sequences)
+        return self.device_s(sequences) + self.host_s(sequences)
 
     @property
     def up_to_sequences(self) -> int:
@@ -80,7 +85,7 @@ class DraftedCost(DecodeCost):
     def base_s(self, sequences: int) -> float:
         """Seconds per generated token of a step of so many sequences, without their KV."""
         if not 0 <= sequences < len(self.by_batch):
-            return DecodeCost.base_s(self, sequences)
+            return self._plain_s(sequences)
         step_s, emitted = self.by_batch[sequences]
         return step_s / emitted
 

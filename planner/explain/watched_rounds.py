@@ -16,7 +16,7 @@ from ...rounds.round_shape import shape, tail_begins_s
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..simulate.columns.cells import scaled, similar_cell
 from ..simulate.columns.round_log import mean
-from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn
+from ..simulate.columns.whole_columns import Setting, ShortColumn, long_rounds
 from ..simulate.reference_round import Observe
 
 FEWEST, MOST, SAMPLES = 8, 48, 10_000
@@ -140,8 +140,8 @@ def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
 def watch_rounds(
     setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], rounds: int, simulated: int = 0
 ) -> WatchedRounds:
-    """Means over the first `rounds` rounds of a column, of the `simulated` (0: no more) that `kv_tokens` are of; `pool`:
-    the deferred prompts of a long one (Search.pool).
+    """Means over the first `rounds` rounds of a column; `simulated`: the rounds that `kv_tokens` are of (0: no more);
+    `pool`: the deferred prompts of a long one (Search.pool).
 
     A large round is watched by one cell of it (cells.py), since the means are shares, and what one engine holds.
     A round that drew prompts in place of those that dynamic sampling filtered has no scoring slack: scores decide what
@@ -156,7 +156,7 @@ def watch_rounds(
         return watches[-1].observe
 
     watched = replace(setting, watch=new_watch)
-    column = ShortColumn(watched, key) if isinstance(key, ShortKey) else LongColumn(watched, key)
+    column = ShortColumn(watched, key) if isinstance(key, ShortKey) else long_rounds(watched, key)
     kept: list[RoundWatch] = []
     for count in range(1, rounds + 1):
         if isinstance(column, ShortColumn):
@@ -197,7 +197,8 @@ def _issued(setting: Setting, key: ShortKey | LongKey) -> int:
     """Samples that a round issues at first."""
     if isinstance(key, ShortKey):
         return key.prompts * key.samples
-    return setting.target * setting.group_size * key.copies
+    draws = setting.queue_of(key).most_draws if key.queue else setting.target * key.copies
+    return draws * setting.group_size
 
 
 def _refilled(setting: Setting, key: ShortKey | LongKey, issued: int) -> bool:

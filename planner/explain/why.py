@@ -115,6 +115,7 @@ def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]
         "balance": without(balanced=False),
         "hand-over": without(hand_over=0.0),
         "tail": without(tail=0.0, tail_tp=0),
+        "queue": without(queue=()),
     }
     taken = {name: seconds(cycle) for name, cycle in tried.items() if cycle is not None}
     if search.setting.streams:

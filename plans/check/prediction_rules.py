@@ -65,8 +65,8 @@ def forgetful_moments(plan: Plan, job: Job) -> Iterator[Fault]:
     moved = long_move(job.algorithm.betas, long.share, norms.long / norms.short)
     if moved < LEAST_MOVE:
         message = (
-            f"algorithm.betas: by beta2 {job.algorithm.betas[1]:g} a token of a long round moves weights {moved:.2f} times "
-            "as far as one of a short round, since a long round's larger gradient divides it"
+            f"algorithm.betas: where the tokens of a round push alike, one of a long round moves weights {moved:.2f} "
+            f"times as far as one of a short round, for a beta2 of {job.algorithm.betas[1]:g} forgets within a cycle"
         )
         yield Fault("forgetful-moments", ("inputs", "job"), message, "leave betas out, for a beta2 of 0.999")
 

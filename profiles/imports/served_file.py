@@ -1,9 +1,10 @@
 """Reads published serving measurements: CSV with one row per (GPU, model, precision, layout, load).
 
 Columns needed: system, model_path, precision, isl, osl, tp_size, moe_ep_size, attention_dp_size, batch_size, tpot_ms,
-nonmonotone; and versions, of vLLM: 0.14 and later schedule ahead (its release notes), earlier ones do not, nor those
-that are not named, for they are earlier ones. An empty layout column means 1. Rows that are flagged `nonmonotone` (a larger batch that is faster, which
-no schedule does) are left out of what is returned.
+nonmonotone. An empty layout column means 1. Of `versions`, where it is there, vLLM 0.14 and later schedule a step while
+the one before it runs (its release notes); earlier ones do not, and points without a version are taken for earlier.
+Rows that are flagged `nonmonotone` (a larger batch that is faster, which no schedule does) are left out of what is
+returned.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trai
 BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy/load_policy.py)
 
-FRAGMENTS = "allocator_fragmentation"
+FRAGMENTS = "trainer_allocator_fragmentation"
 """Name of what an allocator has beside what was asked of it."""
 
 UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes

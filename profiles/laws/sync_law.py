@@ -147,7 +147,8 @@ def cold_start_s(a: Architecture, tp: int) -> float:
 
 
 def read_syncs(path: str | Path, *, colocated: bool = False) -> list[SyncRun]:
-    """Full copies of models of one of the two ways in the table. Raises InputError (no file, missing columns, no number, nothing to fit)."""
+    """Full copies of models in the table, of one of the two ways. Raises InputError (no file, missing columns, no
+    number, nothing to fit)."""
     runs: list[SyncRun] = []
     for line, row in csv_rows(path, COLUMNS):
         name = row["model"].split()[0]

@@ -202,7 +202,8 @@ def sources(
         f"{ENGINE_RESERVE_BYTES / 1e9:g} GB a GPU",
         "start": "cold starts of vLLM on A100 (vLLM sleep mode, 0.6B to 235B), by bytes a GPU",
         "sync": "by bytes and tensors: updates of checkpoint-engine between ranks that share GPUs (MIT), half the way "
-        "from 30 GB/s, and full broadcasts between pools in verl's documentation (Apache-2.0); error: left-out models, other implementations",
+        "from 30 GB/s, and full broadcasts between pools in verl's documentation (Apache-2.0); error: other "
+        "implementations",
         "train": f"PrimeIntellect-ai/prime-rl trainer benchmark (Apache-2.0), {trained}; tensor, context, pipeline and "
         f"expert parallelism are physics only, times {PARALLEL_FACTOR:g}: over it RollPacker's updates take 1.9 to 4.8 "
         "times (arXiv 2509.21009), NeMo-RL's 0.93, torchtitan's 0.65; these and ranks on several nodes carry "

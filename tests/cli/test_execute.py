@@ -61,7 +61,8 @@ def test_options_reach_the_executor_and_its_end_the_exit_code(solved, asked):
     out, plan = solved / "run", solved / "plan.yaml"
     assert printed("execute", plan, "--out", out) == f"done; see: rlplan report {out}\n"
     assert asked.options == Options(40) and [e.name for e in asked.executions] == ["plan"]
-    words = "--steps 7 --checkpoint-every 3 --stall-timeout 9 --grace-s 2 --restarts-per-hour 5 --node-patience 8 --no-drain"
+    words = "--steps 7 --checkpoint-every 3 --stall-timeout 9 --grace-s 2 --restarts-per-hour 5 --node-patience 8"
+    words += " --no-drain"
     asked.finished = False
     stopped = printed("execute", plan, "--out", out, *words.split(), code=130)
     assert stopped == f"stopped with checkpoints; continue with --resume, or see: rlplan report {out}\n"

@@ -7,7 +7,8 @@ does not regularise, it changes the scale of what the network computes.
 Rounds of two kinds train short and long responses in steps of their own, and a long round's gradient is larger. In the
 second moment it would divide itself: a token of it would move weights less than one of a short round, for as long as
 the moment forgets within a cycle, and in a run's first steps. So the second moment takes a step's gradient over what
-the plan states for its kind (`norm_share`), the first moment takes it as it is, and a token moves weights alike in both.
+the plan states for its kind (`norm_share`), and the first moment takes it as it is: a token of either moves weights
+alike.
 
 Offloaded moments come to the device a bucket of elements at a time and go back after the update, so that few of them
 are there at once. On a CPU the host is the device, and nothing moves.

@@ -24,8 +24,8 @@ from .round_kinds import ShortKey
 PROMPT_FACTORS = (1.0, 1.0625, 1.125, 1.25, 1.5)
 SAMPLE_FACTORS = (1.0, 1.125, 1.25, 1.5)
 # Prompts issued in `exact` beyond the P / P(accepted) that are needed on average, in standard deviations of that count
-# (negative binomial). Fewer mean refills, each of which lasts as long as a row, more mean waste: steps of 16, 128 and 512
-# prompts are fastest with 1.5 to 3, and with the best of these at most 1 % slower.
+# (negative binomial). Fewer mean refills, each of which lasts as long as a row, more mean waste: steps of 16, 128 and
+# 512 prompts are fastest with 1.5 to 3, and with the best of these at most 1 % slower.
 ROW_DEVIATIONS = (0.5, 1.5, 2.5)
 # Share of the prompts, those with the longest history, that get long rounds in `predict`.
 LONG_SHARES = (0.1, 0.2, 0.3, 0.5)

@@ -119,7 +119,7 @@ class Algorithm(Strict):
     long round moves weights less than one of a short round."""
 
     max_grad_norm: Positive = 1.0
-    """Global gradient norm above which a synchronous step's gradients are scaled down; where there are kinds of round, the
+    """Gradient norm above which a synchronous step's gradients are scaled down; where there are kinds of round, the
     plan states what each kind's is of it (`loss.grad_norms`)."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = _own("clip_low")

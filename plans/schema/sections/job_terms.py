@@ -38,7 +38,11 @@ def _is_objective(text: str) -> str:
     return text
 
 
-ObjectiveText = Annotated[str, AfterValidator(_is_objective)]
+ObjectiveText = Annotated[
+    str,
+    AfterValidator(_is_objective),
+    Field(json_schema_extra={"pattern": r"^(seconds|usd|usd-within[ :][0-9.eE+-]+)$"}),
+]
 
 
 class Slo(Strict):

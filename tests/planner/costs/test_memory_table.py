@@ -100,7 +100,7 @@ def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
         free = bar.holds_bytes["reserve"] + bar.holds_bytes["slack"]
         assert bar.needed_bytes - free == pytest.approx(cost.peak_bytes, rel=1e-6) and bar.fits
         assert free == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.holds_bytes["slack"] > 2e9
-        assert 0 < bar.holds_bytes["allocator_fragmentation"] < 0.1 * cost.peak_bytes
+        assert 0 < bar.holds_bytes["trainer_allocator_fragmentation"] < 0.1 * cost.peak_bytes
 
 
 def test_offloaded_moments_are_in_host_memory_in_every_phase():

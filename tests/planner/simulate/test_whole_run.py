@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from dataclasses import astuple
 from functools import partial
 
 import pytest
 
-from rlplan.planner.choose.candidates.round_kinds import ShortKey
+from rlplan.planner.choose.candidates.long_rounds import queue_rule
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -154,6 +156,26 @@ def test_a_run_takes_what_its_columns_predict(target, prompts, cutoff_tokens, si
     assert simulated.length_ratio() == pytest.approx(1.0, abs=0.06)
     assert all(s.samples == s.groups * GROUP and s.groups == target for s in simulated.steps)
     assert not simulated.settling or simulated.settling[-1].deferred == 0
+
+
+@pytest.mark.parametrize("prompts", [400, 1600])
+def test_a_run_by_queue_takes_and_waits_as_predicted(prompts):
+    target, cutoff_tokens = 8, 200
+    setting = make_setting(target, GROUP, prompts=prompts)
+    key = EXACT_KEY._replace(prompts=12, cutoff_tokens=cutoff_tokens)
+    rule = queue_rule(setting.draws.model, key.deferral, GROUP, target)
+    law = LongKey(key.deferral, 1, LAYOUT, queue=astuple(rule))
+    short, long = short_of(setting, key, 300), long_of(setting, law, 150)
+    predicted, states = steady(setting, short, long), setting.queue_of(law)
+    spec = RoundSpec("exact", target, GROUP, CAP, 12, GROUP, cutoff_tokens=cutoff_tokens, queue=rule)
+    simulated = run_of(setting, spec, steps=0, prompts=prompts, epochs=max(1, 1600 // prompts))
+    steps = [*simulated.steps, *simulated.settling]
+    assert simulated.seconds_per_sample() == pytest.approx(predicted.sample_s, rel=0.06)
+    assert simulated.long_share() == pytest.approx(predicted.long_share, abs=0.03)
+    assert simulated.length_ratio() == pytest.approx(1.0, abs=0.06)
+    trained = [s.groups for s in steps if s.kind == "long"]
+    assert mean(trained) == pytest.approx(mean(states.trained), rel=0.05)
+    assert mean([s.rollout_s for s in steps if s.kind == "long"]) == pytest.approx(mean(long.log.rollout_s), rel=0.08)
 
 
 SHARE = 0.25
