@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/run"), show_default=True, help="Run folder.")
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
+@click.option(
+    "--no-drain",
+    is_flag=True,
+    help="End at --steps even if prompts wait for a long round; without it further long rounds train them.",
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
 @click.option(
     "--history",
@@ -89,6 +94,7 @@ def execute_command(
     plans: tuple[Path, ...],
     out: Path,
     steps: int,
+    no_drain: bool,
     resume: bool,
     history: Path | None,
     dry_run: bool,
@@ -111,6 +117,10 @@ def execute_command(
     Of a plan of groups (groups.yaml) all groups run at once, or the one of --group: the jobs of a group run as one,
     each by its own plan in a process and folder of its own, and take turns on the nodes that they share.
 
+    A run has deferred prompts when it has its --steps; then further long rounds train them, which are steps as well, so
+    that the longest responses are not lost. --no-drain ends it at --steps. --resume with more --steps goes on from
+    either end.
+
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
 
@@ -132,7 +142,10 @@ def execute_command(
         from ..executor.prepare import Options
         from .many_jobs.execute_groups import execute_groups_command
 
-        options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience)
+        options = Options(
+            steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
+            drain_queue=not no_drain,
+        )  # fmt: skip
         return execute_groups_command(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
@@ -155,6 +168,7 @@ def execute_command(
     must_fit_memory([finding for plan in plans for finding in memory_findings(plan)])
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
+        drain_queue=not no_drain,
         speed_check=not no_speed_check, speed_check_every=speed_check_every,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:

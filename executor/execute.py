@@ -121,6 +121,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             prompt_ids=list(prompts),
             turns=turns,
             permits=group_turns,
+            planned_short_share=execution.planned_short_share,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]

@@ -72,7 +72,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     spec = settings.balance
     balance = None if spec is None else Balance(spec, run.schedule.recorded())
     rollout = run.runner.run(
-        machine, settings.layout, version, run.weights.join, tag, run.seeds(round_kind),
+        machine, settings.layout, version, run.weights.join, tag, run.seeds(machine),
         run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts, balance, units,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)

@@ -24,6 +24,7 @@ from ..profiles.reward_tables import with_reward_times
 from .choose.balance_choice import balanced
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.job_limits import Unplannable
+from .choose.candidates.pool_choice import engine_pools
 from .choose.cycle_cost import Cycle
 from .choose.rewards.judge_places import judge_text
 from .choose.round_program import Solution
@@ -82,12 +83,49 @@ def solve(
     if not options.for_any:
         _must_train_family(job, options)
     job = without_levers(job) if options.plain else job
-    places = places_of_judge(cluster, job, profile, options.for_any)
+    pools = engine_pools(cluster, job, profile) if options.pool is None else [options.pool]
+    if len(pools) > 1:
+
+        def on(pool: str) -> Solved:
+            return solve(cluster, job, profile, trace, inputs, replace(options, pool=pool), progress)
+
+        return _on_the_best_pool(pools, on)
+    places = places_of_judge(cluster, job, profile, options)
 
     def at(judge: RewardJudge | None) -> Solved:
         return _solve_at(judge, cluster, job, profile, trace, inputs, options, progress)
 
     return at(places[0]) if len(places) == 1 else _with_the_best_judge(places, at)
+
+
+def _on_the_best_pool(pools: Sequence[str], solve_on: Callable[[str], Solved]) -> Solved:
+    """The plan on the pool where the objective is least, the first by name of those where it is the same. Its `why`
+    says what the others would give. Raises Infeasible, by the first pool, if none has a schedule."""
+    solved: dict[str, Solved] = {}
+    failed: dict[str, Infeasible] = {}
+    for pool in pools:
+        try:
+            solved[pool] = solve_on(pool)
+        except Infeasible as error:
+            failed[pool] = error
+    if not solved:
+        raise failed[pools[0]]
+    best = min(solved, key=lambda pool: solved[pool].solution.objective)
+    least = solved[best].solution.objective
+    others = [
+        f"{pool} {_percent_more(each.solution.objective / least - 1)}" for pool, each in solved.items() if pool != best
+    ]
+    others += [f"{pool}: {error}" for pool, error in failed.items()]
+    return _of_several(solved[best], "rounds.short.rollout.pool", f"engines on pool {best}; {'; '.join(others)}")
+
+
+def _of_several(solved: Solved, key: str, text: str) -> Solved:
+    """The plan with a text in its `why`, as the best of several programs."""
+    planned = solved.plan.job.model_copy(update={"why": {**solved.plan.job.why, key: text}})
+    solver = solved.plan.solver.model_copy(update={"method": "enumeration"})
+    digest = job_decisions(planned)
+    update = {"job": planned, "solver": solver, "decisions_sha256": digest}
+    return replace(solved, plan=solved.plan.model_copy(update=update))
 
 
 def _with_the_best_judge(
@@ -125,9 +163,7 @@ def _with_the_best_judge(
     ]
     others += [f"{judge_text(judge)}: no room, or no schedule" for judge, _ in failed if judge is not None]
     text = f"{judge_text(judged)}; {'; '.join(others)}"
-    planned = chosen.plan.job.model_copy(update={"why": {**chosen.plan.job.why, "reward.judge": text}})
-    plan = chosen.plan.model_copy(update={"job": planned, "decisions_sha256": job_decisions(planned)})
-    return replace(chosen, plan=plan)
+    return _of_several(chosen, "reward.judge", text)
 
 
 def _waits_share(predicted: Predicted) -> float:

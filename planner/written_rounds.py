@@ -65,6 +65,7 @@ def search_with_plan(
         mode=mode if only else None,
         bias_budget=plan.solver.forced_budget if forced else planned.bias.budget,
         objective=objective,
+        within_s=plan.solver.within_s,
         seed=seed,
         prompts=prompts,
         for_any=is_for_any(plan, model),
@@ -180,6 +181,9 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
         tail=long.tail.at_finished if long.tail else 0.0,
         tail_tp=long.tail.tp if long.tail else 0,
         balanced=long.rollout.balance is not None,
+        queue=()
+        if long.queue is None
+        else (long.issue.prompts, long.queue.more_copies_every, long.queue.until_long_after),
     )
 
 

@@ -10,11 +10,20 @@ Invariants:
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, or when it leaves fewer than P prompts for a short round, so no prompt waits without bound;
-- a round is smaller than P only by the last two of these (the second needs few deferrals, the third a data set of fewer
-  than 2 P - 1 prompts), or when so many of its prompts are deferred, filtered or failed that every prompt there is has
-  been in it, or by what a long round filters or an infrastructure failure voids; what is trained then counts in the
-  gradient by its size, for losses are divided by planned constants;
+  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
+  prompt waits without bound;
+- where a short round would find fewer prompts than it issues in two epochs, what is deferred has its long rounds first;
+  only refills of a round begin a third epoch, and nothing a fourth: no prompt is trained three times more often than
+  another, however long others wait;
+- a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
+  fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
+  failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds
+  short or an infrastructure failure voids; what is trained then counts in the gradient by its size, for losses are
+  divided by planned constants;
+- with a queue rule a long round is by queue and comes when Q prompts wait, whatever their wait, while the oldest epoch
+  has fresh prompts; from then until that epoch is over, and in the other cases above, long rounds are by waves, of the
+  oldest epoch's prompts first. So a prompt waits until it is long, or for `until_long_after` long rounds in which it
+  was drawn, or for its epoch's end;
 - the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier rounds; `state()` holds
   all that a resumed run needs, and a round that is begun and never ended changes nothing of it but for epochs begun.
 
@@ -31,7 +40,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from .balancing.length_estimates import Recorded
@@ -43,6 +52,10 @@ from .round_spec import RoundName, RoundSpec
 # A queue that fills slowly must not hold a prompt for ever: after this many rounds a smaller long round is run. With
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
+
+# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one
+# runs into the next; a third one is begun by refills of a round alone.
+MAX_OPEN_EPOCHS = 3
 
 
 @dataclass(slots=True)
@@ -64,11 +77,16 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A prompt that waits for a long round, since when (round number), and the epoch that issued it."""
+    """A prompt that waits for a long round, the epoch that issued it, and since when (round number).
+
+    `age` is the number of long rounds that found it short, `waited` that of all long rounds since.
+    """
 
     prompt: str
     epoch: int
     since: int
+    age: int = 0
+    waited: int = 0
 
 
 class Schedule:
@@ -91,7 +109,11 @@ class Schedule:
         self._deferred: list[_Deferred] = []
         self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
         self._running = False  # whether that round is not ended
-        self._draining = False
+        self.ages: tuple[int, ...] = ()
+        """Of the prompts of the latest round if it was by queue, in its order."""
+        self.waits: tuple[int, ...] = ()
+        """Long rounds that those prompts waited which the latest round settled, itself included."""
+        self.draining = False
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
@@ -110,7 +132,8 @@ class Schedule:
         self._next_epoch += 1
 
     def _scan(self, count: int) -> list[tuple[str, int]]:
-        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight.
+        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done
+        in all epochs that may be open.
 
         Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
         that is free is in it.
@@ -120,8 +143,10 @@ class Schedule:
             busy.update(self._issued)
         issued: list[tuple[str, int]] = []
         place = 0
-        while len(issued) < count and len(busy) < len(self._prompts) and not self._draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
+                if place >= MAX_OPEN_EPOCHS:
+                    break
                 self._begin_epoch()
             epoch = self._open[place]
             put_off: set[str] = set()
@@ -179,27 +204,53 @@ class Schedule:
         return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
-        """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
-        self._draining = True
+        """From now on, until a `restore`, nothing fresh is issued: only the queue's rounds are left, the last of them
+        smaller."""
+        self.draining = True
+
+    @property
+    def rounds_owed(self) -> int:
+        """Long rounds that train the queue if it is drained now; one more for each that the infrastructure fails."""
+        return -(-len(self._deferred) // self.spec.prompts_per_step)
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def next_kind(self) -> RoundName:
         """The kind of the next round."""
-        if not self._deferred:
-            return "short"
-        waiting, target = len(self._deferred), self.spec.prompts_per_step
-        waited = self.round_number - self._deferred[0].since
-        few_left = self._draining or len(self._prompts) - waiting < target
-        return "long" if waiting >= target or waited >= MAX_WAIT_ROUNDS or few_left else "short"
+        return "long" if self._next_long()[0] else "short"
+
+    def _next_long(self) -> tuple[list[_Deferred], bool]:
+        """Of the next round its prompts, none if it is short, and whether it is by queue."""
+        queue, target, waiting = self.spec.queue, self.spec.prompts_per_step, len(self._deferred)
+        must = self.draining or len(self._prompts) - waiting < target or self._epochs_wait()
+        if queue is not None and self._open[0].fresh and not must:
+            return (self._deferred[: queue.prompts] if waiting >= queue.prompts else []), True
+        first = self._deferred
+        if queue is not None:
+            first = sorted(first, key=lambda one: one.epoch)
+        elif first:
+            must = must or self.round_number - first[0].since >= MAX_WAIT_ROUNDS
+        return (first[:target] if waiting >= target or must else []), False
+
+    def _epochs_wait(self) -> bool:
+        """Whether a short round would find fewer prompts than it issues in two epochs."""
+        if len(self._open) < MAX_OPEN_EPOCHS - 1:
+            return False
+        busy = set(self.deferred)
+        free = {prompt for epoch in self._open[: MAX_OPEN_EPOCHS - 1] for prompt in epoch.fresh if prompt not in busy}
+        return len(free) < self.spec.short_prompts
 
     def begin(self) -> Round:
         """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
-        self._running, self._issued = True, {}
-        if self.next_kind() == "long":
-            self._issued = {waiting.prompt: waiting.epoch for waiting in self._deferred[: self.spec.prompts_per_step]}
-            return self.spec.long(len(self._issued)).machine(list(self._issued))
-        return self.spec.short().machine(self._take(self.spec.short_prompts), self._take)
+        self._running, self._issued, self.ages = True, {}, ()
+        chosen, by_queue = self._next_long()
+        if not chosen:
+            return self.spec.short().machine(self._take(self.spec.short_prompts), self._take)
+        self._issued = {waiting.prompt: waiting.epoch for waiting in chosen}
+        if by_queue:
+            self.ages = tuple(waiting.age for waiting in chosen)
+            return self.spec.long_by_queue(self.ages).machine(list(self._issued))
+        return self.spec.long(len(chosen)).machine(list(self._issued))
 
     def end(self, finished: Round) -> Outcome:
         """Close the round that was begun last: settle or defer its prompts; the others were never issued.
@@ -208,8 +259,21 @@ class Schedule:
         """
         outcome = finished.outcome()
         epochs = {epoch.number: epoch for epoch in self._open}
-        gone = {p for fate, prompts in outcome.prompts.items() if fate is not Fate.RETURNED for p in prompts}
-        self._deferred = [waiting for waiting in self._deferred if waiting.prompt not in self._issued]
+        fates = {prompt: fate for fate, prompts in outcome.prompts.items() for prompt in prompts}
+        gone = {prompt for prompt, fate in fates.items() if fate is not Fate.RETURNED}
+        if finished.kind == "long":
+            put_off = (Fate.DEFERRED, Fate.RETURNED, None)
+            queue = [
+                replace(w, waited=w.waited + 1, age=w.age + (fates.get(w.prompt) is Fate.DEFERRED))
+                for w in self._deferred
+            ]
+            self.waits = tuple(w.waited for w in queue if fates.get(w.prompt) not in put_off)
+            self._deferred = [w for w in queue if fates.get(w.prompt) in put_off]
+        else:
+            self.waits = ()
+            self._deferred += [
+                _Deferred(prompt, self._issued[prompt], self.round_number) for prompt in outcome.prompts[Fate.DEFERRED]
+            ]
         for epoch in self._open:
             # Returned prompts keep their place in the stream.
             epoch.fresh = [p for p in epoch.fresh if not (p in gone and self._issued[p] == epoch.number)]
@@ -218,8 +282,6 @@ class Schedule:
                 epoch = epochs[self._issued[prompt]]
                 assert prompt not in epoch.settled, f"trained twice in one epoch: {prompt}"
                 epoch.settled.add(prompt)
-        for prompt in outcome.prompts[Fate.DEFERRED]:
-            self._deferred.append(_Deferred(prompt, self._issued[prompt], self.round_number))
         self.round_number += 1
         self._running = False
         if self.spec.learns:
@@ -260,7 +322,7 @@ class Schedule:
             "round_number": self.round_number,
             "next_epoch": self._next_epoch,
             "epochs": epochs,
-            "deferred": [[waiting.prompt, waiting.epoch, waiting.since] for waiting in self._deferred],
+            "deferred": [list(astuple(waiting)) for waiting in self._deferred],
         }
         if self.spec.learns:
             state["history"] = self._history.state()
@@ -272,7 +334,7 @@ class Schedule:
             raise ValueError("the checkpoint was written by another version, which ended each epoch by a smaller round")
         every = set(self._prompts)
         for epoch in state["epochs"]:
-            queued = [prompt for prompt, number, _ in state["deferred"] if number == epoch["epoch"]]
+            queued = [prompt for prompt, number, *_ in state["deferred"] if number == epoch["epoch"]]
             places = [*epoch["fresh"], *queued, *epoch["settled"]]
             if set(places) != every or len(places) != len(every):
                 raise ValueError("the checkpoint belongs to another data set: its prompts are not the job's")
@@ -283,6 +345,7 @@ class Schedule:
             _Epoch(int(e["epoch"]), list(e["fresh"]), set(e["settled"]), frozenset(e.get("expected_long", ())))
             for e in state["epochs"]
         ]
-        self._deferred = [_Deferred(str(prompt), int(epoch), int(since)) for prompt, epoch, since in state["deferred"]]
+        # Older checkpoints have no ages.
+        self._deferred = [_Deferred(str(prompt), *map(int, numbers)) for prompt, *numbers in state["deferred"]]
         self._history.restore(state.get("history", {}))
-        self._issued, self._running = {}, False
+        self._issued, self._running, self.draining = {}, False, False

@@ -9,7 +9,7 @@ Invariants:
 - within a run no two samples share a seed, but for the same sample issued again (up to collisions of 32-bit numbers,
   all that a CPU generator takes);
 - a draw that may be cut short and the draw that takes its place are independent: draws of rounds that run everything
-  to its end (`sync`, `predict`, long rounds) and draws of rounds that cut are seeded from different lines.
+  to its end (`sync`, `predict`, long rounds by waves) and draws of rounds that cut are seeded from different lines.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from typing import Any
 
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
-from .report_bias import ks_distance, length_ratio
+from .report_bias import ks_distance, length_ratio, ratio_as_trained
 from .report_coverage import coverage
 from .report_drafts import drafts_report
 from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_speed import speed_report
 from .report_state import incidents, run_state
-from .report_steps import checkpoint_costs, missing_engines, series, spreads
+from .report_steps import checkpoint_costs, missing_engines, series, spreads, waits
 from .report_timeline import overlap, round_timeline
 
 ROLES = {"race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
@@ -99,6 +99,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "reward_parts": reward_parts(run.samples),
         "checkpoints": checkpoint_costs(run.events, len(steps)),
         "missing_engines": missing_engines(steps),
+        "waits": waits(steps),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
@@ -110,6 +111,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
         result["length_ratio"], result["length_ratio_standard_error"] = ratio, error
+        result["length_ratio_as_trained"] = ratio_as_trained(run, baseline)
         result["length_ks"] = ks_distance(
             [t for lengths in run.trained.values() for t in lengths],
             [t for lengths in baseline.trained.values() for t in lengths],

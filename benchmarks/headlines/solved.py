@@ -19,9 +19,9 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.facts.model_shape import shape_of_job
-from rlplan.plans.schema.cluster import load_cluster
-from rlplan.plans.schema.job import load_job
+from rlplan.plans.facts.model_shape import ModelShape, shape_of_job
+from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_tables import table_names
@@ -77,15 +77,7 @@ def job_kinds(seed: int = SEED) -> Iterator[JobKind]:
 
 def solved_job(kind: JobKind) -> Solved:
     """The job of `rlplan init`, solved with the profile and the lengths that ship. Raises Infeasible."""
-    documents = skeleton(
-        machines_of(f"{kind.nodes}x8x{kind.gpu}"), *model_path_of(kind.model, Path(kind.model)), kind.reward
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in documents.files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        cluster, job_path = load_cluster(Path(folder, "cluster.yaml")), Path(folder, "job.yaml")
-        job = load_job(job_path)
-        shape = shape_of_job(job, job_path)
+    cluster, job, shape = documents_of(kind)
     profile = priced_as(library_profile(kind.gpu, kind.model), job, None)
     trace, lengths = named_lengths(kind.lengths)
     path, sha256 = "none", "0" * 64  # the documents are gone, and nothing reads what the plan says of them
@@ -96,6 +88,20 @@ def solved_job(kind: JobKind) -> Solved:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return solve(cluster, job, profile, trace, inputs, options)
+
+
+def documents_of(kind: JobKind) -> tuple[Cluster, Job, ModelShape | None]:
+    """The documents of `rlplan init`: cluster, job, and the shape of its model."""
+    documents = skeleton(
+        machines_of(f"{kind.nodes}x8x{kind.gpu}"), *model_path_of(kind.model, Path(kind.model)), kind.reward
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in documents.files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        cluster, job_path = load_cluster(Path(folder, "cluster.yaml")), Path(folder, "job.yaml")
+        job = load_job(job_path)
+        shape = shape_of_job(job, job_path)
+    return cluster, job, shape
 
 
 def outcome_of(kind: JobKind) -> Outcome | str:

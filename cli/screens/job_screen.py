@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.caveats import cut_text, limit_text
+from ...plans.phrases.caveats import cut_text, limit_text, wait_text
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.pools_text import nodes_text
 from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
@@ -104,6 +104,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
         ),
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
         Text(cut_text(p), style="yellow" if (p.cut_share or 0) >= MUCH_AT_CAP else ""),
+        *([Text(wait_text(p))] if p.wait is not None else []),
         Text(
             f"{solver_status(solver)}; {costs}; {path}",
             style="dim",

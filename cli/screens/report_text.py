@@ -26,7 +26,7 @@ from ...plans.phrases.numbers import (
     seconds,
     times,
 )
-from ...plans.phrases.phase_names import PHASE_NAMES, exposed_text
+from ...plans.phrases.phase_names import PHASE_NAMES, as_trained_text, exposed_text
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -66,6 +66,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  at the hardware's peak a step takes {seconds(limit['step_s'])}; decoding reached {reads} of the memory "
             f"bandwidth, training an MFU of {mfu}"
         )
+    if (waits := detail.get("waits")) is not None:
+        lines.append(f"  {waits_text(waits)}")
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
@@ -78,8 +80,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     if detail["mode"] != "sync" and detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
             f"  trained over unconditioned mean length: predicted {ratio(detail['length_ratio_predicted'])}, measured "
-            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}; K-S distance "
-            f"of the lengths {detail['length_ks']:.3f}"
+            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}"
+            f"{as_trained_text(detail)}; K-S distance of the lengths {detail['length_ks']:.3f}"
         )
     if (cut := detail.get("cut_share")) is not None:
         predicted = _figure(detail["cut_share_predicted"], percent)
@@ -102,6 +104,14 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     )
     lines += [*_training(detail), *_checkpoints(detail), *_missing_engines(detail)]
     return "\n".join([*lines, *_incidents(detail)])
+
+
+def waits_text(waits: Mapping[str, Any]) -> str:
+    """How long deferred prompts waited (report_steps.waits)."""
+    return (
+        f"deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most; "
+        f"{waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+    )
 
 
 def comparison(result: dict[str, Any]) -> str:

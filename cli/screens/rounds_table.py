@@ -61,6 +61,8 @@ def _kv(decided: ShortRound | LongRound) -> str:
 
 
 def _issue(decided: ShortRound | LongRound) -> str:
+    if getattr(decided, "queue", None) is not None:
+        return f"{decided.issue.prompts} x {decided.issue.samples} queue"
     copies = getattr(decided.issue, "copies", 1)
     return f"{decided.issue.prompts} x {decided.issue.samples}" + (f" x {copies}" if copies > 1 else "")
 

@@ -120,6 +120,8 @@ def few_prompts(
         return [Fault.of("prompts-miscounted", ("data", "prompts"), other_count(job, rows))]
     short, target = plan.rounds.short, plan.issue.prompts_per_step
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
+    if plan.rounds.long is not None and plan.rounds.long.queue is not None:
+        wanted += plan.rounds.long.issue.prompts - target
     if rows >= wanted:
         return []
     message = f"{named} has {count(rows, 'prompt')}; a round's and those that wait for another are up to {wanted}"

@@ -177,7 +177,10 @@ def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:
     """Samples that rounds issue at their start for each that they train, mean over the cycle's steps."""
     key = cast(ShortKey, cycle.short.key)
     share, short = cycle.long_share(), over_issue(key.prompts, key.samples, target, group_size)
-    return (1.0 - share) * short + (share * cast(LongKey, cycle.long.key).copies if cycle.long else 0.0)
+    if cycle.long is None:
+        return short
+    long = cast(LongKey, cycle.long.key)
+    return (1.0 - share) * short + share * (long.queue[0] / target if long.queue else long.copies)
 
 
 def cost_above(search: Search, best: Cycle, cycle: Cycle) -> float:

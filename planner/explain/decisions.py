@@ -106,7 +106,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             "rounds.long.tail",
             of_long(lambda key: (key.tail, key.tail_tp), lambda key: f"long rounds {_tail(key)}"),
         ),
-        (deferring and mode == "exact", "rounds.long.issue.copies", of_long(lambda key: key.copies, _copies)),
+        (
+            deferring and mode == "exact",
+            "rounds.long.issue",
+            of_long(lambda key: (key.copies, key.queue), _long_issue),
+        ),
         (
             len(search.space.rewards) > 1,
             "reward",
@@ -116,8 +120,10 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
     return [(key, value, text) for applies, key, (value, text) in table if applies]
 
 
-def _copies(key: LongKey) -> str:
-    return f"{key.copies} cop{'y' if key.copies == 1 else 'ies'} at once"
+def _long_issue(key: LongKey) -> str:
+    if key.queue_rule is not None:
+        return f"long rounds by queue, {key.queue_rule.prompts} prompts issued"
+    return f"long rounds by waves, {key.copies} cop{'y' if key.copies == 1 else 'ies'} at once"
 
 
 def _drafts(tokens: int) -> str:

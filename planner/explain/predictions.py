@@ -19,6 +19,7 @@ from ...plans.schema.predicted import (
     PredictedRound,
     PredictedRounds,
     PredictedSpeed,
+    PredictedWait,
     Quantiles,
     RoundMemory,
     UpdateSpeed,
@@ -81,7 +82,7 @@ def predict(
         search: what the schedule was chosen by; its rounds tell the Pareto front.
         reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
     """
-    holdout = decided.holdout
+    holdout = decided.holdout.longer()
     again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
     size, limits, draws = again.limits.group_size, again.limits, again.setting.draws
     points, basis, drift = (
@@ -119,6 +120,7 @@ def predict(
         ),
         phases_s=phases,
         rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
+        wait=_wait(again, kinds[-1].key),
         length_ratio=again.measured_ratio(cycle)[0],
         cut=PredictedCut(cap_tokens=draws.model.cap_tokens, share=_cut_share(again, cycle, kinds, job)),
         error=predicted_error(holdout, profile, kinds, watched, basis, assumed),
@@ -173,6 +175,19 @@ def _cut_share(search: Search, cycle: Cycle, kinds: Sequence[ScheduledRounds], j
         return cut_share(search.setting.draws.model, job)
     rates = cycle.rates(search.limits.group_size)
     return min(1.0, sum(rate * mean(kind.log.cut) for rate, kind in zip(rates, kinds, strict=False)))
+
+
+def _wait(search: Search, key: ShortKey | LongKey) -> PredictedWait | None:
+    """How long prompts wait for long rounds by queue; None for other rounds."""
+    if isinstance(key, ShortKey) or not key.queue:
+        return None
+    states = search.setting.queue_of(key)
+    return PredictedWait(
+        mean_rounds=float(states.waits.mean()),
+        longest_rounds=float(states.waits.max()),
+        followed_rounds=len(states.trained),
+        untrained=1.0 - mean(states.trained) / states.target,
+    )
 
 
 def error_of(
@@ -259,7 +274,7 @@ def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
 def _watched(search: Search, rounds: ScheduledRounds) -> WatchedRounds:
     log, key = rounds.log, rounds.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.deferral, len(log) * search.setting.simulated_target)
-    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)), len(log))
 
 
 def _limit(

@@ -6,18 +6,20 @@ Alternatives that lost early were simulated for a few rounds only; their figures
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from ...plans.facts.critical_path import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
 from ...plans.phrases.phase_names import PHASE_NAMES
-from ...plans.phrases.why_line import TIE_PERCENT, Alternative
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative, levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
+from ..choose.balance_choice import ROUNDS as BALANCE_ROUNDS
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
@@ -46,6 +48,8 @@ def explain(
     choice was made on.
     """
     why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    if saved_s := _levers(search, decided, predicted.step_s.mean):
+        why["levers"] = levers_text(saved_s, predicted.step_s.mean)
     if profile.scaled:
         why["model"] = profile.scaled
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
@@ -78,6 +82,65 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
         elif len({value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
     return why
+
+
+def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:
+    """By lever of the schedule, what a step of `step_s` seconds takes more without it, all else being kept: on rounds
+    that nothing was chosen on, the same for both. Without long rounds it is the fastest schedule of mode sync."""
+    holdout, chosen = decided.holdout.search, decided.holdout.cycle
+    kinds = [kind for kind in (chosen.short, chosen.long) if kind is not None]
+    balanced = any(kind.key.balanced for kind in kinds)
+    # Balanced rounds are slow to simulate.
+    few = BALANCE_ROUNDS if balanced else search.passes[-1]
+    rounds = min(few.short_rounds, chosen.short.rounds), min(few.long_rounds, chosen.long.rounds if chosen.long else 0)
+
+    def seconds(cycle: Cycle, on: Search = holdout) -> float:
+        simulated = on.simulate(cycle, *rounds)
+        return sum(on.phase_seconds(simulated, *rounds).values()) if simulated.trains else math.inf
+
+    def without(**off: Any) -> Cycle | None:
+        """The schedule without a lever; None if it does not use it."""
+        keys = [
+            kind.key._replace(**{name: value for name, value in off.items() if name in kind.key._fields})
+            for kind in kinds
+        ]
+        if all(key == kind.key for key, kind in zip(keys, kinds, strict=True)):
+            return None
+        short, *long = [replace(kind, key=key) for key, kind in zip(keys, kinds, strict=True)]
+        return replace(chosen, short=short, long=long[0] if long else None)
+
+    tried = {
+        "long rounds": _without_long_rounds(search, chosen) if chosen.long is not None else None,
+        "drafts": without(draft_tokens=0),
+        "balance": without(balanced=False),
+        "hand-over": without(hand_over=0.0),
+        "tail": without(tail=0.0, tail_tp=0),
+        "queue": without(queue=()),
+    }
+    taken = {name: seconds(cycle) for name, cycle in tried.items() if cycle is not None}
+    if search.setting.streams:
+        again = holdout.anew([chosen], holdout.setting.draws)
+        whole = replace(holdout.setting, streams=False)
+        taken["streaming"] = seconds(chosen, Search(whole, again.space, again.limits, None, search.mode, search.passes))
+    planned = seconds(chosen)
+    return {name: step_s * (each / planned - 1.0) for name, each in taken.items() if math.isfinite(each)}
+
+
+def _without_long_rounds(search: Search, chosen: Cycle) -> Cycle | None:
+    """The fastest schedule of mode sync on the nodes of `chosen`, scored as it is, with no lever that it has not."""
+    limits, keys = search.limits, [kind.key for kind in (chosen.short, chosen.long) if kind is not None]
+    drafts = any(key.draft_tokens for key in keys)
+    alike = [
+        c
+        for c in search.sync_cycles()
+        if c.trains and c.taken(limits).within(chosen.taken(limits)) and (drafts or not c.short.key.draft_tokens)
+        if "memory" not in c.violations(limits)
+    ]
+    best = min(alike, key=lambda c: (c.seconds_per_sample(limits.group_size), c.name), default=None)
+    if best is None:
+        return None
+    key = best.short.key._replace(reward=chosen.short.reward, balanced=any(key.balanced for key in keys))
+    return replace(best, short=replace(best.short, key=key))
 
 
 def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:

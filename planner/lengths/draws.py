@@ -87,6 +87,7 @@ class Draws:
         self._order = _order(seed, len(model.prompt_ids))
         self._chunks: dict[tuple[int, int], Tokens] = {}
         self._late: dict[tuple[int, int, int], Tokens] = {}
+        self.queues: dict[tuple[object, ...], Any] = {}  # followed on these draws, by column_setting.py
         self._count = model.tables.shape[1]
         self._prompt_tokens = model.prompt_tokens.astype(np.int32)
         self._reward_counts = np.array([len(r) for r in model.rewards], dtype=np.uint64)

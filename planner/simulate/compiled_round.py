@@ -42,7 +42,7 @@ def _round(
 ) -> Any:
     short = round_kind.name == "short"
     kind = kernel_state.RACE if not round_kind.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
-    target = round_kind.prompts if kind == kernel_state.EXACT_LONG else min(round_kind.target, round_kind.prompts)
+    target = min(round_kind.target, round_kind.prompts)
     fields = {
         "kind": kind,
         "target": target,
@@ -55,7 +55,8 @@ def _round(
         "refills": short,
         "watched": round_kind.redraws,
         "over": round_kind.prompts / max(target, 1),
-        "pending": -1,
+        "prompts": round_kind.prompts,
+        "pending": 0 if round_kind.redraws else -1,
         "rows": len(round_draws.lengths),
         "more": round_draws.more,
         "expected": weight(round_draws.expected_tokens),
@@ -94,7 +95,7 @@ def _engines(decode: DecodeCost, change: ChangeCost | None) -> Any:
     return engines
 
 
-def _prompts(round_draws: RoundDraws, decode: DecodeCost) -> Any:
+def _prompts(round_kind: RoundKind, round_draws: RoundDraws, decode: DecodeCost) -> Any:
     prompts = np.zeros(len(round_draws.prompt_tokens), dtype=kernel_state.PROMPT)
     tokens: Any = round_draws.prompt_tokens
     prompts["tokens"] = tokens
@@ -105,6 +106,7 @@ def _prompts(round_draws: RoundDraws, decode: DecodeCost) -> Any:
     if round_draws.offset is not None:
         prompts["offset"] = round_draws.offset[:-1]
         prompts["given"] = np.diff(round_draws.offset)
+        prompts["copies"], prompts["until_long"] = round_kind.copies, round_kind.until_long
     return prompts
 
 
@@ -148,7 +150,7 @@ def run(
         E=engines,
         S=np.empty(rows * round_kind.samples, dtype=kernel_state.SAMPLE),
         D=np.empty(rows, dtype=kernel_state.DRAW),
-        P=_prompts(round_draws, decode),
+        P=_prompts(round_kind, round_draws, decode),
         # Each sample is put on an engine once, and once more if engines change.
         X=np.empty((1 if change is None else 2) * rows * round_kind.samples, dtype=kernel_state.PREFIX),
         T=tournament(len(engines)),
@@ -162,7 +164,7 @@ def run(
         steps_s=_steps_s(decode, most) if change is None else _steps_s(decode, most).copy(),
         after_s=_steps_s(decode if change is None else change.after, most),
     )
-    end_s = simulate(world, round_kind.prompts, round_kind.copies)
+    end_s = simulate(world, max(round_kind.copies, default=1))
     [ended] = world.R
     if ended["status"] == kernel_state.RAN_OUT:
         raise RanOut

@@ -115,7 +115,7 @@ def _reference(
         ),
     )
     ready: dict[int, float] = {}
-    target = round_kind.prompts if round_kind.redraws else min(round_kind.target, round_kind.prompts)
+    target = min(round_kind.target, round_kind.prompts)
     times = simulate_round(
         machine, lengths, decode, reward, max_num_seqs, observe, change=change,
         samples_to_train=target * round_kind.group_size, on_ready=ready.__setitem__,

@@ -222,6 +222,10 @@ def why_of(key: str, why: Mapping[str, str]) -> str:
     return ""
 
 
+def _wait(predicted: Predicted) -> float | None:
+    return None if predicted.wait is None else predicted.wait.mean_rounds
+
+
 def speedup(predicted: Predicted) -> float | None:
     """How many times faster than the plain synchronous plan, by seconds per sample; None if unknown."""
     return finite(predicted.speedup)
@@ -280,6 +284,8 @@ def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) ->
     ]
     if a.cut or b.cut:
         rows.append(of("cut.share", "trained samples cut at the cap", "share", lambda p: p.cut_share))
+    if a.wait or b.wait:
+        rows.append(of("wait.mean_rounds", "long rounds that a prompt waits for", "count", _wait))
     for key, label in (("kv", "KV memory free"), ("train", "training memory free"), ("host", "host memory free")):
         rows.append(Quantity(f"memory.{key}", label, "share", free[0][key], free[1][key], better=1))
     rows.append(of("step_s.p50", "step, p50", "s", lambda p: p.step_s.p50))

@@ -24,10 +24,12 @@ def settings(plan: Plan) -> Table:
     issue = [
         f"{r.issue.prompts:,} prompts × {r.issue.samples} samples"
         + (f", {r.issue.copies} copies at once" if isinstance(r, LongRound) and r.issue.copies > 1 else "")
+        + (", by queue" if isinstance(r, LongRound) and r.queue is not None else "")
         for r in kinds
     ]
     rows = [
         ["issue", *issue],
+        ["queue", *(_queue(r) for r in kinds)],
         ["engines", *(_engines(r.rollout) for r in kinds)],
         ["drafts", *(NONE if r.rollout.drafts is None else value_text(r.rollout.drafts) for r in kinds)],
         ["samples of a prompt", *(_prefix(r.rollout) for r in kinds)],
@@ -48,6 +50,16 @@ def settings(plan: Plan) -> Table:
 
 def _engines(rollout: RoundRollout) -> str:
     return f"{rollout.engines} × TP {rollout.tp}, {rollout.max_num_seqs:,} sequences each"
+
+
+def _queue(round_: ShortRound | LongRound) -> str:
+    queue = round_.queue if isinstance(round_, LongRound) else None
+    if queue is None:
+        return NONE
+    return (
+        f"one copy more for each {queue.more_copies_every} rounds without a long draw, drawn until long after "
+        f"{queue.until_long_after}"
+    )
 
 
 def _tail(round_: ShortRound | LongRound) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..facts.digest import job_decisions
 from ..facts.round_bars import round_bars
-from ..phrases.caveats import assumed_errors, cut_text, drift_text, limit_text
+from ..phrases.caveats import assumed_errors, cut_text, drift_text, limit_text, wait_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
@@ -71,6 +71,12 @@ def _cut(predicted: Predicted) -> list[Card]:
     return [Card("Cut at the cap", percent(cut.share), cut_text(predicted), "warn" if cut.share >= MUCH_AT_CAP else "")]
 
 
+def _wait(predicted: Predicted) -> list[Card]:
+    """Return the card on how long prompts wait in the queue of long rounds; none without a queue."""
+    wait = predicted.wait
+    return [] if wait is None else [Card("Wait in the queue", digits(wait.mean_rounds), wait_text(predicted))]
+
+
 def headline(plan: Plan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
@@ -107,6 +113,7 @@ def headline(plan: Plan) -> list[Card]:
             "good" if off < 0.005 else "bad" if off > plan.job.bias.budget + 0.02 else "warn",
         ),
         *_cut(predicted),
+        *_wait(predicted),
         Card(
             "Memory to spare",
             percent(tightest.headroom),
@@ -116,7 +123,8 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Proof",
             proof_word(solver),
-            f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.method}, "
+            f"{solver.name}; costs "
             f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),

@@ -18,6 +18,7 @@ from ..phrases.numbers import (
     seconds,
     times,
 )
+from ..phrases.phase_names import as_trained_text
 from ..phrases.sentences import listed
 from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
@@ -86,7 +87,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "State",
             state_names.get(worst, worst),
             "; ".join(
-                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "")
+                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or 0) >= d["steps"] else "")
                 for n, d in runs.items()
             )
             + " steps",
@@ -135,7 +136,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         cards.append(
             Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
-                 f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
+                 f"{ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}",
+                 "warn" if beyond else "")
         )  # fmt: skip
     if is_finite(detail.get("cut_share")):
         cards.append(

@@ -8,7 +8,7 @@ from ..schema.predicted import Predicted, PredictedError
 from ..schema.predicted_limit import HardwareLimit
 from ..schema.sections.length_evidence import LengthDrift
 from ..schema.sections.origin import Inputs
-from .numbers import per_second, percent, seconds
+from .numbers import digits, per_second, percent, seconds
 
 _STANDS_OUT = 1.645
 """A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""
@@ -21,6 +21,18 @@ def cut_text(predicted: Predicted) -> str:
         return "trained samples cut at the cap: unknown"
     of_longer = ", extrapolated from shorter responses" if predicted.cut_extrapolated else ""
     return f"{percent(cut.share)} of the trained samples cut at {cut.cap_tokens:,} tokens{of_longer}"
+
+
+def wait_text(predicted: Predicted) -> str:
+    """Return how long prompts wait in the queue of long rounds; empty for a plan without a queue."""
+    wait = predicted.wait
+    if wait is None:
+        return ""
+    least = f", and {percent(wait.untrained)} of a long round's prompts are lacking" if wait.untrained >= 5e-4 else ""
+    return (
+        f"deferred prompts wait {digits(wait.mean_rounds)} long rounds in the mean, {wait.longest_rounds:g} at most of "
+        f"{wait.followed_rounds} followed{least}"
+    )
 
 
 def assumed_errors(error: PredictedError) -> str:

@@ -17,7 +17,7 @@ from .base import Choices, Name, Strict, Tokens, cross_error, is_auto, is_empty,
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
-from .sections.job_terms import JobPlacement, Slo
+from .sections.job_terms import JobPlacement, ObjectiveText, Slo
 from .sections.levers import FinishedShares, SearchCutoff, SearchDrafts
 from .sections.reward_spec import OneOrList
 from .sections.reward_spec import RewardKind as RewardKind
@@ -115,8 +115,8 @@ class Search(Strict):
 
     max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
     """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short
-    round over prompts_per_step times samples_per_prompt, and the copies of a long round. Most of what is issued beyond
-    1 is decoded and not trained. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
+    round over prompts_per_step times samples_per_prompt, and the copies of a long round by waves. Most of what is issued
+    beyond 1 is decoded and not trained. A long round by queue draws what waits once or more, by its age. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
     synchronous rounds and mode predict."""
 
 
@@ -149,6 +149,10 @@ class Job(Strict):
 
     slo: Slo = Slo()
     """Limits that the plan keeps."""
+
+    objective: Annotated[ObjectiveText | None, Field(exclude_if=is_none)] = None
+    """What `solve` minimises per trained sample: `seconds`; `usd`, for the nodes that a plan takes; or `usd-within
+    SECONDS`, fewest USD among plans whose mean step is within so many seconds. Null: as `--objective`, else seconds."""
 
     placement: Annotated[JobPlacement | None, Field(exclude_if=is_none)] = None
     """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""

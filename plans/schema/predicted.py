@@ -273,6 +273,22 @@ NEAR_CAP = 0.99
 """A trace that reaches this share of the job's cap shows which responses the cap cuts."""
 
 
+class PredictedWait(Strict):
+    """How long deferred prompts wait in the queue of long rounds, by lengths alone."""
+
+    mean_rounds: NonNegative
+    """Long rounds that a prompt waits for before the one that trains it, mean."""
+
+    longest_rounds: NonNegative
+    """The longest of these waits in the long rounds that were followed."""
+
+    followed_rounds: Count
+    """Long rounds that were followed."""
+
+    untrained: Share
+    """Share of P prompts that a long round lacks in the mean, since too few of those that it issues are long."""
+
+
 class Predicted(Strict):
     """What the simulator expects of the plan."""
 
@@ -296,6 +312,9 @@ class Predicted(Strict):
 
     rounds: PredictedRounds
     """Predictions for each kind of round."""
+
+    wait: Annotated[PredictedWait | None, Field(exclude_if=is_none)] = None
+    """How long prompts wait for a long round; null: its long rounds have no queue."""
 
     length_ratio: Positive
     """Trained mean length over unconditioned mean length; 1 is unbiased."""

@@ -1,4 +1,4 @@
-"""The compiled round machines: RaceRound, ExactShortRound and ExactLongRound of rounds/, without losses and failures.
+"""The compiled round machines: RaceRound, ExactShortRound and ExactQueueRound of rounds/, without losses and failures.
 
 Each function bears its machine method's name; the docstrings there say why. `W` holds the records (kernel_state.py) and
 the tables (round_kernel.py).
@@ -14,7 +14,7 @@ from .kernel_state import DEFERRED, DISCARDED, EXACT_LONG, FILTERED, OPEN, RACE,
 from .numba_options import compiled
 
 MAX_DRAWS = 64
-"""rounds.machines.exact_long.MAX_DRAWS; a test holds them equal."""
+"""rounds.machines.exact_queue.MAX_DRAWS; a test holds them equal."""
 
 
 @compiled
@@ -152,62 +152,101 @@ def draw_again(W: Any, prompt: int, now: float) -> None:
 
 
 @compiled
-def _take_draw(W: Any, d: int, now: float) -> None:
-    R, S, D, P = W.R[0], W.S, W.D, W.P
-    prompt = D[d].prompt
-    P[prompt].chosen = d
-    other = P[prompt].first
-    while other >= 0:
-        if other != d and D[other].fate == OPEN:
-            settle(W, other, DISCARDED, now)
-        other = D[other].later
-    for i in range(D[d].first, D[d].first + R.issue):
-        if S[i].finished:
-            score(W, i, now)
+def _short_up_to(W: Any, prompt: int, end: int) -> bool:
+    """Whether the prompt's draws before `end` are short; -1: all."""
+    D = W.D
+    d = W.P[prompt].first
+    while d != end:
+        if D[d].past or D[d].finished < W.R[0].group:
+            return False
+        d = D[d].later
+    return True
+
+
+@compiled
+def _discard(W: Any, d: int, end: int, now: float) -> None:
+    """Discard a draw and its juniors before `end`."""
+    D = W.D
+    while d != end:
+        if D[d].fate == OPEN:
+            settle(W, d, DISCARDED, now)
+        d = D[d].later
 
 
 @compiled
 def _choose(W: Any, prompt: int, now: float) -> None:
-    R, D, P = W.R[0], W.D, W.P
-    if P[prompt].chosen >= 0:
+    R, S, D, P = W.R[0], W.S, W.D, W.P
+    last = P[prompt].last
+    if not _short_up_to(W, prompt, last):
         return
-    d = P[prompt].first
-    while d >= 0:
-        if D[d].past:
-            _take_draw(W, d, now)
+    if not D[last].past:
+        if D[last].finished < R.group or not P[prompt].counts or not P[prompt].until_long:
             return
-        if D[d].finished < R.group:
+        more = min(P[prompt].drawn, MAX_DRAWS - P[prompt].drawn)
+        for _ in range(more):
+            draw_again(W, prompt, now)
+        if more > 0:
             return
-        d = D[d].later
-    if P[prompt].drawn >= MAX_DRAWS:
         P[prompt].exhausted = True
-        _take_draw(W, P[prompt].last, now)
-        return
-    for _ in range(min(P[prompt].drawn, MAX_DRAWS - P[prompt].drawn)):
-        draw_again(W, prompt, now)
+    P[prompt].chosen = last
+    _discard(W, P[prompt].first, last, now)
+    if P[prompt].counts:
+        for i in range(D[last].first, D[last].first + R.issue):
+            if S[i].finished:
+                score(W, i, now)
+
+
+@compiled
+def judge_queue(W: Any, now: float) -> None:
+    """Walk the queue as far as it is decided; what is behind the last prompt that counts is returned."""
+    R, P = W.R[0], W.P
+    while R.accepted < R.target and R.next < R.prompts:
+        prompt = R.next
+        if P[prompt].chosen >= 0 or P[prompt].until_long:
+            R.accepted += 1
+            R.pending += 1
+            P[prompt].counts = True
+            _choose(W, prompt, now)
+        else:
+            if not _short_up_to(W, prompt, -1):
+                return
+            _discard(W, P[prompt].first, P[prompt].last, now)
+            settle(W, P[prompt].last, DEFERRED, now)
+        R.next += 1
+    for prompt in range(R.next, R.prompts):
+        _discard(W, P[prompt].first, P[prompt].last, now)
+        settle(W, P[prompt].last, RETURNED, now)
+    R.next = R.prompts
+    R.done = R.pending == 0
 
 
 @compiled
 def reached_cutoff(W: Any, i: int, now: float) -> None:
     """Sample `i` decodes on beyond the cutoff (long rounds of `exact` watch it)."""
-    S, D = W.S, W.D
+    S, D, P = W.S, W.D, W.P
     d = S[i].draw
     if D[d].fate == OPEN and S[i].live and not D[d].past:
         D[d].past = True
+        _discard(W, D[d].later, -1, now)
+        D[d].later = -1
+        P[D[d].prompt].last = d
         _choose(W, D[d].prompt, now)
+        judge_queue(W, now)
 
 
 @compiled
 def _long_finished(W: Any, i: int, now: float) -> None:
-    S, D = W.S, W.D
+    S, D, P = W.S, W.D, W.P
     d = S[i].draw
     prompt = D[d].prompt
-    if W.P[prompt].chosen == d:
-        score(W, i, now)
+    if P[prompt].chosen == d:
+        if P[prompt].counts:
+            score(W, i, now)
     elif _is_long(W, i):
         reached_cutoff(W, i, now)
     elif not D[d].past and D[d].finished == W.R[0].group:
         _choose(W, prompt, now)
+        judge_queue(W, now)
 
 
 @compiled
@@ -216,8 +255,8 @@ def _long_scored(W: Any, d: int, now: float) -> None:
     if D[d].rewarded < R.group:
         return
     settle(W, d, FILTERED if R.dynamic and flat(W, d) else TRAINED, now)
-    R.accepted += 1
-    R.done = R.accepted == R.target
+    R.pending -= 1
+    judge_queue(W, now)
 
 
 # -- what the loop tells -----------------------------------------------------------------------------------------------

@@ -93,8 +93,11 @@ PROMPT = np.dtype(
         ("lead", "f8"),  # by which engines that hold it may be ahead (rounds/balance); 0: they are not preferred
         ("offset", "i4"),  # row of its first draw, and how many rows it has
         ("given", "i4"),
+        ("copies", "i4"),  # draws at once
+        ("until_long", "b1"),
+        ("counts", "b1"),
         ("drawn", "i4"),
-        ("first", "i4"),  # its draws, oldest first
+        ("first", "i4"),  # its draws, oldest first, up to the first that is known to be long
         ("last", "i4"),
         ("chosen", "i4"),
         ("exhausted", "b1"),
@@ -132,6 +135,7 @@ ROUND = np.dtype(
         ("over", "f8"),
         ("accepted", "i4"),
         ("open", "i4"),
+        ("prompts", "i4"),  # issued at first
         ("next", "i4"),
         ("pending", "i4"),
         ("draws", "i4"),

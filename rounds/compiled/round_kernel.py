@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .compiled_actions import catch_up, drop_load, issue, release
 from .compiled_engines import admit, look_ahead, take_event
-from .compiled_machines import draw_again, finished, judge, reached_cutoff, scored
+from .compiled_machines import draw_again, finished, judge, judge_queue, reached_cutoff, scored
 from .compiled_rewards import take_due
 from .kernel_state import EXACT_LONG, EXACT_SHORT, GONE, RAN_OUT, STUCK
 from .numba_options import compiled, entry, sources_digest
@@ -34,14 +34,18 @@ class World(NamedTuple):
 
 
 @compiled
-def _start(W: World, prompts: int, copies: int) -> None:
+def _start(W: World, copies: int) -> None:
     R = W.R[0]
     if R.kind == EXACT_LONG:
-        for _ in range(copies):
-            for prompt in range(prompts):
-                draw_again(W, prompt, 0.0)
+        for copy in range(copies):
+            for prompt in range(R.prompts):
+                if copy < W.P[prompt].copies:
+                    draw_again(W, prompt, 0.0)
+        if R.status == RAN_OUT:
+            return
+        judge_queue(W, 0.0)
     else:
-        for prompt in range(prompts):
+        for prompt in range(R.prompts):
             issue(W, prompt, prompt, 0.0)
         if R.kind == EXACT_SHORT:
             judge(W, 0.0)
@@ -49,11 +53,11 @@ def _start(W: World, prompts: int, copies: int) -> None:
 
 
 @compiled
-def _run(W: World, prompts: int, copies: int) -> float:
+def _run(W: World, copies: int) -> float:
     R, E, S, Q = W.R[0], W.E, W.S, W.Q
-    _start(W, prompts, copies)
+    _start(W, copies)
     now = 0.0
-    while not R.done:
+    while not R.done and R.status != RAN_OUT:
         e = W.T[1]
         if R.held >= 0 and E[e].upcoming == math.inf:
             release(W, R.decode_end)
@@ -78,19 +82,17 @@ def _run(W: World, prompts: int, copies: int) -> float:
                 catch_up(W, now)
                 admit(S, E, R, W.X, W.heaps, e)
             look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
-        if R.status == RAN_OUT:
-            return now
     return now
 
 
 def _make_entry(digest: str) -> Any:
-    def simulate(world: Any, prompts: int, copies: int) -> float:
+    def simulate(world: Any, copies: int) -> float:
         # The digest is part of the key under which numba keeps the machine code (numba_options.py).
         assert len(digest) > 0
-        return _run(world, prompts, copies)
+        return _run(world, copies)
 
     return entry(simulate)
 
 
 simulate = _make_entry(sources_digest())
-"""(world, prompts issued at first, copies) -> seconds at the end; `R[0].status` says how it ended."""
+"""(world, the most copies of a prompt) -> seconds at the end; `R[0].status` says how it ended."""

@@ -7,19 +7,31 @@ were accepted (short, and not filtered by dynamic sampling). That event does not
 draws are unconditioned. A counting short draw is trained, a counting long draw is deferred, a draw that does not count
 is returned as if never issued, whatever it drew.
 
-Long round. Each deferred prompt is drawn again until a draw is long: `copies` draws at once, the lowest-numbered long
-one is trained, later ones are aborted. Draws are independent, so the trained one is distributed as D given long,
-however the copies interleave in time. If none is long, twice as many are drawn next, so that a prompt that is rarely
-long costs a logarithmic number of waves; they run in the bubble that a long round has anyway.
+Long round. Deferred prompts stand in a row too, in the order in which they were deferred, each with as many copies as
+its age says: the long rounds that found it short. A prompt counts if and only if fewer than P of the prompts before it
+were long; of a counting prompt the lowest-numbered long copy is trained, a counting prompt without one is deferred
+again, one round older and in its place, and a prompt that does not count is returned, as if never issued. Whether it
+counts and in how many copies it is drawn are functions of earlier draws, of this row and of earlier rounds: given
+those, its draws are independent, from D. So the draws of a prompt that count, over all rounds, are a sequence from D
+that is looked through in order, and the first long one in it is distributed as D given long, whatever the copies and
+however many rounds it takes. A round that finds fewer than P trains those: losses are divided by planned constants,
+so a group weighs the same in any round. What is not trained yet when a run ends would be missing, so it is drained.
 
-Each prompt is then trained on P(short) * D|short + P(long) * D|long = D over a cycle.
+A prompt of an age that the plan says is drawn in waves, until a draw is long: twice as many once all are short, so that
+one that is rarely long costs a logarithmic number of waves. It is long for certain, so it counts whatever it
+draws, and is drawn beyond its copies only once those before it say that it does. A long round by waves is one of such
+prompts alone; epochs and runs end with them, since what waits for chance might never be over.
+
+Each prompt is then trained on P(short) * D|short + P(long) * D|long = D over an epoch.
 
 Invariants:
 - classification depends on token counts only, never on arrival times;
 - a draw with a sample that was lost or failed is void: it is drawn again as a whole, in the same place of the row;
-- after `MAX_DRAWS` draws of one prompt the last draw is trained as it is and the prompt is reported as `exhausted`:
-  a bounded, counted leak instead of an unbounded wait. A prompt that is long with probability q is deferred with
-  probability q and exhausted with (1 - q)^64, so the leak is at most 0.6 % of a prompt's weight, at q = 1/65.
+  whether others count is not judged again;
+- after `MAX_DRAWS` draws of one prompt in a round the last draw is trained as it is and the prompt is reported as
+  `exhausted`: a bounded, counted leak instead of an unbounded wait. A prompt that is long with probability q is
+  deferred with probability q and exhausted with (1 - q)^64, so the leak is at most 0.6 % of a prompt's weight, at
+  q = 1/65; less where it went through rounds by queue before.
 """
 
 from __future__ import annotations

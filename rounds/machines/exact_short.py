@@ -24,6 +24,7 @@ class ExactShortRound(ExactRound):
     """
 
     kind = "short"
+    cuts = True
 
     def __init__(
         self,

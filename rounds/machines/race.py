@@ -50,6 +50,7 @@ class RaceRound(Round):
         if samples < group_size:
             raise ValueError("samples issued per prompt must be at least the group size")
         self.kind = kind
+        self.cuts = len(prompts) > target or samples > group_size
         self.target = min(target, len(prompts))
         self.samples = samples
         self.dynamic_sampling = dynamic_sampling

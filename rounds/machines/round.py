@@ -50,6 +50,8 @@ class Round(ABC):
     """
 
     kind: str
+    cuts = False
+    """Whether draws may be cut short, so that those that are looked at say something of those that are not."""
 
     def __init__(self, prompts: list[str], group_size: int, max_tokens: int, take: Take) -> None:
         if group_size < 1 or max_tokens < 1:

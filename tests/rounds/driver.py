@@ -31,9 +31,10 @@ from rlplan.rounds.machines.events import (
     Score,
     Scored,
 )
+from rlplan.rounds.machines.exact_queue import ExactQueueRound
 from rlplan.rounds.machines.outcome import Fate, Outcome
 from rlplan.rounds.machines.round import Round
-from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.rounds.schedule import Schedule
 
 
@@ -225,7 +226,18 @@ def prompt_ids(count: int) -> list[str]:
     return [f"k{i:03d}" for i in range(count)]
 
 
+def waves(prompts: list[str], size: int, cutoff_tokens: int, copies: int, cap: int, **options: Any) -> ExactQueueRound:
+    """A long round that draws each of its prompts until a draw is long."""
+    each = {"copies": [copies] * len(prompts), "until_long": [True] * len(prompts)}
+    return ExactQueueRound(prompts, len(prompts), size, cutoff_tokens, cap, **each, **options)
+
+
 MODES = ("sync", "race", "defer", "exact", "predict")
+
+
+def queue_rules(target: int) -> st.SearchStrategy[QueueRule]:
+    """Rules of queues that issue P prompts or more."""
+    return st.builds(QueueRule, st.integers(target, 3 * target), st.integers(1, 3), st.integers(1, 4))
 
 
 @st.composite
@@ -245,6 +257,7 @@ def specs(draw: st.DrawFn, modes: tuple[str, ...] = MODES) -> RoundSpec:
         copies=draw(st.integers(1, 4)) if mode == "exact" else 1,
         dynamic_sampling=draw(st.booleans()),
         long_share=draw(st.sampled_from([0.1, 0.4, 0.9])) if mode == "predict" else 0.0,
+        queue=draw(st.none() | queue_rules(target)) if mode == "exact" else None,
     )
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from rlplan.rounds.machines.events import Failed, Finished, Issue, SampleKey, Scored
-from rlplan.rounds.machines.exact_long import ExactLongRound
 from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.rounds.machines.outcome import PROMPT_FATES, Fate
 from rlplan.rounds.machines.race import RaceRound
@@ -21,6 +20,7 @@ from .driver import (
     live_keys,
     over,
     prompt_ids,
+    waves,
 )
 
 
@@ -109,7 +109,7 @@ def machine_of(kind, prompts, target, size, **options):
         return RaceRound(names, target, size, size, CAP, **options)
     if kind == "short":
         return ExactShortRound(names, target, size, 10, CAP, **options)
-    return ExactLongRound(names, size, 10, 2, CAP, **options)
+    return waves(names, size, 10, 2, CAP, **options)
 
 
 KINDS = pytest.mark.parametrize("kind", ["race", "short", "long"])

@@ -7,14 +7,27 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds import schedule as schedule_module
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundSpec
-from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, Schedule
+from rlplan.rounds.schedule import MAX_OPEN_EPOCHS, MAX_WAIT_ROUNDS, Schedule
 
-from .driver import CAP, chaoses, keyed_lengths, keyed_rewards, keyed_steps, over, prompt_ids, steps
+from .driver import (
+    CAP,
+    SEEDS,
+    chaoses,
+    keyed_lengths,
+    keyed_rewards,
+    keyed_steps,
+    over,
+    prompt_ids,
+    queue_rules,
+    specs,
+    steps,
+)
 
 
 @over(prompts=(1, 40), chaos=chaoses(), examples=60)
@@ -39,7 +52,7 @@ def test_over_an_epoch_each_prompt_is_settled_exactly_once(spec, prompts, seed, 
 @over("race", "defer", "exact", prompts=(1, 60), chaos=chaoses())
 def test_a_deferred_prompt_is_drawn_again_within_bounded_rounds(spec, prompts, seed, chaos):
     """The wait itself is bounded, not only by a full queue or the epoch's end (the limit is lowered to show it)."""
-    wait = 3
+    wait, spec = 3, dataclasses.replace(spec, queue=None)
     latest: dict[str, int] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_module, "MAX_WAIT_ROUNDS", wait)
@@ -122,6 +135,47 @@ def test_going_on_after_a_stop_equals_not_having_stopped(spec, prompts, seed, ch
             assert before + go_on(second, 5) == expected
             assert second.state() == whole.state()
         assert before + go_on(first, 5) == expected
+
+
+@settings(max_examples=40)
+@given(spec=specs(("exact",)), rule=st.data(), prompts=st.integers(8, 80), seed=SEEDS)
+def test_queues_come_when_q_wait_and_waves_when_epochs_end(spec, rule, prompts, seed):
+    """The queue keeps its order; a prompt's age is the long rounds that found it short, and is bounded."""
+    rule = rule.draw(queue_rules(spec.prompts_per_step))
+    schedule = Schedule(dataclasses.replace(spec, queue=rule), prompt_ids(prompts), seed)
+    ages: Counter[str] = Counter()
+    waited: Counter[str] = Counter()
+    before, begun, fresh = list[str](), 1, True
+    for step in itertools.islice(keyed_steps(schedule, seed), 30):
+        taken, fates = step.outcome.taken, step.outcome.prompts
+        if step.run.machine.kind == "short":
+            assert schedule.ages == schedule.waits == ()
+        elif schedule.ages:
+            assert len(taken) == rule.prompts and schedule.ages == tuple(ages[prompt] for prompt in taken)
+            assert list(taken) == before[: rule.prompts] and fresh
+        else:
+            few = prompts - len(before) < spec.prompts_per_step
+            late = begun >= MAX_OPEN_EPOCHS - 1  # a short round might begin an epoch more
+            assert (not fresh or few or late) and not fates[Fate.DEFERRED]
+            assert len(taken) == spec.prompts_per_step or few or late
+        if step.run.machine.kind == "long":
+            waited.update(before)
+            ages.update(fates[Fate.DEFERRED])
+            gone = [prompt for prompt in before if prompt not in schedule.deferred]
+            assert list(schedule.waits) == [waited.pop(prompt) for prompt in gone]
+            assert [p for p in before if p in schedule.deferred] == list(schedule.deferred)
+            assert max([ages.pop(prompt, 0) for prompt in gone] + list(ages.values())) <= rule.until_long_after
+        state = schedule.state()
+        before, begun, fresh = list(schedule.deferred), len(state["epochs"]), bool(state["epochs"][0]["fresh"])
+
+
+def test_a_checkpoint_without_ages_is_gone_on_with():
+    schedule, resumed = exact(), exact()
+    next(with_slow(schedule, *prompt_ids(21)))
+    state = schedule.state()
+    assert {tuple(numbers) for _, _, _, *numbers in state["deferred"]} == {(0, 0)}
+    resumed.restore(state | {"deferred": [entry[:3] for entry in state["deferred"]]})
+    assert resumed.state() == state
 
 
 EXACT = RoundSpec("exact", 3, 2, CAP, 5, 2, cutoff_tokens=10, copies=2)
@@ -211,7 +265,7 @@ def test_a_spec_that_cannot_be_run_is_refused(fields, complaint):
     valid |= {"short_prompts": 5, "short_samples": 2, "cutoff_tokens": 10}
     spec, plain = RoundSpec(**valid), RoundSpec("sync", 3, 2, CAP, 3, 2)
     assert spec.long(3).redraws and spec.short().exact and not spec.short().redraws and not plain.long(3).redraws
-    assert plain.long(3).copies == spec.long(3).copies == 1
+    assert plain.long(3).copies == () and spec.long(3).copies == (1, 1, 1)
     with pytest.raises(ValueError, match=complaint):
         RoundSpec(**(valid | fields))
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
-from rlplan.traces.report_bias import ks_distance, length_ratio
+from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained
 from rlplan.traces.report_runs import RunTrace, load_runs, run_files
-from rlplan.traces.report_steps import checkpoint_costs, missing_engines
+from rlplan.traces.report_steps import checkpoint_costs, missing_engines, waits
 
 from ..golden import flat, same_as_golden
 from ..plans.conftest import PLAN
@@ -100,6 +101,13 @@ def test_a_slower_machine_is_told_from_a_wrong_prediction():
     assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
 
 
+def test_waits_are_those_of_prompts_that_long_rounds_settled():
+    queue = step(2, kind="long", waits=[1, 4, 1], ages=[3, 0, 0, 0])
+    found = waits([step(1), queue, step(3, kind="long", waits=[2, 2])])
+    assert found == {"prompts": 5, "mean": 2.0, "longest": 4, "long_rounds": 2, "by_queue": 1}
+    assert waits([step(1), step(2, kind="long")]) is None, "a trace of an earlier version"
+
+
 def test_the_length_ratio_compares_prompt_by_prompt():
     plain = run({"a": [10, 20], "b": [100, 300], "c": [40, 40], "x": [9999]})
     same = run({"a": [20, 10], "b": [300, 100], "c": [40, 40], "y": [1]})
@@ -117,6 +125,18 @@ def test_a_prompt_of_a_long_round_stands_for_the_owed_ones_too():
     exact = run({"a": [10], "b": [150]}, {"b": [150]}, deferred=2)
     # b counts three times: for itself and for the two that are owed.
     assert length_ratio(exact, run({"a": [10], "b": [100]}))[0] == pytest.approx((10 + 3 * 150) / (10 + 3 * 100))
+
+
+def test_the_ratio_as_trained_lacks_what_is_owed():
+    plain = run({"a": [10], "b": [100]})
+    owing, drained = (run({"a": [10], "b": [100]}, {"b": [100]}, deferred=owed) for owed in (2, 0))
+    assert length_ratio(owing, plain)[0] == length_ratio(drained, plain)[0] == ratio_as_trained(drained, plain) == 1.0
+    # Four were drawn, of which three as long as b.
+    assert ratio_as_trained(owing, plain) == pytest.approx((10 + 100) / 2 / ((10 + 3 * 100) / 4))
+    assert math.isnan(ratio_as_trained(run({"a": [1]}), plain))
+    detail = {"owed_prompts": 2, "length_ratio_as_trained": ratio_as_trained(owing, plain)}
+    assert as_trained_text(detail) == "; 0.710 as trained, without 2 deferred prompts that a long round would train"
+    assert as_trained_text(detail | {"owed_prompts": 0}) == ""
 
 
 def test_the_share_cut_at_the_cap_counts_owed_long_rounds():

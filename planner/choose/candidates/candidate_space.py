@@ -26,6 +26,7 @@ from ...lengths.length_model import LengthModel
 from ..rewards.reward_choices import RewardChoice, reward_choices, undecided
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
+from .long_rounds import long_keys
 from .memory_fit import fitting_beside
 from .pool_choice import choose_pools
 from .round_kinds import LongKey, ShortKey, defers
@@ -35,9 +36,6 @@ from .short_rounds import (
 from .update_layouts import feasible_train, sharding_of
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-
-
-COPIES = (1, 2)
 
 
 RESHARD_BYTES_PER_PARAMETER = 14
@@ -93,6 +91,7 @@ def enumerate_space(
     shape: ModelShape | None = None,
     planned: PlannedJob | None = None,
     judge: RewardJudge | None = None,
+    pool: str | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (job_limits.py) for a job or a pool that is refused at once.
@@ -100,9 +99,10 @@ def enumerate_space(
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
     execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's. `planned`: a
-    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one.
+    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one. `pool`:
+    the engines'; None: the first that they can have.
     """
-    chosen = choose_pools(cluster, job, profile, planned)
+    chosen = choose_pools(cluster, job, profile, planned, pool)
     pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
     decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge, shape)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
@@ -111,29 +111,11 @@ def enumerate_space(
     train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
     train, train_host = fitting_beside(train, decode, profile, pools, weight_bytes)
     short, without = short_keys(job, model, modes, decode, prompts)
-    target, most = job.rollout.prompts_per_step, job.search.max_over_issue
-    rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
+    rules = sorted({s.deferral for s in short if defers(s.deferral, job.rollout.prompts_per_step)})
     drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
     hand_over = () if pools.apart else job.search.hand_over
     hands_over = frozenset(key for key in decode if _hands_over(profile, pools, weight_bytes, key, train))
-    long = [
-        LongKey(rule, copies, layout, tokens, share)
-        for rule in rules
-        for copies in ([c for c in COPIES if c <= most] if rule.mode == "exact" else (1,))
-        for layout in decode
-        for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(hand_over if layout in hands_over else ()))
-    ]
-    long += [
-        tailed
-        for key in long
-        if not key.hand_over and not key.draft_tokens
-        for share in job.search.tail
-        for tp in sorted(
-            {other.tp for other in decode if key.layout.tp < other.tp <= key.layout.engines * key.layout.tp}
-        )
-        if (tailed := key._replace(tail=share, tail_tp=tp)).tail_layout in decode
-    ]
+    long = long_keys(job, model, rules, decode, drafted, hands_over, hand_over, prompts)
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
     return Space(

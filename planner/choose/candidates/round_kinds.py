@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ....plans.schema.base import Mode
 from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.round_spec import QueueRule
 
 
 def is_plain_key(key: ShortKey | LongKey) -> bool:
@@ -26,7 +27,8 @@ def _levers(key: ShortKey | LongKey) -> str:
         drafts = f":d{key.draft_tokens:02d}:h{key.hand_over}"
     if isinstance(key, LongKey) and key.tail:
         drafts = f":d{key.draft_tokens:02d}:t{key.tail_tp:03d}:{key.tail}"
-    return f"{drafts}{f':r{key.reward:03d}' if key.reward else ''}{':b' if key.balanced else ''}"
+    queue = ":q" + ":".join(f"{number:05d}" for number in key.queue) if isinstance(key, LongKey) and key.queue else ""
+    return f"{drafts}{f':r{key.reward:03d}' if key.reward else ''}{':b' if key.balanced else ''}{queue}"
 
 
 def column_name(key: ShortKey | LongKey) -> str:
@@ -81,7 +83,7 @@ class ShortKey(NamedTuple):
 class LongKey(NamedTuple):
     """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never, or
     engines of `tail_tp` devices take over from all its engines once a share `tail` has; `reward` and
-    `balanced` as of a `ShortKey`."""
+    `balanced` as of a `ShortKey`; `queue` has the numbers of a `QueueRule`, none where prompts are drawn in waves."""
 
     deferral: DeferralRule
     copies: int
@@ -92,6 +94,12 @@ class LongKey(NamedTuple):
     tail: float = 0.0
     tail_tp: int = 0
     balanced: bool = False
+    queue: tuple[int, ...] = ()
+
+    @property
+    def queue_rule(self) -> QueueRule | None:
+        """How the round issues what waits in the queue; None: in waves."""
+        return QueueRule(*self.queue) if self.queue else None
 
     @property
     def freed_engines(self) -> int:

@@ -7,10 +7,10 @@ bound of the price of any choice of groups in the universe (Farley's bound: the 
 its cost). The integer program over the columns gives the groups.
 
 Universe of the proof: connected groups of at most `group_cap` jobs, in placements of `placements.job_placements`, on
-whole nodes or the slots that `group_columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a
-group must also be robust: every two and every three of its members that share nodes must be feasible without the
-others, so that a departure that leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the
-solution is the optimum.
+whole nodes or the slots that `group_columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs, or
+where a job has several points, a group must also be robust: every two and every three of its members that share nodes
+must be feasible without the others, so that a departure that leaves them alone breaks nothing. Up to `exact_jobs` there
+is no such clause, and the solution is the optimum.
 
 Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
 Limits are of work, never of seconds, so that the same inputs give the same groups.

@@ -8,7 +8,7 @@ from .column_setting import Setting
 from .composed_columns import ComposedLong, ComposedShort
 from .exact_cells import ComposedExact
 from .race_cells import ComposedRace
-from .whole_columns import LongColumn, ShortColumn
+from .whole_columns import LongColumn, ShortColumn, long_rounds
 
 
 def short_column(setting: Setting, key: ShortKey) -> ShortColumn:
@@ -29,5 +29,5 @@ def long_column(setting: Setting, key: LongKey) -> LongColumn:
     """The column of a kind of long round, by cells if the rounds are large."""
     cell = cell_of(setting, key)
     if cell.trained <= cell.most and cell.whole:
-        return LongColumn(setting, key)
+        return long_rounds(setting, key)
     return ComposedLong(setting, key, cell)

@@ -135,6 +135,7 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
         settings[key.layout, cell.engines] = dataclasses.replace(
             setting,
             target=cell.trained,
+            prompts=None if setting.prompts is None else cell.prompts(setting.prompts),
             decode={layout: on_engines(setting.decode[key.layout], cell.engines)},
             drafted={
                 (layout, tokens): on_engines(cost, cell.engines)
@@ -150,7 +151,8 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
     cell_setting = settings[key.layout, cell.engines]
     if isinstance(key, ShortKey):
         return cell_setting, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
-    return cell_setting, key._replace(layout=layout)
+    queue = (cell.prompts(key.queue[0]), *key.queue[1:]) if key.queue else ()
+    return cell_setting, key._replace(layout=layout, queue=queue)
 
 
 def _change_in_cell(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
-from ....rounds.machines.exact_long import most_draws_at_once
+from ....rounds.machines.exact_queue import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_spec_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
@@ -28,6 +29,7 @@ from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
 from ..reference_round import Observe
 from .kv_loads import KV_MARGIN, Loads, kv_peak
+from .queue_rounds import QueueStates
 
 # Prompts that a column is fed with at once: an epoch of its own.
 FEED = 768
@@ -62,7 +64,7 @@ class Setting:
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
-    and the number of reward workers.
+    and the number of reward workers. `prompts`: of the data; None: so many that no epoch's end matters.
     """
 
     target: int
@@ -82,6 +84,7 @@ class Setting:
     streams: bool = False
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
     other_rewards: tuple[RewardCost, ...] = ()
+    prompts: int | None = None
     change: Callable[[DecodeCost, HandOverSpec | TailSpec, int], ChangeCost] = lambda cost, spec, workers: ChangeCost(
         spec, cost
     )
@@ -162,6 +165,8 @@ class Setting:
         """(samples of a prompt that a kind of round has in flight at most, prompts)."""
         if isinstance(key, ShortKey):
             return key.samples, key.prompts
+        if key.queue:
+            return self.group_size, self.queue_of(key).most_draws
         draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
         return self.group_size * draws, self.target
 
@@ -209,12 +214,12 @@ class Setting:
             known: tuple[object, ...] = (at_once, together, waits, key.cutoff_tokens)
         else:
             waits = key.deferral.mode != "exact" and waits  # draws that wait are few (Loads.of_long_round)
-            known = (at_once, together, waits, key.deferral, engines, key.copies)
+            known = (at_once, together, waits, key.deferral, engines, key.copies, key.queue)
         if known not in self.of_loads:
             drawn = (
                 loads.of_groups(at_once, key.cutoff_tokens or self.cap_tokens)
                 if isinstance(key, ShortKey)
-                else loads.of_long_round(key, at_once, self.target)
+                else loads.of_long_round(key, at_once, self.target, prompts if key.queue else None)
             )
             self.of_loads[known] = kv_peak(*drawn, waits)
         return self.of_loads[known]
@@ -235,6 +240,15 @@ class Setting:
     def earlier(self) -> EarlierEpoch:
         """The earlier epoch from which mode `predict`, and balanced rounds, have the history of their prompts."""
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
+
+    def queue_of(self, key: LongKey) -> QueueStates:
+        """The queue that such long rounds issue, which is the same whatever their engines."""
+        rule, cutoff_tokens, kept = key.queue_rule, key.deferral.cutoff_tokens, self.draws.queues
+        assert rule is not None and cutoff_tokens is not None, "a queue belongs to mode exact"
+        numbers = self.group_size, self.target, cutoff_tokens, rule, self.prompts
+        if numbers not in kept:
+            kept[numbers] = QueueStates(self.draws, *numbers)
+        return cast(QueueStates, kept[numbers])
 
     @cached_property
     def of_loads(self) -> dict[tuple[object, ...], int]:

@@ -16,7 +16,7 @@ from .cells import Cell, scaled
 from .column_setting import Setting
 from .composed_log import ComposedLog, Picks, compose, deal
 from .round_log import RoundLog
-from .whole_columns import LongColumn, ShortColumn
+from .whole_columns import LongColumn, ShortColumn, long_rounds
 
 
 class _Composed:
@@ -77,7 +77,7 @@ class ComposedLong(_Composed, LongColumn):
     def __init__(self, setting: Setting, key: LongKey, cell: Cell) -> None:
         super().__init__(setting, key)
         self._cell = cell
-        self._cells = LongColumn(*((setting, key) if cell.whole else scaled(setting, key, cell)))
+        self._cells = long_rounds(*((setting, key) if cell.whole else scaled(setting, key, cell)))
         self._logs = {}
 
     def extend(self, rounds: int, pool: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.machines.exact_long import MAX_DRAWS
+from ....rounds.machines.exact_queue import MAX_DRAWS
 from ...choose.candidates.round_kinds import LongKey
 from ...lengths.length_model import LengthModel
 
@@ -74,9 +74,10 @@ class Loads:
         prompts = np.broadcast_to(model.prompt_tokens[groups[places]][..., None], drawn.shape)
         return prompts.reshape(KV_LOADS, -1)[:, :samples], drawn.reshape(KV_LOADS, -1)[:, :samples]
 
-    def of_long_round(self, key: LongKey, at_once: int, target: int) -> Load:
+    def of_long_round(self, key: LongKey, at_once: int, target: int, draws: int | None = None) -> Load:
         """Loads of a long round of `target` prompts: samples of deferred groups that run to their end; in `exact`,
-        beside them draws that end at the cutoff at the latest. `at_once`: of an engine at most."""
+        beside them draws that end at the cutoff at the latest. `at_once`: of an engine at most; `draws`: that a queue
+        issues."""
         rule, model, size = key.deferral, self.model, self.group_size
         whole = min(at_once, -(-size * target // key.layout.engines))
         if rule.mode != "exact" or rule.cutoff_tokens is None:
@@ -89,6 +90,8 @@ class Loads:
         while drawn < MAX_DRAWS:
             beside = max(beside, drawn * float((weights * (1.0 - long) ** drawn).sum()))
             drawn *= 2
+        if draws is not None:
+            beside = draws / target - 1.0
         further = min(at_once - whole, math.ceil(beside * whole))
         prompts, tokens = self.of_groups(whole, self.cap_tokens, rule.cutoff_tokens)
         if further <= 0:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....rounds.balancing.length_estimates import NOTHING
-from ....rounds.machines.exact_long import MAX_DRAWS
+from ....rounds.machines.exact_queue import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
@@ -158,7 +159,8 @@ class LongColumn:
             samples=setting.group_size,
             max_tokens=setting.cap_tokens,
             cutoff_tokens=key.deferral.cutoff_tokens,
-            copies=key.copies,
+            copies=(key.copies,) * setting.target,
+            until_long=(True,) * setting.target,
             dynamic_sampling=setting.dynamic_sampling,
         )
 
@@ -224,7 +226,7 @@ class LongColumn:
         firsts = self._setting.draws.firsts(numbers, stream)
         if not self._round_kind.redraws:
             return list(firsts[:, :1])
-        size, cutoff_tokens, copies = self._setting.group_size, self._round_kind.cutoff_tokens, self._round_kind.copies
+        size, cutoff_tokens, copies = self._setting.group_size, self._round_kind.cutoff_tokens, self.key.copies
         assert cutoff_tokens is not None, "prompts are redrawn in long rounds of exact only"
         # The number of the first draw that is long, or how many are known.
         long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff_tokens, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
@@ -243,6 +245,50 @@ class LongColumn:
                 drawn = min(2 * drawn, MAX_DRAWS)
             rows_of_prompts.append(rows[:drawn])
         return rows_of_prompts
+
+
+class QueueColumn(LongColumn):
+    """A kind of long round that issues what waits in the queue; where the number of prompts is known, an epoch's last
+    ones are drawn in waves."""
+
+    def extend(self, rounds: int, pool: Sequence[str]) -> None:
+        """Simulate until `rounds` rounds are in the log; the pool is the queue's own."""
+        while len(self.log) < rounds:
+            self._add_round(pool)
+
+    def _add_round(self, pool: Sequence[str]) -> None:
+        setting, number = self._setting, len(self.log)
+        drawn = setting.queue_of(self.key).of_round(number, self.key.copies)
+        round_kind = replace(
+            self._round_kind,
+            prompts=len(drawn.numbers),
+            copies=tuple(drawn.copies.tolist()),
+            until_long=tuple(drawn.until_long.tolist()),
+        )
+        draws, counts = setting.draws, np.diff(drawn.offset)
+        rows = np.repeat(drawn.numbers, counts)
+        nth = np.arange(len(rows)) - np.repeat(drawn.offset[:-1], counts)
+        # A stream of its own for each round: whatever waited since an earlier one is drawn afresh.
+        of_rows = rows, number + 1, nth
+        round_draws = RoundDraws(
+            lengths=drawn.lengths,
+            prompt_tokens=draws.prompt_tokens_of(drawn.numbers),
+            cap_tokens=draws.model.cap_tokens,
+            expected_tokens=draws.model.mean_tokens,
+            rewards=draws.rewards(*of_rows) if setting.dynamic_sampling else 0.0,
+            reward_draws=draws.reward_draws(*of_rows) if setting.rewards_differ else 0.0,
+            prompt_draws=draws.prompt_draws(drawn.numbers) if setting.rewards_differ else 0.0,
+            offset=drawn.offset,
+            recorded=setting.recorded(drawn.numbers) if self._cost.balance is not None else NOTHING,
+        )
+        simulated = simulate_column_round(setting, self.key, round_kind, round_draws, self._change)
+        firsts = draws.firsts(drawn.numbers, 0)[:, 0, : setting.group_size].sum(axis=1)
+        record_round(self.log, round_kind, round_draws, simulated, firsts, 0, self.key, setting.streams)
+
+
+def long_rounds(setting: Setting, key: LongKey) -> LongColumn:
+    """The column of whole long rounds of a kind."""
+    return QueueColumn(setting, key) if key.queue else LongColumn(setting, key)
 
 
 def simulate_column_round(

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 from pydantic import Field, model_validator
 
+from ....rounds.round_spec import QueueRule
 from ..base import Count, Mode, Name, Strict, cross_error, cross_errors, is_empty, is_false, is_none
 from ..limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .levers import (
@@ -104,6 +105,16 @@ class RewardPlan(Strict):
         return self
 
 
+class KindNorms(Strict):
+    """Gradient norms of the kinds of round, each over that of a synchronous step."""
+
+    short: Annotated[float, Field(gt=0, le=1e3)]
+    """Of a short round's step."""
+
+    long: Annotated[float, Field(gt=0, le=1e3)]
+    """Of a long round's step."""
+
+
 class LossPlan(Strict):
     """Divisors of a step's loss: constants, so that a token weighs the same in short, long and partial rounds.
 
@@ -115,6 +126,11 @@ class LossPlan(Strict):
 
     tokens: Count
     """Response tokens that these samples are expected to have; the divisor of `token-mean`."""
+
+    grad_norms: Annotated[KindNorms | None, Field(exclude_if=is_none)] = None
+    """Clipping (`max_grad_norm`) and AdamW's second moment take a step's gradients over its kind's norm: so a token of
+    a long round moves weights as far as one of a short round; null: as they are (one kind of round, or modes `race`
+    and `defer`)."""
 
 
 class SyncPlan(Strict):
@@ -149,6 +165,7 @@ class RoundNumbers(TypedDict):
     copies: int
     long_share: float
     keeps_history: bool
+    queue: QueueRule | None
 
 
 class PlannedJob(Strict):
@@ -199,6 +216,9 @@ class PlannedJob(Strict):
             copies=1 if long is None else long.issue.copies,
             long_share=short.long_share or 0.0,
             keeps_history=any(kind is not None and kind.rollout.balance is not None for kind in (short, long)),
+            queue=None
+            if long is None or long.queue is None
+            else QueueRule(long.issue.prompts, long.queue.more_copies_every, long.queue.until_long_after),
         )
 
     @model_validator(mode="after")
@@ -262,7 +282,15 @@ def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
     if long is not None:
         if not defers:
             faults.append((f"mode {mode} defers no prompt here; write long: null", "rounds.long"))
-        if long.issue.prompts != p:
+        if long.queue is not None and (mode != "exact" or long.issue.prompts < p):
+            remedy = f"write at least {p}" if mode == "exact" else "write queue: null"
+            faults.append(
+                (
+                    f"queue belongs to mode exact and issues at least {p} prompts (prompts_per_step); {remedy}",
+                    "rounds.long.issue.prompts" if mode == "exact" else "rounds.long.queue",
+                )
+            )
+        elif long.queue is None and long.issue.prompts != p:
             faults.append(
                 (
                     f"a long round trains {p} prompts (prompts_per_step), not {long.issue.prompts}",

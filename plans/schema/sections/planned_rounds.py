@@ -47,12 +47,24 @@ class LongIssue(RoundIssue):
     """What a long round issues."""
 
     copies: Count = 1
-    """Draws started at once for each deferred group until one is long; mode exact only, 1 elsewhere."""
+    """Draws started at once for each deferred group that is drawn in waves until one is long; mode exact only, 1
+    elsewhere."""
 
     @property
     def issued(self) -> int:
         """Samples that are issued when the round begins, all copies together."""
         return self.copies * super().issued
+
+
+class LongQueue(Strict):
+    """Long rounds of mode exact that issue more deferred prompts than they train, in the order of their queue. The
+    first of them that are long are trained; what was short stays in the queue, and is a long round older."""
+
+    more_copies_every: Count = 2
+    """A prompt is drawn once more at once for each so many long rounds that found it short."""
+
+    until_long_after: Count = 32
+    """Long rounds after which a prompt is drawn in waves until a draw is long, so that none waits for ever."""
 
 
 class RoundRollout(Strict):
@@ -128,7 +140,11 @@ class LongRound(Strict):
     """The round that runs deferred prompts, or those that are expected to be long, to their end."""
 
     issue: LongIssue
-    """What the round issues."""
+    """What the round issues: P prompts, or up to `prompts` of what waits where there is a queue."""
+
+    queue: Annotated[LongQueue | None, Field(exclude_if=is_none)] = None
+    """How a round issues what waits; null: it trains all that it issues, in mode exact by draws in waves. With a queue
+    only the rounds that end an epoch or a run do so."""
 
     rollout: RoundRollout
     """The engines."""

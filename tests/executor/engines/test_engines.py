@@ -23,7 +23,7 @@ from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 from rlplan.rounds.machines.events import SampleKey
-from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_queue import ExactQueueRound
 from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
@@ -360,7 +360,7 @@ def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tin
     assert all(max(group.tokens) <= 12 for group in outcome.trained)
     assert all(len(s.tokens) <= 12 for s in result.samples.values())
 
-    long = ExactLongRound(["p1", "p2"], 2, cutoff_tokens=12, copies=2, max_tokens=100)
+    long = ExactQueueRound(["p1", "p2"], 2, 2, 12, 100, copies=(2, 2), until_long=(True, True))
     run_round(fleet, loop, tiny_model, long, EngineLayout(1, 1), "exact-long")
     assert [group.prompt for group in long.outcome().trained] == ["p1", "p2"]
     assert all(max(group.tokens) >= 12 for group in long.outcome().trained)

@@ -238,12 +238,13 @@ def test_updates_are_those_of_plain_adamw_from_the_first_step(model):
     parameters = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95))
     for step, rate in enumerate((0.5e-3, 1e-3, 0.55e-3, 0.1e-3, 0.1e-3)):
-        groups = random_groups(3, seed=step)
+        groups, limit = random_groups(3, seed=step), 0.05 * (1.0, 0.7)[step % 2]  # kinds of round take turns
         for name, gradient in trainer.gradients(groups).items():
             policy.get_parameter(name).grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.05)
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), limit)
         assert norm > 0.05, "clipping must act"
-        metrics = trainer.step(groups)
+        metrics = trainer.step(groups, UpdateSettings(256, norm_share=limit / 0.05))
+        assert metrics["grad_scale"] == pytest.approx(limit / norm.item(), rel=1e-4)
         assert metrics["learning_rate"] == pytest.approx(rate)
         assert metrics["grad_norm"] == pytest.approx(norm.item())
         for group in optimizer.param_groups:

@@ -69,7 +69,7 @@ def test_another_mode_is_planned_only_where_it_gains(sigma, icc):
 @pytest.mark.parametrize("one_engine_s, sigma, icc", [(5.5e-3, 0.5, 0.1), (6.6e-3, 0.5, 0.1), (5.5e-3, 0.5, 0.5),
                                                       (6.2e-3, 0.5, 0.5), (6.6e-3, 0.7, 0.1)])  # fmt: skip
 def test_no_simpler_layout_makes_up_for_a_second_kind_of_round(one_engine_s, sigma, icc):
-    found = two_layouts(one_engine_s, sigma, icc)
+    found = two_layouts(one_engine_s, sigma, icc, prompts=64)  # too few for a queue, by which exact gains more
     assert gain(found) < ties.MOST and found.plan.job.bias.mode == "sync"
     assert found.plan.job.rounds.long is None and found.plan.predicted.speedup == 1.0
     assert (found.plan.solver.given_up or 0.0) <= ties.MOST

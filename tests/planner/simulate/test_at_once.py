@@ -19,7 +19,7 @@ from rlplan.planner.simulate.columns.whole_columns import long_draws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
-from rlplan.rounds.machines.exact_long import MAX_DRAWS, ExactLongRound, most_draws_at_once
+from rlplan.rounds.machines.exact_queue import MAX_DRAWS, ExactQueueRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP
@@ -65,7 +65,10 @@ def test_the_plan_writes_what_its_columns_were_simulated_with(monkeypatch):
     monkeypatch.setattr(columns, "simulate_one_round", recorded)
     plan = solved.__wrapped__(mode="exact", passes=QUICK[:1]).plan  # not what tests before this one have solved
     rounds = plan.job.rounds
-    for kind, of, copies in (("short", rounds.short, 1), ("long", rounds.long, rounds.long.issue.copies)):
+    for kind, of, copies in (
+        ("short", rounds.short, ()),
+        ("long", rounds.long, (rounds.long.issue.copies,) * rounds.long.issue.prompts),
+    ):
         simulated = seen[kind, of.issue.prompts, rounds.short.cutoff_tokens, copies, of.rollout.layout]
         assert simulated == {of.rollout.max_num_seqs}
 
@@ -105,7 +108,9 @@ def test_no_sample_waits_for_prompts_that_are_kept_together(lead, engines, promp
         for of in (tokens.__getitem__, lambda name: 321):
             race = RaceRound(names, TARGET, GROUP, samples, CAP)
             assert most_placed(race, together, engines, of) <= together.at_once(short)
-            copies = ExactLongRound(names[:TARGET], GROUP, 700, 2, CAP)
+            copies = ExactQueueRound(
+                names[:TARGET], TARGET, GROUP, 700, CAP, copies=[2] * TARGET, until_long=[True] * TARGET
+            )
             assert most_placed(copies, together, engines, of) <= together.at_once(key)
 
 
@@ -121,7 +126,7 @@ def test_the_cap_grows_by_no_more_than_the_lead_of_one_engine():
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 64])
 def test_the_most_draws_at_once_are_those_of_the_largest_wave(copies):
-    machine = ExactLongRound(["a"], 2, 10, copies, 20)
+    machine = ExactQueueRound(["a"], 1, 2, 10, 20, copies=[copies], until_long=[True])
     machine.start()
     most = issued = 0
     while issued < len(machine.draws):

@@ -38,7 +38,7 @@ def draws(seed: int, prompts: int, samples: int, redraws: int = 0) -> RoundDraws
 KINDS = {
     "sync": RoundKind("short", 10, 10, 3, 3, CAP),
     "exact short": RoundKind("short", 10, 5, 3, 3, CAP, cutoff_tokens=60),
-    "exact long": RoundKind("long", 10, 10, 3, 3, CAP, cutoff_tokens=60, copies=2),
+    "exact long": RoundKind("long", 10, 10, 3, 3, CAP, cutoff_tokens=60, copies=(2,) * 10, until_long=(True,) * 10),
 }
 
 

@@ -21,7 +21,7 @@ from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
 from rlplan.rounds.compiled.numba_options import entry
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
-from rlplan.rounds.machines import exact_long
+from rlplan.rounds.machines import exact_queue
 from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -67,7 +67,8 @@ def rounds(draw) -> tuple[RoundKind, RoundDraws]:
         samples=group + (0 if exact else draw(st.integers(0, 2))),
         max_tokens=CAP,
         cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else None,
-        copies=draw(st.integers(1, 3)),
+        copies=tuple(draw(st.lists(st.integers(1, 3), min_size=prompts, max_size=prompts))),
+        until_long=tuple(draw(st.lists(st.booleans(), min_size=prompts, max_size=prompts))),
         dynamic_sampling=draw(st.booleans()),
     )
     fresh = draw(st.integers(0, 5)) if kind == "short" else 0
@@ -153,7 +154,10 @@ def test_the_compiled_simulator_repeats_the_reference(examples: int) -> None:
     [
         RoundKind("short", 30, 24, 4, 5, CAP),
         RoundKind("short", 30, 24, 4, 4, CAP, cutoff_tokens=25),
-        RoundKind("long", 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
+        RoundKind("long", 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=(2,) * 30, until_long=(True,) * 30),
+        RoundKind(
+            "long", 30, 12, 4, 4, CAP, cutoff_tokens=25, copies=(1, 1, 3) * 10, until_long=(False, False, True) * 10
+        ),
     ],
 )
 @pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
@@ -174,7 +178,7 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
         simulate_one_round(short, RoundDraws(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
     ended = simulate_one_round(short, RoundDraws(lengths, ones, CAP, 1.0), *costs_, reference=reference)
     assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
-    long = RoundKind("long", 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    long = RoundKind("long", 2, 2, 2, 2, CAP, cutoff_tokens=10, copies=(1, 1), until_long=(True, True))
     with pytest.raises(RanOut):
         simulate_one_round(
             long, RoundDraws(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference
@@ -182,7 +186,7 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
 
 
 def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:
-    assert MAX_DRAWS == exact_long.MAX_DRAWS
+    assert MAX_DRAWS == exact_queue.MAX_DRAWS
 
 
 def test_the_compiled_simulator_works_where_no_cache_is_writable(monkeypatch) -> None:

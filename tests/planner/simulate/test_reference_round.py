@@ -17,7 +17,7 @@ from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
-from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_queue import ExactQueueRound
 from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.machines.round import Round
@@ -155,7 +155,9 @@ def build(kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int
     if kind == "short":
         return ExactShortRound(names, max(1, prompts - 1), samples, cutoff_tokens, CAP)
     if kind == "long":
-        return ExactLongRound(names, samples, cutoff_tokens, copies, CAP)
+        return ExactQueueRound(
+            names, prompts, samples, cutoff_tokens, CAP, copies=[copies] * prompts, until_long=[True] * prompts
+        )
     return RaceRound(names, prompts, samples, samples, CAP)
 
 

@@ -1,11 +1,14 @@
 """Whole runs: epochs, drift, switches, onlookers that change nothing, and the columns that they are made of."""
 
+import dataclasses
 import math
+from dataclasses import astuple
 from functools import partial
 
 import pytest
 
-from rlplan.planner.choose.candidates.round_kinds import ShortKey
+from rlplan.planner.choose.candidates.long_rounds import queue_rule
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -20,7 +23,7 @@ from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.traces.report_steps import quantile
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile, some_inputs
@@ -57,6 +60,23 @@ def test_a_run_of_whole_epochs_trains_all_their_prompts():
     trained = sum(s.groups for s in (*epoch.steps, *epoch.settling))
     assert 90 <= trained <= 90 + 4, "the last round fills up with the next epoch's"
     assert {s.groups for s in epoch.steps} == {4}
+
+
+def test_a_run_with_a_queue_trains_each_prompt_of_its_epoch():
+    rule = QueueRule(12, more_copies_every=1, until_long_after=4)
+    epoch = run(dataclasses.replace(EXACT, queue=rule), steps=0, prompts=400)
+    assert 400 <= sum(s.groups for s in (*epoch.steps, *epoch.settling)) <= 404
+    by_queue = [step for step in epoch.steps if step.ages]
+    assert len(by_queue) > 20 and mean([s.groups for s in by_queue]) > 3.8
+    assert {len(step.ages) for step in by_queue} == {12} and max(max(step.ages) for step in by_queue) == 4
+    assert sum(len(step.waits) for step in (*epoch.steps, *epoch.settling)) == sum(
+        step.groups for step in (*epoch.steps, *epoch.settling) if step.kind == "long"
+    )
+    waves = run(EXACT, steps=0, prompts=400)
+    assert epoch.length_ratio() == pytest.approx(waves.length_ratio(), abs=0.08)
+    # The longest response and the unluckiest prompt: a round by queue waits for the first alone.
+    rollouts = [mean([s.rollout_s for s in r.steps if s.kind == "long"]) for r in (epoch, waves)]
+    assert rollouts[0] < rollouts[1]
 
 
 def test_what_a_run_owes_at_its_end_is_settled_and_charged(owing):
@@ -136,6 +156,26 @@ def test_a_run_takes_what_its_columns_predict(target, prompts, cutoff_tokens, si
     assert simulated.length_ratio() == pytest.approx(1.0, abs=0.06)
     assert all(s.samples == s.groups * GROUP and s.groups == target for s in simulated.steps)
     assert not simulated.settling or simulated.settling[-1].deferred == 0
+
+
+@pytest.mark.parametrize("prompts", [400, 1600])
+def test_a_run_by_queue_takes_and_waits_as_predicted(prompts):
+    target, cutoff_tokens = 8, 200
+    setting = make_setting(target, GROUP, prompts=prompts)
+    key = EXACT_KEY._replace(prompts=12, cutoff_tokens=cutoff_tokens)
+    rule = queue_rule(setting.draws.model, key.deferral, GROUP, target)
+    law = LongKey(key.deferral, 1, LAYOUT, queue=astuple(rule))
+    short, long = short_of(setting, key, 300), long_of(setting, law, 150)
+    predicted, states = steady(setting, short, long), setting.queue_of(law)
+    spec = RoundSpec("exact", target, GROUP, CAP, 12, GROUP, cutoff_tokens=cutoff_tokens, queue=rule)
+    simulated = run_of(setting, spec, steps=0, prompts=prompts, epochs=max(1, 1600 // prompts))
+    steps = [*simulated.steps, *simulated.settling]
+    assert simulated.seconds_per_sample() == pytest.approx(predicted.sample_s, rel=0.06)
+    assert simulated.long_share() == pytest.approx(predicted.long_share, abs=0.03)
+    assert simulated.length_ratio() == pytest.approx(1.0, abs=0.06)
+    trained = [s.groups for s in steps if s.kind == "long"]
+    assert mean(trained) == pytest.approx(mean(states.trained), rel=0.05)
+    assert mean([s.rollout_s for s in steps if s.kind == "long"]) == pytest.approx(mean(long.log.rollout_s), rel=0.08)
 
 
 SHARE = 0.25

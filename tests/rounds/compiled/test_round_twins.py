@@ -13,7 +13,7 @@ from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
-from rlplan.rounds.machines import exact_long
+from rlplan.rounds.machines import exact_queue
 from rlplan.rounds.round_spec import RoundKind
 
 from .plain import load, objects, on_objects
@@ -32,6 +32,8 @@ def case(seed):
     dice = random.Random(seed)
     pick, exact, long = dice.choice, seed % 3 > 0, seed % 3 == 2
     prompts, group, fresh = dice.randint(1, 6), dice.randint(1, 4), 0 if long else dice.randint(0, 5)
+    _, copies = dice.randint(1, 3), tuple(random.Random(-seed).choices(range(1, 4), k=prompts))
+    until_long = tuple(random.Random(-seed).choices([True, False], k=prompts))
     kind = RoundKind(
         name="long" if long else "short",
         prompts=prompts,
@@ -40,10 +42,11 @@ def case(seed):
         samples=group + (0 if exact else dice.randint(0, 2)),
         max_tokens=CAP,
         cutoff_tokens=dice.randint(1, 20) if exact else None,
-        copies=dice.randint(1, 3),
+        copies=copies,
+        until_long=until_long,
         dynamic_sampling=pick([False, True]),
     )
-    each = exact_long.MAX_DRAWS if kind.redraws else 1
+    each = exact_queue.MAX_DRAWS if kind.redraws else 1
     rng, shape = np.random.default_rng(seed), ((prompts + fresh) * each, kind.samples)
     drawn = RoundDraws(
         lengths=np.minimum(rng.geometric(pick([0.02, 0.05, 0.3]), size=shape), CAP).astype(np.int32),
@@ -101,8 +104,11 @@ def test_the_twin_gives_the_machines_times_and_fates(seeds):
 
 def test_large_rounds_under_memory_pressure_are_the_same():
     preempted = 0
-    for kind in (RoundKind("short", 12, 9, 4, 5, CAP), RoundKind("long", 9, 9, 3, 3, CAP, cutoff_tokens=25, copies=2)):
-        rng, each = np.random.default_rng(3), exact_long.MAX_DRAWS if kind.redraws else 1
+    for kind in (
+        RoundKind("short", 12, 9, 4, 5, CAP),
+        RoundKind("long", 9, 9, 3, 3, CAP, cutoff_tokens=25, copies=(2,) * 9, until_long=(True,) * 9),
+    ):
+        rng, each = np.random.default_rng(3), exact_queue.MAX_DRAWS if kind.redraws else 1
         count, shape = kind.prompts, (kind.prompts * each, kind.samples)
         drawn = RoundDraws(
             lengths=np.minimum(rng.geometric(0.05, size=shape), CAP).astype(np.int32),
@@ -124,7 +130,8 @@ def test_large_rounds_under_memory_pressure_are_the_same():
 def test_a_round_that_wants_more_rows_than_it_has_says_so(reference):
     decode, reward = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1), RewardCost(1, 0.0, 0.0)
     lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
-    short, long = (RoundKind(name, 2, 2, 2, 2, CAP, cutoff_tokens=10) for name in ("short", "long"))
+    short = RoundKind("short", 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    long = RoundKind("long", 2, 2, 2, 2, CAP, cutoff_tokens=10, copies=(1, 1), until_long=(True, True))
     with pytest.raises(RanOut):
         simulate_one_round(
             short, RoundDraws(lengths, ones, CAP, 1.0, more=True), decode, reward, 9, reference=reference
@@ -135,7 +142,7 @@ def test_a_round_that_wants_more_rows_than_it_has_says_so(reference):
 
 
 def test_both_give_up_on_a_prompt_after_as_many_draws():
-    assert plain.compiled_machines.MAX_DRAWS == exact_long.MAX_DRAWS
+    assert plain.compiled_machines.MAX_DRAWS == exact_queue.MAX_DRAWS
 
 
 def test_tournaments_have_the_first_and_the_least_loaded_engine():

@@ -17,6 +17,7 @@ from rlplan.planner.simulate.columns.whole_columns import (
     ShortColumn,
     expected_deferrals,
     long_draws,
+    long_rounds,
 )
 from rlplan.plans.schema.sections.layouts import EngineLayout
 
@@ -48,7 +49,7 @@ def short_of(setting: Setting, key: ShortKey, rounds: int) -> ShortColumn:
 def long_of(setting: Setting, key: ShortKey | LongKey, rounds: int, pool: list[str] | None = None) -> LongColumn:
     """Long rounds of `pool`, or of what is put off by the cutoff; `key`: of them, or of the short ones before them."""
     law = key if isinstance(key, LongKey) else LongKey(key.deferral, 1, key.layout)
-    column = LongColumn(setting, law)
+    column = long_rounds(setting, law)
     if pool is None:
         pool = long_draws(setting.draws, GROUP, law.deferral.cutoff_tokens, rounds * setting.target)
     column.extend(rounds, pool)
@@ -63,7 +64,7 @@ class Steady(NamedTuple):
 
 
 def steady(setting: Setting, short: ShortColumn, long: LongColumn, train: TrainCost = TRAIN) -> Steady:
-    ratio = expected_deferrals(short, setting) / setting.target
+    ratio = expected_deferrals(short, setting) / mean(long.log.settled)
     samples = GROUP * (mean(short.log.groups) + ratio * mean(long.log.groups))
     seconds = mean(short.log.step_s(train)) + ratio * mean(long.log.step_s(train))
     return Steady(seconds / samples, ratio / (1 + ratio))
