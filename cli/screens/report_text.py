@@ -159,7 +159,7 @@ def _machine(result: Mapping[str, Any]) -> list[str]:
             f"{role} {deviation_text(error)}" for role, error in result["model_error"].items() if error is not None
         )
         return [
-            f"{machine_text(sum(factors) / len(factors))}; beyond that the runs took {errors} of what was predicted"
+            f"{machine_text(sum(factors) / len(factors))}; beyond that runs took other seconds than predicted: {errors}"
         ]
     known = [share for share in result["deviation"].values() if share is not None]
     if len(known) < 2 or not (min(known) > COMMON or max(known) < -COMMON):
