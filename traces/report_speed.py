@@ -14,16 +14,20 @@ from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted import PredictedPhases
 from .report_runs import RunTrace
 
+PHASES = ("rollout", "train")
+
 Factors = Mapping[str, float]
-"""By phase, `rollout` and `train`: seconds now over those when it was profiled."""
+"""By phase of PHASES: seconds now over those when it was profiled."""
 
 
 def speed_factors(run: RunTrace) -> dict[str, float] | None:
     """The mean over the run's measurements; None without any."""
-    found = [event for event in run.events if event["event"] == "speed"]
-    if not found:
-        return None
-    return {phase: statistics.fmean(float(event[phase]) for event in found) for phase in ("rollout", "train")}
+    found = [event for event in run.events if event["event"] == "speed" and all(map(_factor, map(event.get, PHASES)))]
+    return {phase: statistics.fmean(event[phase] for event in found) for phase in PHASES} if found else None
+
+
+def _factor(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < 1e9
 
 
 def speed_report(run: RunTrace, step_s: float, phases_s: Mapping[str, float]) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def speed_report(run: RunTrace, step_s: float, phases_s: Mapping[str, float]) ->
     factors, predicted = speed_factors(run), run.plan.predicted
     if factors is None:
         return {"machine_factor": None, "model_error": None, "machine": None}
-    factor = _expected_s(predicted.phases_s, factors) / _expected_s(predicted.phases_s, {"rollout": 1.0, "train": 1.0})
+    factor = _expected_s(predicted.phases_s, factors) / _expected_s(predicted.phases_s, dict.fromkeys(PHASES, 1.0))
     planned_s = {"rollout": predicted.phases_s.rollout, "train": predicted.phases_s.train}
     return {
         "machine_factor": factor,

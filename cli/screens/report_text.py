@@ -159,7 +159,7 @@ def _machine(result: Mapping[str, Any]) -> list[str]:
             f"{role} {deviation_text(error)}" for role, error in result["model_error"].items() if error is not None
         )
         return [
-            f"{machine_text(sum(factors) / len(factors))}; beyond that the runs took {errors} of what was predicted"
+            f"{machine_text(sum(factors) / len(factors))}; beyond that runs took other seconds than predicted: {errors}"
         ]
     known = [share for share in result["deviation"].values() if share is not None]
     if len(known) < 2 or not (min(known) > COMMON or max(known) < -COMMON):
@@ -261,6 +261,15 @@ def _training(detail: dict[str, Any]) -> list[str]:
         mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], "{:.1e}".format) for name in ("mean", "p99"))
         beyond = _figure(detail["logprob_beyond_share"], percent)
         lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
+    if (gradients := detail.get("gradients")) is not None:
+        norms, left = (
+            [_figure(gradients[kind][key], told) for kind in ("short", "long")]
+            for key, told in (("norm", "{:.3g}".format), ("scale", percent))
+        )
+        lines.append(
+            f"  gradient norm {norms[0]} in short and {norms[1]} in long rounds, {_figure(gradients['ratio'], times)} "
+            f"(planned {times(gradients['ratio_planned'])}); clipping left {left[0]} and {left[1]} of them"
+        )
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:
             mean = _figure(detail["importance_ratio_mean"], "{:.4f}".format)  # near 1: `ratio` has too few digits

@@ -64,7 +64,7 @@ def job_document(seed: int) -> Job:
                 "mask_truncated": True,
                 "seed": seed,
             },
-            "search": {"tp": [1, 2], "micro_batch_tokens": [2048, 4096, 8192]},
+            "search": {"tp": [1], "micro_batch_tokens": [2048, 4096, 8192]},
             "slo": {"step_p95_s": None},
         }
     )

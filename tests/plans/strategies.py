@@ -105,9 +105,10 @@ def plans(draw: st.DrawFn) -> Plan:
                 "rounds": {"short": short, "long": long},
                 "reward": {"workers": draw(counts), "deadline_s": draw(st.floats(0.001, 3600))},
                 "loss": {
-                    "samples": draw(positive), "tokens": draw(counts),
+                    "samples": draw(positive),
+                    "tokens": draw(counts),
                     "grad_norms": draw(st.none() | st.just({"short": 0.8, "long": 1.3})),
-                },  # fmt: skip
+                },
                 "sync": {"checksum_every": draw(counts)},
                 "why": draw(st.dictionaries(names, texts, max_size=3)),
             },

@@ -9,6 +9,7 @@ import pytest
 
 from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
+from rlplan.plans.schema.sections.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
 from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained
@@ -71,14 +72,34 @@ def test_a_run_reaches_a_share_of_what_its_plan_could():
     assert own["mfu"] == pytest.approx(operations / (64 * 989e12), rel=0.01), "of the tokens that it trained"
 
 
-def test_the_plain_run_that_does_not_stream_is_the_baseline(tmp_path):
+@pytest.mark.parametrize(
+    ("without", "lever"),
+    [("hand_over: null", "hand_over: {engines: 1, at_finished: 0.5}"),
+     ("drafts: null", "drafts: {tokens: 2, up_to_sequences: 8}")],
+)  # fmt: skip
+def test_the_plain_run_without_levers_is_the_baseline(tmp_path, without, lever):
     for name in ("a", "b"):
         write_run(tmp_path / name, TEXT, "sync", steps=1)
     plan = tmp_path / "a" / "plan.yaml"
-    plan.write_text(plan.read_text().replace("hand_over: null", "hand_over: {engines: 1, at_finished: 0.5}"))
+    plan.write_text(plan.read_text().replace(without, lever, 1))
     trace = tmp_path / "b" / "trace.jsonl"
     trace.write_text(re.sub(r'"total_s": [\d.]+', '"total_s": 1000.0', trace.read_text()))
     assert report(tmp_path)["runs"]["a"]["speedup"] > 100 and report(tmp_path)["runs"]["b"]["speedup"] == 1.0
+
+
+def test_a_slower_machine_is_told_from_a_wrong_prediction():
+    phases = EXAMPLE.predicted.phases_s
+    ours = 1.25 * (phases.rollout + phases.sync + phases.reward_exposed) + 2.0 * phases.train
+    factor = ours / (phases.rollout + phases.sync + phases.reward_exposed + phases.train)
+    measured = 1.04 * factor * EXAMPLE.predicted.step_s.mean
+    speeds = [{"event": "speed", "t_s": 1.0, "rollout": rollout, "train": 2.0} for rollout in (1.0, 1.5)]
+    broken = {"event": "speed", "t_s": 1.0, "rollout": "fast", "train": 9.0}
+    steps = [step(1, total_s=measured, rollout_s=1.5 * phases.rollout, deferred=0)]
+    found = run_report(RunTrace("r", EXAMPLE, steps, events=[*speeds, broken]), None)
+    assert found["machine_factor"] == pytest.approx(factor) and found["model_error"] == pytest.approx(0.04)
+    assert found["machine"]["rollout"]["factor"] == 1.25 and found["machine"]["train"]["factor"] == 2.0
+    unknown = run_report(RunTrace("r", EXAMPLE, steps, events=[broken]), None)
+    assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
 
 
 def test_waits_are_those_of_prompts_that_long_rounds_settled():
@@ -117,6 +138,19 @@ def test_the_ratio_as_trained_lacks_what_is_owed():
     detail = {"owed_prompts": 2, "length_ratio_as_trained": ratio_as_trained(owing, plain)}
     assert as_trained_text(detail) == "; 0.710 as trained, without 2 deferred prompts that a long round would train"
     assert as_trained_text(detail | {"owed_prompts": 0}) == ""
+
+
+def test_gradient_norms_of_both_kinds_stand_beside_the_planned_ones():
+    planned = EXAMPLE.model_copy(deep=True)
+    object.__setattr__(planned.job.loss, "grad_norms", KindNorms(short=0.8, long=1.2))
+    rows = [
+        step(number, kind=kind, metrics={"grad_norm": norm, "grad_scale": scale})
+        for number, (kind, norm, scale) in enumerate([("short", 3.0, 1.0), ("short", 5.0, 0.5), ("long", 6.0, 0.9)], 1)
+    ]
+    detail = run_report(RunTrace("r", planned, rows), None)["gradients"]
+    assert detail["short"] == {"norm": pytest.approx(17**0.5), "scale": 0.75} and detail["long"]["norm"] == 6.0
+    assert detail["ratio"] == pytest.approx(6 / 17**0.5) and detail["ratio_planned"] == pytest.approx(1.5)
+    assert run_report(RunTrace("r", planned, rows[:2]), None)["gradients"] is None, "no long round ran"
 
 
 def test_the_share_cut_at_the_cap_counts_owed_long_rounds():

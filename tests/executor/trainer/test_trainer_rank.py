@@ -372,6 +372,20 @@ def test_a_bfloat16_job_exports_bfloat16_and_trains_float32(model, tmp_path):
     trainer.close()
 
 
+def test_an_update_that_is_only_timed_changes_nothing(model):
+    timed, untouched, groups = new_trainer(model), new_trainer(model), random_groups(4, 11)
+    for trainer in (timed, untouched):
+        trainer.step(random_groups(3, 10))
+    state = torch.get_rng_state()
+    assert timed.time_update(random_groups(5, 12), UpdateSettings(200)) > 0
+    assert torch.equal(torch.get_rng_state(), state) and timed.version == untouched.version == 1
+    assert all(p.grad is None for p in timed._model.parameters())
+    first, second = (t.step(groups) for t in (timed, untouched))
+    assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in second.items() if k != "seconds"}
+    moments = [list(t._optimizer.tensors()) for t in (timed, untouched)]
+    assert same_weights(timed, untouched) and all(map(torch.equal, *moments))
+
+
 def test_metrics_tell_engine_and_trainer_apart(model):
     exact = agreeing(model, random_groups(4, seed=9))
     metrics = new_trainer(model).step(exact)
