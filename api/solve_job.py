@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import get_args
+from types import MappingProxyType
+from typing import NamedTuple, get_args
 
-from ..planner.choose.candidate_search import Progress
-from ..planner.choose.plan_limits import Objective
+from ..planner.choose.candidate_search import PASSES, Pass, Progress
+from ..planner.explain.nodes_front import NodesPoint, nodes_front
 from ..planner.highs import MAX_NODES
 from ..planner.solve import solve as solve_documents
 from ..planner.solve_options import SolveOptions
@@ -16,11 +19,15 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder
 from ..plans.schema.plan import Plan
+from ..plans.schema.sections.job_terms import objective_of
+from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads
-from ..profiles.fitness import unfit
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads
+from ..profiles.fitness import differences, machine_of, unfit
+from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
+from ..profiles.library import library_profile
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
 from .given_documents import (
@@ -54,11 +61,14 @@ def solve(
     trace: File | LengthTrace | None = None,
     lengths: str | None = None,
     mode: Mode | None = None,
+    plain: bool = False,
     bias_budget: float | None = None,
-    objective: Objective = "seconds",
+    objective: str | None = None,
     for_any: bool = False,
     max_nodes: int | None = None,
     seed: int = 0,
+    nodes: Mapping[str, int] | None = None,
+    passes: Sequence[Pass] = PASSES,
     force: bool = False,
     out: File | None = None,
     progress: Progress | None = None,
@@ -74,11 +84,15 @@ def solve(
         trace: length trace; default: the profile's.
         lengths: in its place, the name of a table that ships (`math-16k`), or quantiles (`p50=800,p95=4000,max=16384`).
         mode: to force one; default: the best.
+        plain: plan rounds of mode sync without levers (drafts, streaming, balance), as a baseline to measure.
         bias_budget: allowed |1 - trained / unconditioned mean length|, in [0, 1); default: 0, or no bound with `mode`.
-        objective: `seconds` or `usd`: what a trained sample shall cost least of.
+        objective: `seconds`, `usd` or `usd-within SECONDS`: what a trained sample shall cost least of; default: the
+            job's, else `seconds`.
         for_any: also consider layouts and levers that only other frameworks can run.
         max_nodes: limit of the integer program's search; default: 200,000.
         seed: of the simulation.
+        nodes: by pool, how many nodes the plan may take at most; default: those of the cluster.
+        passes: how many rounds are simulated of which candidates.
         force: take a profile of another machine or job; overwrite a file at `out` that rlplan did not write.
         out: write the plan here. The plan names its inputs relative to this file's folder, without it relative to the
             current folder.
@@ -88,8 +102,118 @@ def solve(
     limits. An object in place of a file is `<job-DIGEST>` in the plan's inputs and in errors, and only this process can
     read it; its relative paths begin in the folder that it was loaded from, else in the current one.
     """
+    read = _read(
+        job, cluster, profile, trace, lengths, mode, bias_budget, objective, for_any, max_nodes, seed, force, out,
+        nodes or {}, passes, plain,
+    )  # fmt: skip
+    with at_its_line(read.job_path, read.cluster_path):
+        tell = progress or (lambda text, share: None)
+        documents = read.cluster, read.job, read.profile, read.lengths, read.inputs, read.options, tell
+        plan = solve_documents(*documents, read.priced).plan
+    pool = plan.job.rounds.short.rollout.pool
+    if pool in read.others:
+        path, of_pool = read.others[pool]
+        if out is None:
+            path = path_of(of_pool)
+        elif not path.exists():
+            write_document(of_pool, path)
+        named = inputs_of(read.target, read.cluster_path, read.job_path, path, of_pool, plan.inputs.lengths)
+        plan = plan.model_copy(update={"inputs": named.model_copy(update={"rewards": plan.inputs.rewards})})
+    if out is not None:
+        write_document(plan, read.target, WRITTEN_DIGITS)
+    return standing_in(read.target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))
+
+
+def front_of_nodes(
+    job: File | Job,
+    *,
+    cluster: File | Cluster | None = None,
+    profile: File | Profile | None = None,
+    trace: File | LengthTrace | None = None,
+    lengths: str | None = None,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    for_any: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> list[NodesPoint]:
+    """The fastest schedule of a job on each number of nodes, the fewest first, as `rlplan solve --frontier nodes` draws
+    it. Arguments and errors are those of `solve`; a number of nodes without a schedule is a point with the reason."""
+    read = _read(job, cluster, profile, trace, lengths, mode, bias_budget, None, for_any, None, seed, force, None)
+    with at_its_line(read.job_path, read.cluster_path):
+        tell = progress or (lambda text, share: None)
+        documents = read.cluster, read.job, read.profile, read.lengths, read.options, tell
+        return list(nodes_front(*documents, read.priced))
+
+
+class _Read(NamedTuple):
+    """What `solve` reads: documents, options, and the paths that errors name."""
+
+    cluster: Cluster
+    job: Job
+    profile: Profile
+    lengths: LengthTrace
+    inputs: Inputs
+    options: SolveOptions
+    job_path: Path
+    cluster_path: Path
+    target: Path
+    others: dict[str, tuple[Path, Profile]]
+
+    @property
+    def priced(self) -> dict[str, Profile]:
+        """Profiles of other pools, as they price the job's model."""
+        folder = model_folder(self.job, self.job_path)
+        return {pool: priced_as(profile, self.job, folder) for pool, (_, profile) in self.others.items()}
+
+
+def _profiles_of_others(
+    cluster: Cluster, job: Job, profile: Profile, profile_path: Path
+) -> dict[str, tuple[Path, Profile]]:
+    """Profiles of pools that the job's own does not price, by pool, each with its path: `profile.POOL.yaml` beside the
+    job's, else, where that was not measured, the one that ships of the pool's GPUs and the same model."""
+    others: dict[str, tuple[Path, Profile]] = {}
+    unlike = {
+        name: pool
+        for name, pool in sorted(cluster.pools.items())
+        if pool.accelerators.kind == profile.machine.kind and differences(profile, machine_of(pool))
+    }
+    if job.placement is not None or len(unlike) == len(cluster.pools):
+        return others
+    for name, pool in unlike.items():
+        path, gpu = profile_path.with_name(f"profile.{name}.yaml"), gpu_of(pool.accelerators.name)
+        if path.is_file():
+            others[name] = path, load(path, Profile)
+        elif profile.provenance != "measured" and profile.train_law is not None and gpu is not None:
+            with suppress(InputError):  # none ships
+                others[name] = path, library_profile(gpu.name, profile.train_law.model)
+    return {name: found for name, found in others.items() if not differences(found[1], machine_of(cluster.pools[name]))}
+
+
+def _read(
+    job: File | Job,
+    cluster: File | Cluster | None,
+    profile: File | Profile | None,
+    trace: File | LengthTrace | None,
+    lengths: str | None,
+    mode: Mode | None,
+    bias_budget: float | None,
+    objective: str | None,
+    for_any: bool,
+    max_nodes: int | None,
+    seed: int,
+    force: bool,
+    out: File | None,
+    nodes: Mapping[str, int] = MappingProxyType({}),
+    passes: Sequence[Pass] = PASSES,
+    plain: bool = False,
+) -> _Read:
+    """Read and check the arguments of `solve`."""
     must_be_one_of("mode", mode, get_args(Mode))
-    must_be_one_of("objective", objective, get_args(Objective))
+    if plain and mode not in (None, "sync"):
+        raise InputError(f"mode {mode}: plain rounds are of mode sync; leave out one of the two")
+    minimised = None if objective is None else objective_of(objective)
     must_be_within("bias_budget", bias_budget, 0, 1, open_end=True)
     must_be_within("max_nodes", max_nodes, 0, 2**31 - 1, whole=True)
     must_be_within("seed", seed, 0, MOST_SEED, whole=True)
@@ -100,9 +224,11 @@ def solve(
     job, cluster, profile = read_documents(job_path, cluster_path, profile_path)
     target = STDOUT if out is None else Path(out)
     trace_path = None if trace is None else path_of(trace)
-    read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
-    check_target(target, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
+    files = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+    check_target(target, job_path, cluster_path, profile_path, *files, kind="plan", force=force)
     accelerators_must_be_known(cluster, cluster_path, profile)
+    fewer = {name: cluster.pools[name].model_copy(update={"nodes": most}) for name, most in nodes.items()}
+    cluster = cluster.model_copy(update={"pools": {**cluster.pools, **fewer}})
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
@@ -116,22 +242,22 @@ def solve(
             ]
         )
     must_know_model(job, job_path, profile, force)
+    others = _profiles_of_others(cluster, job, profile, profile_path)
     profile = priced_as(profile, job, model_folder(job, job_path))
     source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
     inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
+    minimised = minimised or objective_of(job.objective or "seconds")
     options = SolveOptions(
-        mode=mode,
+        mode="sync" if plain else mode,
+        plain=plain,
         bias_budget=bias_budget,
-        objective=objective,
+        objective=minimised[0],
+        within_s=minimised[1],
         seed=seed,
         max_nodes=MAX_NODES if max_nodes is None else max_nodes,
         prompts=prompts,
         for_any=for_any,
         model=shape_of_job(job, job_path),
+        passes=passes,
     )
-    with at_its_line(job_path, cluster_path):
-        tell = progress or (lambda text, share: None)
-        plan = solve_documents(cluster, job, profile, response_lengths, inputs, options, tell).plan
-    if out is not None:
-        write_document(plan, target, WRITTEN_DIGITS)
-    return standing_in(target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))
+    return _Read(cluster, job, profile, response_lengths, inputs, options, job_path, cluster_path, target, others)

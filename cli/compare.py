@@ -1,4 +1,4 @@
-"""`rlplan compare JOB`"""
+"""`rlplan compare [JOB] [CLUSTER...]`"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ..plans.phrases.numbers import digits, ratio
 from .main import EXIT_INFEASIBLE
-from .shared.options import Finite, for_option, force_option, lengths_option, trace_option
+from .shared.options import Finite, Objectives, for_option, force_option, lengths_option, trace_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,8 +22,8 @@ WIDE = 118
 """Least width in characters at which the table has the column `bottleneck`; a narrower terminal gets lines below it."""
 
 
-@click.command("compare")
-@click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
+@click.command("compare", cls=Objectives)
+@click.argument("paths", metavar="[JOB] [CLUSTER]...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--vary",
     multiple=True,
@@ -48,10 +48,8 @@ WIDE = 118
 @click.option("--bias-budget", type=Finite(0, 1, max_open=True), help="As of rlplan solve. Default: 0.")
 @click.option(
     "--objective",
-    type=click.Choice(["seconds", "usd"]),
-    default="seconds",
-    show_default=True,
-    help="What a trained sample shall cost least of, at each point.",
+    metavar="seconds|usd|usd-within SECONDS",
+    help="As of rlplan solve, at each point. Default: the job's objective, else seconds.",
 )
 @for_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
@@ -61,7 +59,7 @@ WIDE = 118
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def compare_command(
-    job_path: Path,
+    paths: tuple[Path, ...],
     vary: tuple[str, ...],
     cluster_paths: tuple[Path, ...],
     profile_path: Path | None,
@@ -69,7 +67,7 @@ def compare_command(
     lengths: Any,
     mode: Any,
     bias_budget: float | None,
-    objective: Any,
+    objective: str | None,
     made_for: str,
     seed: int,
     html: Path | None,
@@ -77,6 +75,9 @@ def compare_command(
     as_json: bool,
 ) -> int:
     """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
+
+    JOB is a job.yaml or its folder, and CLUSTER a cluster.yaml, as after --cluster: compare a.yaml b.yaml. Default: the
+    job.yaml beside the first cluster.
 
     --vary takes any key of cluster, job or profile by its dotted path, as rlplan simulate --set does, and a list of
     values. A point with other GPUs, or another model, than the profile's takes the profile of these that ships, if the
@@ -89,7 +90,9 @@ def compare_command(
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
+    from ..plans.schema.groups_plan import document_kind
     from ..plans.schema.job import job_paths, load_job
+    from ..plans.schema.sections.job_terms import objective_of
     from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import atomic_write, load
     from ..profiles.fitness import unfit
@@ -97,11 +100,18 @@ def compare_command(
     from .shared.paths import check_stdout
     from .shared.progress import share
 
-    job_path = job_file(job_path)
+    jobs = [path for path in paths if path.is_dir() or not path.exists() or document_kind(path) != "rlplan_cluster"]
+    cluster_paths = (*(path for path in paths if path not in jobs), *cluster_paths)
+    if len(jobs) > 1:
+        raise InputError(f"{jobs[1]} is no cluster file, and one job is compared at a time ({jobs[0]})")
+    job_path = job_file(jobs[0]) if jobs else cluster_paths[0].with_name("job.yaml")
     need_job(job_path)
     job = load_job(job_path)
+    minimised, within_s = objective_of(objective or job.objective or "seconds")
     if not vary and len(cluster_paths) < 2:
-        raise InputError("there is nothing to compare; vary a key (--vary PATH=VALUE,VALUE) or name a second --cluster")
+        raise InputError(
+            "there is nothing to compare; vary a key (--vary PATH=VALUE,VALUE) or name a second cluster file"
+        )
     cluster_paths = cluster_paths or (job_path.with_name("cluster.yaml"),)
     profile_path = profile_path or job_path.with_name("profile.yaml")
     for path in cluster_paths:
@@ -112,13 +122,13 @@ def compare_command(
     if html is not None:
         others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace)]
         check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page", force=overwrite)
-    paths = job_paths(job, job_path)
+    files = job_paths(job, job_path)
     # If the model is varied, each point looks for a profile of its own.
     allowed = {"profile-of-other-model"} if any(text.startswith("job.model.path=") for text in vary) else set()
-    faults = [fault for fault in unfit(profile, job, paths, []) if fault.rule not in allowed]
+    faults = [fault for fault in unfit(profile, job, files, []) if fault.rule not in allowed]
     if faults:
         raise joined([InputError(f"{fault.message}; {fault.remedy}", str(profile_path)) for fault in faults])
-    rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
+    rows = prompts_to_plan(job, job_path, files) if files.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
     wanted = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
     source, lengths = given_lengths(profile, profile_path, trace, lengths, job_path, job_path)
@@ -126,14 +136,15 @@ def compare_command(
     options = SolveOptions(
         mode,
         bias_budget,
-        objective,
+        minimised,
+        within_s,
         seed,
         prompts=rows,
         for_any=made_for == "any",
         model=shape_of_job(job, job_path),
     )
     with share("compare") as update:
-        points = list(compare(wanted, lengths, inputs, options, update, paths.model_folder))
+        points = list(compare(wanted, lengths, inputs, options, update, files.model_folder))
     result = _data(job.name, vary, points)
     if html is not None:
         from ..plans.page import comparison_page

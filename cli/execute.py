@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/run"), show_default=True, help="Run folder.")
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
+@click.option(
+    "--no-drain",
+    is_flag=True,
+    help="End at --steps even if prompts wait for a long round; without it further long rounds train them.",
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
 @click.option(
     "--history",
@@ -71,12 +76,25 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
 )
+@click.option(
+    "--no-speed-check",
+    is_flag=True,
+    help="Do not measure, before the first step, how fast the machine is beside when it was profiled.",
+)
+@click.option(
+    "--speed-check-every",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="Measure it again every so many steps, on a machine whose speed varies.",
+)
 @click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
     plans: tuple[Path, ...],
     out: Path,
     steps: int,
+    no_drain: bool,
     resume: bool,
     history: Path | None,
     dry_run: bool,
@@ -86,6 +104,8 @@ def execute_command(
     restarts_per_hour: int,
     grace_s: float | None,
     node_patience: float,
+    no_speed_check: bool,
+    speed_check_every: int | None,
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -96,6 +116,10 @@ def execute_command(
 
     Of a plan of groups (groups.yaml) all groups run at once, or the one of --group: the jobs of a group run as one,
     each by its own plan in a process and folder of its own, and take turns on the nodes that they share.
+
+    A run has deferred prompts when it has its --steps; then further long rounds train them, which are steps as well, so
+    that the longest responses are not lost. --no-drain ends it at --steps. --resume with more --steps goes on from
+    either end.
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
@@ -118,7 +142,10 @@ def execute_command(
         from ..executor.prepare import Options
         from .many_jobs.execute_groups import execute_groups_command
 
-        options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience)
+        options = Options(
+            steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
+            drain_queue=not no_drain,
+        )  # fmt: skip
         return execute_groups_command(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
@@ -140,8 +167,10 @@ def execute_command(
         return _dry_run(plans, executions, placement, show_placement, as_json)
     must_fit_memory([finding for plan in plans for finding in memory_findings(plan)])
     options = Options(
-        steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered
-    )
+        steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
+        drain_queue=not no_drain,
+        speed_check=not no_speed_check, speed_check_every=speed_check_every,
+    )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}

@@ -12,6 +12,7 @@ from ..api.job_timeline import TIMELINE_STEPS
 from ..plans.phrases.numbers import count, digits, percent, ratio, usd
 from ..plans.schema.limits import MOST_STEPS
 from .main import EXIT_FAILED
+from .screens.report_text import waits_text
 from .shared.options import Finite, force_option, lengths_option
 
 
@@ -127,6 +128,8 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if (waited := result["waits"]) is not None:
+        console.print(waits_text(waited), highlight=False, soft_wrap=True)
     if "timeline" in result and not aside:
         console.print(f"timeline: {result['timeline']}; open it at ui.perfetto.dev", highlight=False, soft_wrap=True)
 

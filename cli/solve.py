@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from .shared.options import OVERWRITE, Finite, for_option, lengths_option, trace_option
+from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
 
-_OF_JOBS = ("seconds", "usd")
+_OF_FRONTIERS = (
+    "frontier", "profile", "trace", "lengths", "cluster", "mode", "bias_budget", "made_for", "seed", "force", "as_json",
+)  # fmt: skip
 _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 
 
-@click.command("solve")
+@click.command("solve", cls=Objectives)
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--profile", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
 @trace_option
@@ -27,15 +29,21 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="Force a mode. Default: the best.",
 )
 @click.option(
+    "--plain",
+    is_flag=True,
+    help="Plan plain synchronous rounds without any lever (drafts, streaming, balance), as a baseline to measure.",
+)
+@click.option(
     "--bias-budget",
     type=Finite(0, 1, max_open=True),
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
 )
 @click.option(
     "--objective",
-    type=click.Choice([*_OF_JOBS, *_OF_GROUPS]),
-    help="What a trained sample shall cost least of: seconds (default) or usd, for which a plan may take fewer nodes. "
-    "For a workload: usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
+    metavar="seconds|usd|usd-within SECONDS",
+    help="What a trained sample shall cost least of: seconds; usd, for which a plan may take fewer nodes; or usd among "
+    "plans whose mean step is within SECONDS. Default: the job's objective, else seconds. For a workload: "
+    "usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
 )
 @for_option
 @click.option(
@@ -52,15 +60,21 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="For a workload: the running plan; its jobs move only where that pays.",
 )
 @click.option("--no-moves", is_flag=True, help="With --from: running jobs stay where they are.")
+@click.option(
+    "--frontier",
+    type=click.Choice(["nodes"]),
+    help="Write no plan; print the fastest schedule on each number of nodes: seconds, USD, and what binds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def solve_command(
     job_path: Path,
     out: Path | None,
-    objective: Any,
+    objective: str | None,
     made_for: str,
     force: bool,
     previous_path: Path | None,
     no_moves: bool,
+    frontier: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -84,15 +98,21 @@ def solve_command(
         refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "force", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
-        if objective in _OF_JOBS:
+        if objective not in (None, *_OF_GROUPS):
             raise InputError(
                 f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
             )
         return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective, force)
     if objective in _OF_GROUPS:
-        raise InputError(f"--objective {objective} is for a workload; for a job it is one of {', '.join(_OF_JOBS)}")
+        raise InputError(
+            f"--objective {objective} is for a workload; for a job it is seconds, usd or usd-within SECONDS"
+        )
     if previous_path is not None or no_moves:
         raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
+
+    if frontier is not None:
+        refuse_options_but("--frontier", *_OF_FRONTIERS)
+        return _frontier(job_path, made_for == "any", force, as_json, options)
 
     from ..api.solve_job import solve
     from .screens.solved import plan_summary, plan_text
@@ -105,7 +125,7 @@ def solve_command(
     with share("solve") as update:
         plan = solve(
             job_path,
-            objective=objective or "seconds",
+            objective=objective,
             for_any=made_for == "any",
             force=force,
             out=out,
@@ -116,3 +136,37 @@ def solve_command(
     text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])
     tell(json.dumps({**plan_summary(plan, out), "suspicious": suspicious}) if as_json else text, out)
     return 0
+
+
+def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options: dict[str, Any]) -> int:
+    """Print the front of nodes."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from ..api.solve_job import front_of_nodes
+    from ..plans.phrases.numbers import digits
+    from .main import EXIT_INFEASIBLE
+    from .screens.bars import table
+    from .shared.progress import share
+
+    del options["max_nodes"]
+    with share("solve") as update:
+        points = front_of_nodes(job_path, for_any=for_any, force=force, progress=update, **options)
+    planned = [point for point in points if point.seconds_per_sample is not None]
+    cheapest = min(planned, key=lambda point: point.usd_per_1k_samples or 0.0, default=None)
+    if as_json:
+        figures = {"frontier": [asdict(point) for point in points], "cheapest": cheapest and cheapest.nodes}
+        click.echo(json.dumps(figures))
+        return 0 if planned else EXIT_INFEASIBLE
+    apart = any(point.train_nodes for point in points)
+    drawn = table("<pool", "nodes", *(["trainers"] if apart else []), "<mode", "s/step", "USD/1k", "<binds")
+    for point in points:
+        step_s, usd = ("" if value is None else digits(value) for value in (point.step_s, point.usd_per_1k_samples))
+        mark = f"{usd}*" if point is cheapest else usd
+        trainers = [str(point.train_nodes or 0)] if apart else []
+        binds = point.binds or point.reason
+        drawn.add_row(point.pool, str(point.nodes), *trainers, point.mode or "no plan", step_s, mark, binds)
+    Console(highlight=False).print(drawn)
+    click.echo("* cheapest; of a few simulated rounds each. A plan: rlplan solve --objective usd-within SECONDS")
+    return 0 if planned else EXIT_INFEASIBLE

@@ -128,9 +128,10 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
         max_tokens=job.rollout.max_response_tokens,
         dynamic_sampling=job.algorithm.dynamic_sampling,
     )
-    rounds = {"short": _round_settings(planned.rounds.short)}
+    norms = planned.loss.grad_norms
+    rounds = {"short": _round_settings(planned.rounds.short, 1.0 if norms is None else norms.short)}
     if planned.rounds.long is not None:
-        rounds["long"] = _round_settings(planned.rounds.long)
+        rounds["long"] = _round_settings(planned.rounds.long, 1.0 if norms is None else norms.long)
     timeouts = {name: TimeoutSpec(**pool.timeout_numbers()) for name, pool in worker_pools(planned, job).items()}
     sync = planned.sync
     return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, streams=planned.streams)
@@ -142,14 +143,14 @@ def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | Pooled
     return {name: planned.reward if not place else planned.reward.further[name] for place, name in enumerate(names)}
 
 
-def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
+def _round_settings(planned: ShortRound | LongRound, norm_share: float) -> RoundSettings:
     rollout, prefix, freed = planned.rollout, planned.rollout.prefix, planned.hand_over
     tail = planned.tail if isinstance(planned, LongRound) else None
     return RoundSettings(
         layout=rollout.layout,
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
-        update=update_settings(planned.train),
+        update=update_settings(planned.train)._replace(norm_share=norm_share),
         balance=None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers()),
         hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
         tail=None if tail is None else TailSpec(**tail.model_dump()),

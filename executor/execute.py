@@ -63,6 +63,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .rollout.reward_sum import RewardSum
     from .rollout.round_runner import RoundRunner
     from .run import TrainingRun
+    from .speed_check import SpeedCheck
     from .supervision import Patience, Supervisor, together
     from .trainer.trainer_group import TrainerGroup
     from .turns import take_turns, tell_faults
@@ -120,6 +121,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             prompt_ids=list(prompts),
             turns=turns,
             permits=group_turns,
+            planned_short_share=execution.planned_short_share,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
     ]
@@ -180,8 +182,12 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             judge.tell = hear_death
         if not turns.bounded:
             await in_group.enter_async_context(membership(permits))
+        speed = None
+        if options.speed_check and member is None:  # in a group the machine is others', too
+            known = {e.name: found for e in executions if (found := e.plan.predicted.speed) is not None}
+            speed = SpeedCheck(fleet, known, len(tokenizer), job.rollout.seed_per_sample, options.speed_check_every)
         return await take_turns(
-            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines)
+            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines), speed
         )
     finally:
         watcher.phase("stopping")

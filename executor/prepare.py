@@ -50,6 +50,12 @@ class Execution:
         return self.checked.plan
 
     @property
+    def planned_short_share(self) -> float | None:
+        """Share of the steps that are short rounds by the plan; None in modes whose lengths do not decide it."""
+        exact = self.plan.job.bias.mode == "exact"
+        return self.plan.predicted.rounds.short.share if exact else None
+
+    @property
     def pool(self) -> Pool:
         """The pool that the plan's engines run on."""
         return self.checked.cluster.pools[self.plan.job.rounds.short.rollout.pool]
@@ -70,7 +76,9 @@ class Options:
     where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
     progress is left and the trained steps are checkpointed; None: the round is waited for. `node_patience_s`: seconds
     that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
-    responses drafts begin with; None: with none.
+    responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
+    prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
+    first step, and every `speed_check_every` steps (None: not again).
     """
 
     steps: int
@@ -81,6 +89,9 @@ class Options:
     restarts_per_hour: int = 12
     node_patience_s: float = 600.0
     history: Path | None = None
+    drain_queue: bool = True
+    speed_check: bool = True
+    speed_check_every: int | None = None
 
 
 def prepare(

@@ -23,6 +23,7 @@ from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
+from ..traces.report_state import drift_text
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
 from .groups.member_turns import GroupTurns, before_restart
@@ -30,7 +31,7 @@ from .memory.device_turns import DeviceTurns
 from .memory.no_turns import no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
-from .records.run_record import Recorder, StepRecord
+from .records.run_record import DriftWatch, Recorder, StepRecord
 from .rollout.drafts.run_drafts import RunDrafts
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
@@ -59,6 +60,7 @@ class TrainingRun:
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
         permits: GroupTurns | None = None,
+        planned_short_share: float | None = None,
     ) -> None:
         self.name, self.permits = name, permits
         self.settings = run_settings(planned, job)
@@ -77,7 +79,7 @@ class TrainingRun:
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
-        self._skipped = SkippedSteps()
+        self._skipped, self._drift = SkippedSteps(), DriftWatch(planned_short_share)
         self._way_reason: str | None = None
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
@@ -171,6 +173,10 @@ class TrainingRun:
         self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)
         self._recorder.step(self._elapsed_s(), record)
         self._last_state, self.updating = None, False
+        if (drift := self._drift.step(record)) is not None:
+            planned, measured, rounds = drift
+            self.event("drift", step=record.step, planned=planned, measured=measured, rounds=rounds)
+            self.checkpoints.notes.append(drift_text(*drift))
         self._skipped.stop_if_lost(record.metrics, record.step, self.checkpoints.saved_step)
 
     def progress(self) -> Progress:

@@ -1,4 +1,10 @@
-"""Plans of one job take their steps in turns, round by round, until all are done or a signal ends the runs."""
+"""Plans of one job take their steps in turns, round by round, until all are done or a signal ends the runs.
+
+A run that ends at `--steps` would lose the prompts that wait for a long round, which have the longest responses: it
+would have trained on shorter ones than the model gives. So from then on nothing fresh is issued, and long rounds train
+what waits. That a queue is drained is no state: a run that is resumed drains if it has its steps, and goes on where it
+is asked for more; every prompt keeps its place in its epoch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
 from .drain import Drain
 from .loop import checkpoint_if_due, step
@@ -14,6 +21,7 @@ from .prepare import Options
 from .records.run_record import StepRecord
 from .rollout.round_samples import Progress
 from .run import TrainingRun
+from .speed_check import SpeedCheck
 from .stopping import StopRequests, stop_requests
 
 
@@ -34,22 +42,26 @@ class Watcher(Protocol):
 
 
 async def take_turns(
-    runs: Sequence[TrainingRun], options: Options, watcher: Watcher, drain: Drain | None = None
+    runs: Sequence[TrainingRun],
+    options: Options,
+    watcher: Watcher,
+    drain: Drain | None = None,
+    speed: SpeedCheck | None = None,
 ) -> bool:
     """Take the steps of all runs. True if all are done, False if a signal ended the runs before.
 
-    `drain` is asked after each step whether nodes are to be left. Each run's trace says how it ended. Either way what
-    was trained is saved. Raises RunFailed if it is not.
+    `drain` is asked after each step whether nodes are to be left, `speed` before each. Each run's trace says how it
+    ended. Either way what was trained is saved. Raises RunFailed if it is not.
     """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
-                await _until(runs, options, watcher, stop, drain)
+                await _until(runs, options, watcher, stop, drain, speed)
                 for run in runs:
                     await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
                     tell_faults(run, watcher)
                 # A trainer that died while it wrote the last checkpoint took its run back: then there is more to do.
-                if stop.at_round_end.is_set() or all(run.step_number >= options.steps for run in runs):
+                if stop.at_round_end.is_set() or all(_done(run, options) for run in runs):
                     break
             for run in runs:
                 if run.checkpoint_fault is not None:
@@ -63,18 +75,29 @@ async def take_turns(
                     run.event("end", step=run.step_number, finished=False, reason=reason)
             raise
         for run in runs:
-            run.event("end", step=run.step_number, finished=run.step_number >= options.steps)
-        return all(run.step_number >= options.steps for run in runs)
+            run.event("end", step=run.step_number, finished=_done(run, options))
+        return all(_done(run, options) for run in runs)
 
 
 async def _until(
-    runs: Sequence[TrainingRun], options: Options, watcher: Watcher, stop: StopRequests, drain: Drain | None
+    runs: Sequence[TrainingRun],
+    options: Options,
+    watcher: Watcher,
+    stop: StopRequests,
+    drain: Drain | None,
+    speed: SpeedCheck | None,
 ) -> None:
     """Take steps in turns until all are done or a signal came."""
-    while any(run.step_number < options.steps for run in runs) and not stop.at_round_end.is_set():
+    begun: set[str] = set()
+    while not all(_done(run, options) for run in runs) and not stop.at_round_end.is_set():
         for run in runs:
-            if run.step_number >= options.steps or stop.at_round_end.is_set():
+            if _done(run, options) or stop.at_round_end.is_set():
                 continue
+            if speed is not None and (told := await speed.before_step(run, run.name in begun)) is not None:
+                watcher.note(told)
+            begun.add(run.name)
+            if run.step_number >= options.steps and not run.schedule.draining:
+                _drain(run, watcher)
             watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, run.progress)
             abandoned, record = await _step_unless_left(run, stop)
             if abandoned:
@@ -89,6 +112,21 @@ async def _until(
             if drain is not None and not stop.at_round_end.is_set():
                 await drain.between_steps(watcher.note)
             tell_faults(run, watcher)
+
+
+def _done(run: TrainingRun, options: Options) -> bool:
+    return run.step_number >= options.steps and not (options.drain_queue and run.schedule.deferred)
+
+
+def _drain(run: TrainingRun, watcher: Watcher) -> None:
+    """From now on the run's queue is trained, and nothing else."""
+    run.schedule.drain()
+    prompts, rounds = len(run.schedule.deferred), run.schedule.rounds_owed
+    run.event("drain", step=run.step_number, prompts=prompts, rounds=rounds)
+    watcher.note(
+        f"{run.name}: has its {count(run.step_number, 'step')}; about {count(rounds, 'more long round')} will train "
+        f"{count(prompts, 'prompt')} that it has deferred (--no-drain leaves them)"
+    )
 
 
 async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
@@ -109,7 +147,7 @@ async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool,
 
 
 def tell_faults(run: TrainingRun, watcher: Watcher) -> None:
-    """Tell the watcher, once, about checkpoints that could not be written or read."""
+    """Tell the watcher, once, about checkpoints that could not be written or read, and lengths that have drifted."""
     for note in run.checkpoints.notes:
         watcher.note(f"{run.name}: {note}")
     run.checkpoints.notes.clear()

@@ -98,10 +98,16 @@ def refresh(
     decided = Decided(solution, cycle, tolerance_of(search, solution.cycle, profile), baseline, holdout)
     predicted, assumed = predict(search, decided, job, profile, trace, reward_table, seed)
     why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
-    options = SolveOptions(search.mode, objective=search.limits.objective, for_any=is_for_any(plan, model))
+    options = SolveOptions(
+        search.mode,
+        objective=search.limits.objective,
+        within_s=search.limits.within_s,
+        for_any=is_for_any(plan, model),
+    )
     solver = solver_facts(search, decided, options).model_copy(
         update={
             "name": plan.solver.name,
+            "method": plan.solver.method,
             "status": plan.solver.status if not edited else "feasible",
             "forced_budget": plan.solver.forced_budget if search.mode == plan.solver.forced_mode else None,
             "refreshed": edited,
@@ -138,8 +144,8 @@ def _cycle(search: Search, written: WrittenRounds) -> Cycle:
 def _must_keep(search: Search, cycle: Cycle, holdout: Holdout) -> None:
     """Raise Infeasible, naming each, if limits of the job or of the plan are broken."""
     broken = cycle.violations(search.limits)
-    if "slo" in holdout.cycle.violations(holdout.search.limits) and "slo" not in broken:
-        broken.append("slo")
+    unseen = holdout.cycle.violations(holdout.search.limits)
+    broken += [limit for limit in ("slo", "within") if limit in unseen and limit not in broken]
     if not broken and holdout.keeps_the_limits:
         return
     ratio = holdout.search.measured_ratio(holdout.cycle)[0]
@@ -147,6 +153,7 @@ def _must_keep(search: Search, cycle: Cycle, holdout: Holdout) -> None:
         "bias": f"its trained mean length is {ratio:.3f} of the unconditioned one, and bias.budget allows "
         f"{search.limits.bias_budget:.1%} off",
         "slo": f"{holdout.cycle.slow_share():.0%} of its steps are slower than the job's slo.step_p95_s, and 5% may be",
+        "within": f"its mean step takes {cycle.step_s():.3g} s, and the objective allows {search.limits.within_s} s",
         "sharding": "short and long rounds shard the model differently, and the executor starts trainers once",
         "cores": "its reward workers are more than the host cores that its engines leave them",
         "memory": "its engines, those that sleep included, do not fit into the pool's host memory",

@@ -58,7 +58,7 @@ def prepare(
     if planned is not None:
         judge = planned.reward.judge
     elif judge is None:
-        judge = places_of_judge(cluster, job, profile, options.for_any)[0]
+        judge = places_of_judge(cluster, job, profile, options)[0]
     rollout, mode = job.rollout, options.mode
     model = _length_model(job, profile, trace, options.seed)
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
@@ -75,6 +75,7 @@ def prepare(
         shape=options.model,
         planned=planned,
         judge=judge,
+        pool=options.pool,
     )
     if in_usd and space.pools.usd_per_hour(space.pools.whole) == 0:
         raise InputError(
@@ -109,10 +110,10 @@ def prepare(
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)
 
 
-def places_of_judge(cluster: Cluster, job: Job, profile: Profile, for_any: bool) -> list[RewardJudge | None]:
+def places_of_judge(cluster: Cluster, job: Job, profile: Profile, options: SolveOptions) -> list[RewardJudge | None]:
     """Where the job's judge may be, the simplest first; [None] without one. Raises Unplannable."""
-    chosen = choose_pools(cluster, job, profile)
-    return judge_places(job, profile, chosen.pools.rollout, chosen.train is not None, for_any)
+    chosen = choose_pools(cluster, job, profile, None, options.pool)
+    return judge_places(job, profile, chosen.pools.rollout, chosen.train is not None, options.for_any)
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
@@ -159,6 +160,7 @@ def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, option
         reshard_s=space.reshard_s,
         layout_switch_s=space.layout_switch_s,
         objective=options.objective,
+        within_s=options.within_s,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(space.pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,

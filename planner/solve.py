@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..plans.facts.digest import job_decisions
@@ -15,7 +15,7 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
-from ..plans.schema.sections.levers import RewardJudge
+from ..plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
@@ -24,6 +24,7 @@ from ..profiles.reward_tables import with_reward_times
 from .choose.balance_choice import balanced
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.job_limits import Unplannable
+from .choose.candidates.pool_choice import engine_pools
 from .choose.cycle_cost import Cycle
 from .choose.rewards.judge_places import judge_text
 from .choose.round_program import Solution
@@ -65,6 +66,7 @@ def solve(
     inputs: Inputs,
     options: SolveOptions = DEFAULTS,
     progress: Progress = lambda text, share: None,
+    others: Mapping[str, Profile] | None = None,
 ) -> Solved:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
@@ -74,6 +76,7 @@ def solve(
     Args:
         inputs: the files that the arguments were read from; goes into the plan as it is.
         progress: called with a text and the share that is done.
+        others: profiles of pools that `profile` does not price, by their names; they are considered, too.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when no schedule keeps the limits (it
     says so if one that only other frameworks can run would), and InputError when the trace does not fit the job, or the
@@ -81,12 +84,51 @@ def solve(
     """
     if not options.for_any:
         _must_train_family(job, options)
-    places = places_of_judge(cluster, job, profile, options.for_any)
+    job = without_levers(job) if options.plain else job
+    pools = engine_pools(cluster, job, profile) if options.pool is None else [options.pool]
+    priced = {**dict.fromkeys(pools, profile), **(others or {})}
+    if len(priced) > 1:
+
+        def on(pool: str) -> Solved:
+            return solve(cluster, job, priced[pool], trace, inputs, replace(options, pool=pool), progress)
+
+        return _on_the_best_pool(sorted(priced), on)
+    places = places_of_judge(cluster, job, profile, options)
 
     def at(judge: RewardJudge | None) -> Solved:
         return _solve_at(judge, cluster, job, profile, trace, inputs, options, progress)
 
     return at(places[0]) if len(places) == 1 else _with_the_best_judge(places, at)
+
+
+def _on_the_best_pool(pools: Sequence[str], solve_on: Callable[[str], Solved]) -> Solved:
+    """The plan on the pool where the objective is least, the first by name of those where it is the same. Its `why`
+    says what the others would give. Raises Infeasible, by the first pool, if none has a schedule."""
+    solved: dict[str, Solved] = {}
+    failed: dict[str, Infeasible] = {}
+    for pool in pools:
+        try:
+            solved[pool] = solve_on(pool)
+        except Infeasible as error:
+            failed[pool] = error
+    if not solved:
+        raise failed[pools[0]]
+    best = min(solved, key=lambda pool: solved[pool].solution.objective)
+    least = solved[best].solution.objective
+    others = [
+        f"{pool} {_percent_more(each.solution.objective / least - 1)}" for pool, each in solved.items() if pool != best
+    ]
+    others += [f"{pool}: {error}" for pool, error in failed.items()]
+    return _of_several(solved[best], "rounds.short.rollout.pool", f"engines on pool {best}; {'; '.join(others)}")
+
+
+def _of_several(solved: Solved, key: str, text: str) -> Solved:
+    """The plan with a text in its `why`, as the best of several programs."""
+    planned = solved.plan.job.model_copy(update={"why": {**solved.plan.job.why, key: text}})
+    solver = solved.plan.solver.model_copy(update={"method": "enumeration"})
+    digest = job_decisions(planned)
+    update = {"job": planned, "solver": solver, "decisions_sha256": digest}
+    return replace(solved, plan=solved.plan.model_copy(update=update))
 
 
 def _with_the_best_judge(
@@ -124,9 +166,7 @@ def _with_the_best_judge(
     ]
     others += [f"{judge_text(judge)}: no room, or no schedule" for judge, _ in failed if judge is not None]
     text = f"{judge_text(judged)}; {'; '.join(others)}"
-    planned = chosen.plan.job.model_copy(update={"why": {**chosen.plan.job.why, "reward.judge": text}})
-    plan = chosen.plan.model_copy(update={"job": planned, "decisions_sha256": job_decisions(planned)})
-    return replace(chosen, plan=plan)
+    return _of_several(chosen, "reward.judge", text)
 
 
 def _waits_share(predicted: Predicted) -> float:
@@ -172,6 +212,16 @@ def _solve_at(
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)
     progress("done", 1.0)
     return Solved(plan, search, decided.solution, decided.cycle, decided.baseline)
+
+
+def without_levers(job: Job) -> Job:
+    """The job with no lever for `solve` to consider: its rounds decode one token a step, are spread by count, and are
+    trained when they have ended."""
+    levers = {"drafts": SearchDrafts(tokens=()), "hand_over": (), "tail": (), "balance": False}
+    changes: dict[str, object] = {"search": job.search.model_copy(update=levers)}
+    if job.placement is not None:
+        changes["placement"] = job.placement.model_copy(update={"streams": False})
+    return job.model_copy(update=changes)
 
 
 def _must_train_family(job: Job, options: SolveOptions) -> None:

@@ -42,7 +42,7 @@ from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
 from .costs.decode_costs import ChangeCost
-from .lengths.loss_divisors import expected_loss
+from .lengths.loss_divisors import expected_loss, kind_norms
 from .solve_options import SolveOptions
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -75,12 +75,14 @@ def solver_facts(search: Search, decided: Decided, options: SolveOptions) -> Sol
     solution = decided.solution
     return Solver(
         name=solution.solver,
+        method=solution.method,
         status="optimal" if solution.optimal else "feasible",
         gap=solution.gap,
         bound=solution.bound,
         reached=solution.objective,
         given_up=decided.given_up(search) or None,
         objective="usd_per_sample" if options.objective == "usd" else "seconds_per_sample",
+        within_s=options.within_s,
         forced_mode=options.mode,
         forced_budget=None if options.mode is None else options.bias_budget,
         for_any=options.for_any,
@@ -102,7 +104,9 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
     budget, apart = search.limits.bias_budget, search.space.train_pool
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
-    reward = search.space.rewards[cycle.short.reward]
+    reward, model = search.space.rewards[cycle.short.reward], search.setting.draws.model
+    key = cast(ShortKey, cycle.short.key)
+    norms = None if cycle.long is None else kind_norms(model, job, key.cutoff_tokens, key.long_share)
     return PlannedJob(
         name=job.name,
         bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
@@ -117,7 +121,7 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             judge=search.space.judge,
             further=dict(reward.further),
         ),
-        loss=expected_loss(search.setting.draws.model, job),
+        loss=expected_loss(model, job).model_copy(update={"grad_norms": norms}),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
         placement=PlacementSpec(train_pool=apart, streams=search.setting.streams) if apart else None,
         why=why,

@@ -65,6 +65,7 @@ def search_with_plan(
         mode=mode if only else None,
         bias_budget=plan.solver.forced_budget if forced else planned.bias.budget,
         objective=objective,
+        within_s=plan.solver.within_s,
         seed=seed,
         prompts=prompts,
         for_any=is_for_any(plan, model),

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one
+from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one, is_zero
 from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout, copies_fault
 
 
@@ -71,6 +71,11 @@ class Rollout(ProfileModel):
     )
     start: Spread = Field(description="Cold start of an engine")
     sync: Spread = Field(description="Weight transfer from the trainer to all engines of the layout, end to end")
+    sync_apart: Spread | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="The same from a trainer with accelerators of its own; null: as sync",
+    )
     error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
     points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid of decode steps; empty: derived")
     ep: int = Field(
@@ -83,6 +88,16 @@ class Rollout(ProfileModel):
     curve_s: tuple[float, ...] = Field(
         default=(),
         description="Seconds of a decode step with that many sequences and an empty KV cache; linear between them",
+    )
+    host_s: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=is_zero,
+        description="Seconds of vLLM's Python in a decode step. A step takes the longer of these and its curve's, or "
+        "both where an engine drafts; 0: steps were measured whole",
+    )
+    host_s_per_sequence: float = Field(
+        default=0.0, ge=0, exclude_if=is_zero, description="Seconds that each running sequence adds to host_s"
     )
     prefill_s_per_token_squared: float = Field(
         default=0.0, ge=0, description="Seconds that each squared prompt token adds to a prefill: attention"
@@ -232,7 +247,7 @@ class TrainLaw(ProfileModel):
         default=None,
         gt=0,
         exclude_if=is_none,
-        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.9",
+        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.2",
     )
     source: str = Field(description="Key of the profile's `sources`")
 

@@ -228,10 +228,12 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
     longest = MAX_PROMPT_TOKENS + MAX_RESPONSE_TOKENS
     tps = _tp_sizes(machines, shape, longest)
     cores = CORES_PER_GPU * machines.per_node * machines.nodes
-    workers = max(1, min(MOST_REWARD_WORKERS, cores // 4))
+    # Code takes long enough to be what a short round waits for: solve decides how many workers run it.
+    workers = "" if reward == "code" else f"workers: {max(1, min(MOST_REWARD_WORKERS, cores // 4))}, "
     scored = {
         "math": "the final answer of a response equals the row's",
-        "code": "the code of a response passes the row's tests; one that hangs takes the whole deadline",
+        "code": "the code of a response passes the row's tests; one that hangs takes the whole deadline.\n"
+        "# How many workers run it solve decides; reward.workers: N fixes them",
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     function = ", function: 'reward:score'" if reward == "function" else ""
@@ -246,7 +248,7 @@ model: {{path: {json.dumps(model)}, dtype: bfloat16}}  # {told}
 # with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
 data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}
 # {scored[0].upper()}{scored[1:]}.
-reward: {{kind: {reward}{function}, workers: {workers}, deadline_s: {DEADLINES_S[reward]}}}
+reward: {{kind: {reward}{function}, {workers}deadline_s: {DEADLINES_S[reward]}}}
 # The size of a step, and the longest prompt and response; how long responses are below that cap, a length trace tells
 # (rlplan solve --trace).
 rollout:

@@ -10,12 +10,16 @@ Invariants:
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or, in `exact`, when
-  `MAX_OPEN_EPOCHS` are open and the oldest has nothing fresh, so no prompt waits without bound;
+  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
+  prompt waits without bound;
+- where a short round would find fewer prompts than it issues in two epochs, what is deferred has its long rounds first;
+  only refills of a round begin a third epoch, and nothing a fourth: no prompt is trained three times more often than
+  another, however long others wait;
 - a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
-  fewer than 2 P - 1 prompts, the fourth few of both), or when so many of its prompts are deferred, filtered or failed
-  that every prompt there is has been in it, or by what a long round filters, finds short or an infrastructure failure
-  voids; what is trained then counts in the gradient by its size, for losses are divided by planned constants;
+  fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
+  failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds
+  short or an infrastructure failure voids; what is trained then counts in the gradient by its size, for losses are
+  divided by planned constants;
 - with a queue rule a long round is by queue and comes when Q prompts wait, whatever their wait, while the oldest epoch
   has fresh prompts; from then until that epoch is over, and in the other cases above, long rounds are by waves, of the
   oldest epoch's prompts first. So a prompt waits until it is long, or for `until_long_after` long rounds in which it
@@ -49,9 +53,9 @@ from .round_spec import RoundName, RoundSpec
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
 
-# Where few prompts are short, short rounds would train those again and again, epochs before the others. (What a
-# round of another mode trains is not for its lengths, or biased by them anyway.)
-MAX_OPEN_EPOCHS = 4
+# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one
+# runs into the next; a third one is begun by refills of a round alone.
+MAX_OPEN_EPOCHS = 3
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ class Schedule:
         """Of the prompts of the latest round if it was by queue, in its order."""
         self.waits: tuple[int, ...] = ()
         """Long rounds that those prompts waited which the latest round settled, itself included."""
-        self._draining = False
+        self.draining = False
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
@@ -128,7 +132,8 @@ class Schedule:
         self._next_epoch += 1
 
     def _scan(self, count: int) -> list[tuple[str, int]]:
-        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight.
+        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done
+        in all epochs that may be open.
 
         Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
         that is free is in it.
@@ -138,8 +143,10 @@ class Schedule:
             busy.update(self._issued)
         issued: list[tuple[str, int]] = []
         place = 0
-        while len(issued) < count and len(busy) < len(self._prompts) and not self._draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
+                if place >= MAX_OPEN_EPOCHS:
+                    break
                 self._begin_epoch()
             epoch = self._open[place]
             put_off: set[str] = set()
@@ -197,8 +204,14 @@ class Schedule:
         return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
-        """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
-        self._draining = True
+        """From now on, until a `restore`, nothing fresh is issued: only the queue's rounds are left, the last of them
+        smaller."""
+        self.draining = True
+
+    @property
+    def rounds_owed(self) -> int:
+        """Long rounds that train the queue if it is drained now; one more for each that the infrastructure fails."""
+        return -(-len(self._deferred) // self.spec.prompts_per_step)
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -209,11 +222,8 @@ class Schedule:
     def _next_long(self) -> tuple[list[_Deferred], bool]:
         """Of the next round its prompts, none if it is short, and whether it is by queue."""
         queue, target, waiting = self.spec.queue, self.spec.prompts_per_step, len(self._deferred)
-        ending = not self._open[0].fresh
-        few_left = self._draining or len(self._prompts) - waiting < target
-        behind = ending and len(self._open) >= MAX_OPEN_EPOCHS and self.spec.mode == "exact"
-        must = few_left or behind
-        if queue is not None and not (ending or must):
+        must = self.draining or len(self._prompts) - waiting < target or self._epochs_wait()
+        if queue is not None and self._open[0].fresh and not must:
             return (self._deferred[: queue.prompts] if waiting >= queue.prompts else []), True
         first = self._deferred
         if queue is not None:
@@ -221,6 +231,14 @@ class Schedule:
         elif first:
             must = must or self.round_number - first[0].since >= MAX_WAIT_ROUNDS
         return (first[:target] if waiting >= target or must else []), False
+
+    def _epochs_wait(self) -> bool:
+        """Whether a short round would find fewer prompts than it issues in two epochs."""
+        if len(self._open) < MAX_OPEN_EPOCHS - 1:
+            return False
+        busy = set(self.deferred)
+        free = {prompt for epoch in self._open[: MAX_OPEN_EPOCHS - 1] for prompt in epoch.fresh if prompt not in busy}
+        return len(free) < self.spec.short_prompts
 
     def begin(self) -> Round:
         """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
@@ -330,4 +348,4 @@ class Schedule:
         # Older checkpoints have no ages.
         self._deferred = [_Deferred(str(prompt), *map(int, numbers)) for prompt, *numbers in state["deferred"]]
         self._history.restore(state.get("history", {}))
-        self._issued, self._running = {}, False
+        self._issued, self._running, self.draining = {}, False, False

@@ -23,7 +23,7 @@ from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
 from .executor.conftest import make_tiny_model
-from .executor.tiny_job import ONE_CORE, write_job
+from .executor.tiny_job import ONE_CORE, check_steps, write_job
 
 pytestmark = [pytest.mark.engine, pytest.mark.walk, pytest.mark.timeout(1200)]
 
@@ -146,8 +146,9 @@ def test_the_profile_is_solved_executed_and_reported(way, profiled):
     done = json.loads(way.run("execute", plan, "--out", out, "--steps", STEPS, "--json").splitlines()[-1])
     assert done == {"out": str(out), "runs": ["plan"], "finished": True}
     log = read_run(out / TRACE)
-    assert [step["step"] for step in log.steps] == [1, 2, 3, 4]
-    assert all(step["trained_samples"] == 32 and not step["restarts"] for step in log.steps if step["trained_samples"])
+    check_steps(log.steps, STEPS)
+    assert {step["trained_samples"] for step in log.steps[:STEPS]} <= {0, 32}
+    assert not any(step["restarts"] for step in log.steps)
     assert {step["weights_way"] for step in log.steps} == {"broadcast"}
     for step in log.steps:
         parts = ("rollout_s", "reward_exposed_s", "train_s", "sync_s", "other_s")
@@ -156,4 +157,4 @@ def test_the_profile_is_solved_executed_and_reported(way, profiled):
     (detail,) = report["runs"].values()
     assert detail["on_policy_violations"] == detail["conservation_violations"] == detail["checksum_mismatches"] == 0
     assert 0 < detail["logprob_max_abs_diff"] < 1e-2
-    assert solved.predicted.step_s.p50 > 0 and detail["steps"] == STEPS
+    assert solved.predicted.step_s.p50 > 0 and detail["steps"] == len(log.steps)

@@ -12,16 +12,17 @@ from typing import Any
 
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
-from .report_bias import ks_distance, length_ratio
+from .report_bias import ks_distance, length_ratio, ratio_as_trained
 from .report_coverage import coverage
 from .report_drafts import drafts_report
 from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
+from .report_speed import speed_report
 from .report_state import incidents, run_state
-from .report_steps import checkpoint_costs, missing_engines, series, spreads
+from .report_steps import checkpoint_costs, missing_engines, series, spreads, waits
 from .report_timeline import overlap, round_timeline
 
-ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
+ROLES = {"race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
 
 def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "step_s": step_s,
         "step_s_expected": means.expected_s("total_s") / means.steps,
         "deviation": deviation(step_s, predicted.step_s.mean),
+        **speed_report(run, step_s, {phase: means.seconds(f"{phase}_s") for phase in ("rollout", "train")}),
         "seconds_per_sample": means.seconds_per_sample,
         "owed_prompts": means.owed_prompts,
         "phases_s": {
@@ -92,11 +94,13 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
         ),
         **_training(steps),
+        "gradients": _gradients(run),
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "reward_parts": reward_parts(run.samples),
         "checkpoints": checkpoint_costs(run.events, len(steps)),
         "missing_engines": missing_engines(steps),
+        "waits": waits(steps),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
@@ -108,6 +112,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
         result["length_ratio"], result["length_ratio_standard_error"] = ratio, error
+        result["length_ratio_as_trained"] = ratio_as_trained(run, baseline)
         result["length_ks"] = ks_distance(
             [t for lengths in run.trained.values() for t in lengths],
             [t for lengths in baseline.trained.values() for t in lengths],
@@ -148,6 +153,23 @@ def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if values:
             figures[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
     return figures
+
+
+def _gradients(run: RunTrace) -> dict[str, Any] | None:
+    """By kind of round: root mean square `norm` of gradients and mean `scale` that clipping left of them; `ratio` of
+    the norms, long over short, and what the plan states. None where it states no norms or one of the kinds did not run.
+    """
+    planned = run.plan.job.loss.grad_norms
+    result: dict[str, Any] = {}
+    for kind in ("short", "long"):
+        metrics = [s["metrics"] for s in run.steps if s["kind"] == kind and "grad_scale" in s["metrics"]]
+        if planned is None or not metrics:
+            return None
+        norms = [float(each["grad_norm"]) for each in metrics]
+        scale = statistics.fmean(float(each["grad_scale"]) for each in metrics)
+        result[kind] = {"norm": math.hypot(*norms) / len(norms) ** 0.5, "scale": scale}
+    ratio = _quotient(result["long"]["norm"], result["short"]["norm"])
+    return {**result, "ratio": ratio, "ratio_planned": planned.long / planned.short}
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -234,10 +256,11 @@ def _reward(steps: Sequence[dict[str, Any]]) -> float:
     return sum(mean * samples for mean, samples in means) / sum(s for _, s in means) if means else math.nan
 
 
-def _streams(run: RunTrace) -> bool:
-    """Whether a run's plan trains groups before the end of their round."""
-    placement, rounds = run.plan.job.placement, run.plan.job.rounds
-    return rounds.short.hand_over is not None or (placement is not None and placement.streams)
+def _levers(run: RunTrace) -> int:
+    """How many levers a plan's short rounds use: streaming, drafts, balance. A baseline has none."""
+    placement, short = run.plan.job.placement, run.plan.job.rounds.short
+    streams = short.hand_over is not None or (placement is not None and placement.streams)
+    return streams + (short.rollout.drafts is not None) + (short.rollout.balance is not None)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -248,17 +271,21 @@ def report(folder: Path) -> dict[str, Any]:
     """
     loaded, refused = readable_runs(folder)
     runs = [run for run in loaded if run.steps]  # after an early end some plans have no step yet
-    plain = min((run for run in runs if run.plan.job.bias.mode == "sync"), key=_streams, default=None)
+    plain = min((run for run in runs if run.plan.job.bias.mode == "sync"), key=_levers, default=None)
     details = {run.name: run_report(run, plain) for run in loaded}
     result: dict[str, Any] = {"runs": details, "unreadable": {name: str(error) for name, error in refused.items()}}
     if plain is None:
         return result
-    by_role: dict[str, dict[str, Any]] = {}
+    result["plain"] = plain.name
+    by_role: dict[str, dict[str, Any]] = {"baseline": details[plain.name]}
     for run in runs:
-        by_role.setdefault(ROLES[run.plan.job.bias.mode], details[run.name])
+        if run is not plain:
+            mode = run.plan.job.bias.mode
+            by_role.setdefault("levers" if mode == "sync" else ROLES[mode], details[run.name])
     for role, detail in by_role.items():
         result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
-    result["deviation"] = {role: detail["deviation"] for role, detail in by_role.items()}
+    for key in ("deviation", "machine_factor", "model_error"):
+        result[key] = {role: detail[key] for role, detail in by_role.items()}
     result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
     result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}
     result["length_ratio_standard_error"] = {

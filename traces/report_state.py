@@ -31,6 +31,9 @@ def run_state(
     wanted = next((int(e["steps"]) for e in reversed(starts_and_ends) if isinstance(e.get("steps"), int)), None)
     done = int(steps[-1]["step"]) if steps else 0
     progress = f"{done} of {wanted} steps" if wanted is not None and wanted >= done else f"{done} steps"
+    drained = any(event["event"] == "drain" for event in events)
+    if wanted is not None and done > wanted and drained:
+        progress = f"{count(wanted, 'step')} and {count(done - wanted, 'step')} that trained deferred prompts"
     if not steps:
         progress = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
     longest_s = max((float(step["total_s"]) for step in steps), default=None)
@@ -65,10 +68,19 @@ def ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def drift_text(planned: float, measured: float, rounds: float) -> str:
+    """What the event `drift` says, with its remedy."""
+    return (
+        f"short rounds are planned to be {planned:.0%} of the steps, and are {measured:.0%} by the last "
+        f"{count(rounds, 'short round')}: lengths have drifted, and the plan's cutoff is no longer the best; plan "
+        "again from this run (rlplan tune)"
+    )
+
+
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, node, resume, sandbox, checkpoint, failed prompt, unscored, skipped, run failed, stopped,
+    Kinds: restart, node, resume, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed, stopped,
     not a number, conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
@@ -123,6 +135,10 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [(None, "checkpoint", f"{event.get('checkpoint')} was set aside: {event.get('reason')}")]
         case "failed":
             return [(step, "failed prompt", f"{event.get('prompt')}: {event.get('reason')}")]
+        case "drift":
+            figures = [event.get(key) for key in ("planned", "measured", "rounds")]
+            known = [figure for figure in figures if isinstance(figure, int | float)]
+            return [(step, "drift", drift_text(*known) if len(known) == 3 else "lengths have drifted")]
         case "skipped":
             return [(step, "skipped", f"no weight was changed, {event.get('groups')} groups taught nothing: "
                      f"{event.get('reason')}")]  # fmt: skip

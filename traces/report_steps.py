@@ -39,6 +39,21 @@ def spreads(steps: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return by_duration
 
 
+def waits(steps: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """How long deferred prompts waited, in long rounds; None if no long round settled any.
+
+    Returns `prompts`, that long rounds settled; `mean` and `longest` of their waits; `long_rounds`, and `by_queue` of
+    these.
+    """
+    long = [step for step in steps if step["kind"] == "long"]
+    waited = [int(wait) for step in long for wait in step.get("waits") or ()]
+    if not waited:
+        return None
+    by_queue = sum(bool(step.get("ages")) for step in long)
+    mean, longest = statistics.fmean(waited), max(waited)
+    return {"prompts": len(waited), "mean": mean, "longest": longest, "long_rounds": len(long), "by_queue": by_queue}
+
+
 def checkpoint_costs(events: Sequence[dict[str, Any]], steps: int) -> dict[str, float] | None:
     """What the checkpoints between a run's steps cost it; None if there are none, or the trace has no seconds of them.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...plans.phrases.numbers import count
 
 if TYPE_CHECKING:
+    from ...planner.groups.inputs.workload_jobs import Problem
     from ...plans.schema.groups_plan import GroupsPlan
     from ...plans.schema.workload import Objective
 
@@ -28,6 +29,7 @@ def solve_groups_command(
     `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
     """
     from ...api.input_paths import accelerators_must_be_known, check_target
+    from ...api.plan_points import LEAST_GAIN, plan_near_alone, plan_neighbours
     from ...planner.groups.inputs.solved_from import solved_from
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.solve_workload import solve_workload
@@ -44,14 +46,25 @@ def solve_groups_command(
     accelerators_must_be_known(cluster, path.parent / workload.cluster)
     if objective is not None:
         workload = workload.model_copy(update={"rules": workload.rules.model_copy(update={"objective": objective})})
+    check_stdout(out, "--out", as_json)
+    with steps("planning jobs") as notify:
+        plan_near_alone(path, workload, cluster, notify)
     problem = problem_of(workload, path, cluster)
     previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
-    check_stdout(out, "--out", as_json)
     check_target(out, *files, kind="plan", force=force)
-    inputs = solved_from(path, workload, problem, previous_path, out)
     with steps("solving") as notify:
-        plan = solve_workload(workload, problem, inputs, previous, moving, notify)
+
+        def solved(problem: Problem) -> GroupsPlan:
+            inputs = solved_from(path, workload, problem, previous_path, out)
+            return solve_workload(workload, problem, inputs, previous, moving, notify)
+
+        plan = solved(problem)
+        while plan_neighbours(path, workload, cluster, plan, notify):
+            wider = solved(problem_of(workload, path, cluster))
+            if wider.predicted.plan.usd_per_hour >= plan.predicted.plan.usd_per_hour * (1 - LEAST_GAIN):
+                break
+            plan = wider
     write_document(plan, out, WRITTEN_DIGITS)
     for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
         if not member.slowdown.keeps:

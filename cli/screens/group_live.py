@@ -47,12 +47,12 @@ class GroupView:
         now, step = time.monotonic(), int(what["step"])
         first_s, first = self._first_end.setdefault(job, (now, step))
         planned = self._jobs[job].slowdown
-        text = ""
+        text, steps = "", max(step, self._steps)  # what a run owes is trained after its steps
         if step > first:
             slowdown = (now - first_s) / (step - first) / planned.alone_s
             text = f"  {slowdown:.2f}x alone (at most {planned.slo:.2f})"
         self.note(
-            f"{job} {step}/{self._steps} {what['kind']:5} {what['total_s']:6.2f} s  rollout {what['rollout_s']:.2f}  "
+            f"{job} {step}/{steps} {what['kind']:5} {what['total_s']:6.2f} s  rollout {what['rollout_s']:.2f}  "
             f"train {what['train_s']:.2f}  reward {what['reward_mean']:.3f}{text}"
         )
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.group_cells import bounds_text, declined_text, limit, slack
+from ...plans.phrases.group_cells import bounds_text, declined_text, limit, point_text, slack
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
 from ...plans.phrases.solver_status import groups_status
 
@@ -48,7 +48,7 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
         yield f"{key}: {named}, {usd(group.usd_per_hour)} USD/h"
         for name, member in group.jobs.items():
             s = member.slowdown
-            ways = "".join(
+            ways = point_text(member) or "".join(
                 f", {phase} on {pinned.pool} by way {pinned.way}"
                 for phase, pinned in (("rollout", member.rollout), ("train", member.train))
                 if pinned.way

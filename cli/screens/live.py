@@ -70,11 +70,13 @@ class LiveView:
         """A step ended."""
         row = self._rows[name]
         row.records.append(record)
-        predicted = self._predicted(row.plan, record.kind)
+        predicted, steps = self._predicted(row.plan, record.kind), max(record.step, self._steps)
         self._line(
-            f"{name} {record.step}/{self._steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
+            f"{name} {record.step}/{steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
             f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
+            + (f"  queue of {len(record.ages)}, oldest {max(record.ages)} long rounds" if record.ages else "")
+            + (f"  waited up to {max(record.waits)}" if record.waits else "")
         )
         for outcome, number in record.reward_failures.items():
             self.note(f"{name} step {record.step}: {outcome} of {count(number, 'sample')}; the report says why")
@@ -117,7 +119,7 @@ class LiveView:
             return f"{sum(getattr(r, attribute) for r in records) / len(records):.2f}"
 
         return [
-            f"{last.step}/{self._steps}",
+            f"{last.step}/{max(last.step, self._steps)}",
             mean("total_s"),
             f"{row.plan.predicted.step_s.mean:.2f}",
             mean("rollout_s"),

@@ -20,12 +20,13 @@ from ...plans.phrases.numbers import (
     deviation_text,
     digits,
     is_finite,
+    machine_text,
     percent,
     ratio,
     seconds,
     times,
 )
-from ...plans.phrases.phase_names import PHASE_NAMES, exposed_text
+from ...plans.phrases.phase_names import PHASE_NAMES, as_trained_text, exposed_text
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -48,7 +49,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  of which {_figure(detail['step_s_expected'], seconds)} are the predicted long round: deferred prompts "
             "wait for one, and none has run"
         )
-    lines += [*_state(detail), *_phases(detail)]
+    lines += [*_state(detail), *_speed(detail), *_phases(detail)]
     for kind, value in detail["rounds"].items():
         if value is not None:
             lines.append(
@@ -65,6 +66,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"  at the hardware's peak a step takes {seconds(limit['step_s'])}; decoding reached {reads} of the memory "
             f"bandwidth, training an MFU of {mfu}"
         )
+    if (waits := detail.get("waits")) is not None:
+        lines.append(f"  {waits_text(waits)}")
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
@@ -77,8 +80,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     if detail["mode"] != "sync" and detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
             f"  trained over unconditioned mean length: predicted {ratio(detail['length_ratio_predicted'])}, measured "
-            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}; K-S distance "
-            f"of the lengths {detail['length_ks']:.3f}"
+            f"{ratio(detail['length_ratio'])} ± {_figure(detail['length_ratio_standard_error'], ratio)}"
+            f"{as_trained_text(detail)}; K-S distance of the lengths {detail['length_ks']:.3f}"
         )
     if (cut := detail.get("cut_share")) is not None:
         predicted = _figure(detail["cut_share_predicted"], percent)
@@ -103,27 +106,62 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     return "\n".join([*lines, *_incidents(detail)])
 
 
+def waits_text(waits: Mapping[str, Any]) -> str:
+    """How long deferred prompts waited (report_steps.waits)."""
+    return (
+        f"deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most; "
+        f"{waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+    )
+
+
 def comparison(result: dict[str, Any]) -> str:
-    """The runs compared with the plain one, a line each."""
-    lines = [f"plain run: {_figure(result['baseline']['step_s'], seconds)} a step"]
-    for name, detail in result["runs"].items():
-        if detail["steps"] and detail["mode"] != "sync":
-            length = detail["length_ratio"]
-            lines.append(
-                f"{_named(name, detail['mode'])}: {_figure(detail['step_s'], seconds)} a step, "
-                f"{_figure(detail['speedup'], times)} the trained samples per second of the plain run"
-                + ("" if length is None else f", length ratio {ratio(length)}")
+    """The runs beside the plain one, a row each: it first, then those without a bias, then the others."""
+    order = {"sync": 0, "exact": 1, "predict": 1, "defer": 2, "race": 2}
+    stepped = {name: detail for name, detail in result["runs"].items() if detail["steps"]}
+    names = sorted(stepped, key=lambda name: (name != result["plain"], order[stepped[name]["mode"]], name))
+    head = ("", "s a step", "predicted", "machine", "model off", "speed", "predicted", "length ratio")
+    rows = [head]
+    for name in names:
+        detail = stepped[name]
+        plain, length = name == result["plain"], detail["length_ratio"]
+        error = detail["length_ratio_standard_error"]
+        rows.append(
+            (
+                _named(name, detail["mode"]),
+                _figure(detail["step_s"], "{:.3f}".format),
+                f"{detail['step_s_predicted']:.3f}",
+                _figure(detail["machine_factor"], "{:.2f}x".format),
+                "" if detail["model_error"] is None else deviation_text(detail["model_error"]),
+                _figure(detail["speedup"], times),
+                times(detail["speedup_predicted"]),
+                "1" if plain else "" if length is None else f"{ratio(length)} ± {_figure(error, ratio)}",
             )
-    return "\n".join([*lines, *_machine(result["deviation"])])
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    if any(detail["mode"] in ("race", "defer") for detail in stepped.values()):
+        lines.append(
+            "race and defer train on shorter responses than the model gives: their speed is no fair comparison"
+        )
+    return "\n".join([*lines, *_machine(result)])
 
 
 COMMON = 0.1
 """If all runs deviate by more than this share of the predicted seconds, in one direction, the machine is to blame."""
 
 
-def _machine(deviations: Mapping[str, float | None]) -> list[str]:
-    """A note if all runs took longer than predicted, or all less: then the speed of the machine has changed."""
-    known = [share for share in deviations.values() if share is not None]
+def _machine(result: Mapping[str, Any]) -> list[str]:
+    """What the machine's speed explains of the deviations; where it was not measured, a guess, if all runs took longer
+    than predicted, or all less."""
+    factors = [factor for factor in result["machine_factor"].values() if factor is not None]
+    if factors:
+        errors = ", ".join(
+            f"{role} {deviation_text(error)}" for role, error in result["model_error"].items() if error is not None
+        )
+        return [
+            f"{machine_text(sum(factors) / len(factors))}; beyond that runs took other seconds than predicted: {errors}"
+        ]
+    known = [share for share in result["deviation"].values() if share is not None]
     if len(known) < 2 or not (min(known) > COMMON or max(known) < -COMMON):
         return []
     least, most = sorted((min(known), max(known)), key=abs)
@@ -205,6 +243,15 @@ def _state(detail: dict[str, Any]) -> list[str]:
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
 
 
+def _speed(detail: dict[str, Any]) -> list[str]:
+    """How fast the machine was, and what that leaves of the deviation; nothing where it was not measured."""
+    factor, machine = detail.get("machine_factor"), detail.get("machine")
+    if factor is None or machine is None:
+        return []
+    phases = ", ".join(f"{PHASE_NAMES[phase]} {part['factor']:.2f}x" for phase, part in machine.items())
+    return [f"  {machine_text(factor)} ({phases}); model off by {deviation_text(detail['model_error'])}"]
+
+
 def _training(detail: dict[str, Any]) -> list[str]:
     """Skipped steps, differences of log-probs between engine and trainer, and importance weights."""
     lines = []
@@ -214,6 +261,15 @@ def _training(detail: dict[str, Any]) -> list[str]:
         mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], "{:.1e}".format) for name in ("mean", "p99"))
         beyond = _figure(detail["logprob_beyond_share"], percent)
         lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
+    if (gradients := detail.get("gradients")) is not None:
+        norms, left = (
+            [_figure(gradients[kind][key], told) for kind in ("short", "long")]
+            for key, told in (("norm", "{:.3g}".format), ("scale", percent))
+        )
+        lines.append(
+            f"  gradient norm {norms[0]} in short and {norms[1]} in long rounds, {_figure(gradients['ratio'], times)} "
+            f"(planned {times(gradients['ratio_planned'])}); clipping left {left[0]} and {left[1]} of them"
+        )
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:
             mean = _figure(detail["importance_ratio_mean"], "{:.4f}".format)  # near 1: `ratio` has too few digits

@@ -10,6 +10,7 @@ from ...plans.facts.executable import OTHERS_ONLY, not_executable
 from ...plans.phrases.caveats import assumed_errors, assumed_notes, cut_text, limit_text, wait_text
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
 from ...plans.phrases.solver_status import little_gained, solver_status
+from ...plans.phrases.why_line import levers_of
 from ...plans.schema.plan import Plan
 from ..shared.paths import see_it
 
@@ -27,6 +28,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "speedup": predicted.speedup,
         "given_up": plan.solver.given_up,
         "ties": plan.job.why.get("ties"),
+        "levers": levers_of(plan.job.why.get("levers")),
         "baseline_nodes": predicted.baseline.nodes,
         "baseline_keeps_slo": predicted.baseline.keeps_slo,
         "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
@@ -34,7 +36,9 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "cut_share": predicted.cut_share,
         "gap": plan.solver.gap,
         "status": plan.solver.status,
+        "method": plan.solver.method,
         "objective": plan.solver.objective,
+        "within_s": plan.solver.within_s,
         "bound": plan.solver.bound,
         "bias_budget": plan.job.bias.budget,
         "usd_per_1k_samples": predicted.usd_per_1k_samples,

@@ -68,6 +68,19 @@ class Finite(click.FloatRange):
         return number
 
 
+class Objectives(click.Command):
+    """A command whose `--objective usd-within SECONDS` is one value of two words."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        for word in args:
+            if joined and joined[-1] in ("usd-within", "--objective=usd-within") and word[:1].isdigit():
+                joined[-1] += f" {word}"
+            else:
+                joined.append(word)
+        return super().parse_args(ctx, joined)
+
+
 def refuse_options_but(subject: str, *allowed: str) -> None:
     """Raise InputError if the command line has an option that is not in `allowed` (parameter names).
 

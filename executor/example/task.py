@@ -39,7 +39,7 @@ TOKEN = {word: i for i, word in enumerate(WORDS)}
 FIRST_VALUE = TOKEN[VALUE_WORDS[0]]
 FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 
-DIFFICULTY = ((1, 0.16), (20, 0.30), (28, 0.28), (40, 0.26))
+DIFFICULTY = ((1, 0.10), (28, 0.30), (40, 0.60))
 """(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
 shares are chosen for a cap of 1024 tokens: 1-2% of samples reach it, the median is near 14, and in six of seven steps
 of 16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt).

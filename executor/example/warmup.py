@@ -74,7 +74,7 @@ def make_model(seed: int) -> Any:
     config = LlamaConfig(
         vocab_size=len(task.WORDS) + len(task.WORDS) % 2,
         hidden_size=HIDDEN,
-        intermediate_size=2 * HIDDEN,
+        intermediate_size=HIDDEN // 2,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         num_key_value_heads=HEADS,

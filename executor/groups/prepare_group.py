@@ -179,7 +179,10 @@ def _job(
     source, planned = workload.jobs[name].source, group.jobs[name]
     assert source is not None, "its plan of groups has the digest of its source"
     goes_on = resume and has_checkpoint(run_dir)
-    own = _plan_of(source, input_path(plan.inputs.workload, path).parent)
+    if planned.point is not None:
+        own = input_path(plan.inputs.sources[name], path)
+    else:
+        own = _plan_of(source, input_path(plan.inputs.workload, path).parent)
     [execution] = prepare([own], run_dir, goes_on)
     apart = execution.plan.job.placement
     if apart is None or apart.streams:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,7 +31,9 @@ class StepRecord:
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
     is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
-    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced.
+    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced;
+    `ages` are those of the prompts of a long round by queue, in its order (empty in others), and `waits` the long
+    rounds that prompts waited which a long round settled, itself included.
     """
 
     step: int
@@ -63,6 +67,8 @@ class StepRecord:
     weights_slots: str = ""
     engines: int = 0
     engines_missing: int = 0
+    ages: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
 
 
 def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
@@ -124,7 +130,45 @@ def step_record(
         weights_slots=sent.slots,
         engines=sent.engines,
         engines_missing=engines - sent.engines,
+        ages=list(schedule.ages),
+        waits=list(schedule.waits),
     )
+
+
+class Drift(NamedTuple):
+    """Short rounds' share of the steps, as planned and by the last rounds, and how many these are."""
+
+    planned: float
+    measured: float
+    rounds: int
+
+
+class DriftWatch:
+    """Says when lengths have left what a plan of mode `exact` was solved for: its cutoff then splits them elsewhere.
+
+    The share of a cycle's steps that are short rounds follows from what short rounds train and defer. It is compared
+    with the plan's over the last `ROUNDS` of them, and told once whenever it leaves the plan's by more than `FAR` and
+    four standard errors. (A cutoff may depend on rounds before alone, so the remedy is another plan, not this round.)
+    """
+
+    ROUNDS, FAR = 20, 0.1
+
+    def __init__(self, planned_short_share: float | None) -> None:
+        self._planned, self._told = planned_short_share, False
+        self._rounds: deque[tuple[int, int]] = deque(maxlen=self.ROUNDS)
+
+    def step(self, record: StepRecord) -> Drift | None:
+        """What is to be told if the plan's share was left with this step."""
+        trained, deferred = (record.prompts.get(fate.value, 0) for fate in (Fate.TRAINED, Fate.DEFERRED))
+        if self._planned is None or record.kind != "short" or not trained + deferred:
+            return None
+        self._rounds.append((trained, deferred))
+        short, long = (sum(column) for column in zip(*self._rounds, strict=True))
+        measured, error = short / (short + long), math.sqrt(self._planned * (1.0 - self._planned) / (short + long))
+        before, self._told = self._told, abs(measured - self._planned) > max(self.FAR, 4.0 * error)
+        if not self._told or before:
+            return None
+        return Drift(self._planned, round(measured, 4), len(self._rounds))
 
 
 class Recorder:

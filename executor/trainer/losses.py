@@ -15,8 +15,8 @@ unbounded, the cap bounds both alike and drops none.
 Every token carries a weight that already holds the division, and the loss of a step is the plain sum of
 `weight * token loss`. What is divided by are constants (`Divisors`), never counts of the step at hand. So gradients may
 simply be summed; neither the micro-batch split nor the number of ranks changes them; and a token weighs the same in a
-short, a long and a partial round, whose gradients sum up to those of synchronous steps. (What the optimizer makes of a
-step's gradient, by its norm or its moments, is the optimizer's.)
+short, a long and a partial round, whose gradients sum up to those of synchronous steps. What clipping and the second
+moment make of a step's gradient is made alike by the norms that the plan states for each kind of round.
 """
 
 from __future__ import annotations

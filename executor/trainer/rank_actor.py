@@ -52,7 +52,8 @@ class TrainerRank:
 
 
 TRAINER_METHODS = (
-    "step", "stream", "export_weights", "transfer", "place", "peak_bytes", "stage", "write_staged", "load",
+    "step", "stream", "time_update", "export_weights", "transfer", "place", "peak_bytes", "stage", "write_staged",
+    "load",
 )  # fmt: skip
 
 

@@ -31,11 +31,14 @@ class UpdateSettings(NamedTuple):
             its tokens together.
         recompute: whether layers compute their activations again in the backward pass.
         offload: whether AdamW's moments are kept in host memory.
+        norm_share: expected norm of the step's gradients over that of a synchronous step, to which `max_grad_norm` and
+            AdamW's second moment refer.
     """
 
     micro_batch_tokens: int
     recompute: bool = False
     offload: bool = False
+    norm_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,12 @@ class TrainerGroup:
         seconds: float = await self._all("stream", STEP_DEADLINE_S, update, replicas, first, own=own)
         return seconds
 
+    async def time_update(self, groups: Groups, update: UpdateSettings) -> float:
+        """Seconds on rank 0 of the gradients of a step that is not taken; no state of the trainer changes."""
+        own = await self._shares(groups, update)
+        seconds: float = await self._all("time_update", STEP_DEADLINE_S, update, own=own)
+        return seconds
+
     async def _shares(
         self, groups: Groups, update: UpdateSettings | None, replicas: Sequence[int] | None = None
     ) -> list[ray.ObjectRef[Share]]:

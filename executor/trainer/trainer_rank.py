@@ -112,8 +112,9 @@ class Trainer:
 
         A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
 
-        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `skipped` (0 or
-        1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
+        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping), `grad_scale` (1:
+        not clipped; absent if the step was skipped); `skipped` (0 or 1);
+        `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
         `compiled` (0 or 1: whether layers ran compiled), `seconds`; of the difference of log-probs between engine and
         trainer over all response tokens, before the update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`,
         `logprob_p99_abs_diff` and `logprob_beyond_share` (of tokens beyond the limits' bound), nats;
@@ -136,9 +137,10 @@ class Trainer:
         metrics["grad_norm"] = grad_norm.item()
         skipped = self._refused(metrics)
         if not skipped:
-            clip(gradients, grad_norm, self._config.algorithm.max_grad_norm)
+            limit = self._config.algorithm.max_grad_norm * update.norm_share
+            metrics["grad_scale"] = clip(gradients, grad_norm, limit)
             self._optimizer.place(update.offload)
-            metrics["learning_rate"] = self._optimizer.step()
+            metrics["learning_rate"] = self._optimizer.step(update.norm_share)
             self.version += 1
         del gradients
         self._gradients.drop()  # engines may want their memory now
@@ -148,6 +150,20 @@ class Trainer:
         }
         metrics["seconds"] = time.perf_counter() - started
         return metrics
+
+    def time_update(self, groups: Groups | Share, update: UpdateSettings | None = None) -> float:
+        """Seconds of the gradients of a step that is not taken, and which are dropped: weights, moments, version and
+        random state stay what they are (collective)."""
+        started = time.perf_counter()
+        update = update or self._config.update
+        self._gradients.drop()
+        self._gradients.add(groups, update)
+        self._gradients.finish()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+        self._gradients.drop()
+        return seconds
 
     def gradients(self, groups: Groups, update: UpdateSettings | None = None) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of a step that is not taken (collective)."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from ...plans.check.finding import Fault
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
-from ...plans.check.prediction_rules import bias_over_budget, gap_faults, length_faults, price_faults, thin_trace
+from ...plans.check.prediction_rules import (
+    bias_over_budget,
+    forgetful_moments,
+    gap_faults,
+    length_faults,
+    price_faults,
+    thin_trace,
+)
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
@@ -59,7 +66,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         faults += _too_large(plan, cluster)
         faults += price_faults(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
-        faults += length_faults(plan, job)
+        faults += [*length_faults(plan, job), *forgetful_moments(plan, job)]
     faults += physics(plan, cluster, job, profile, model)
     if model.unsure and profile is not None and profile.provenance != "measured":
         faults.append(Fault.of("model-guessed", ("inputs", "job"), model.unsure))

@@ -24,6 +24,7 @@ from ..simulate.columns.cell_columns import long_column, short_column
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .candidates.candidate_space import Space
+from .candidates.cutoffs import cutoffs_between
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
 from .cycle_cost import Column, Cycle, length_ratio, make_cycle
 from .near_best import PASSES as PASSES
@@ -37,6 +38,14 @@ Progress = Callable[[str, float], None]
 
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction."""
+HOPE = 2.0
+"""How many times as fast as rounds of mode sync on its own layout no plan is."""
+
+FINER = {1: 4, 2: 2}
+"""By number of the pass before which cutoffs around the best one are added: into how many parts the tokens between two
+cutoffs are divided. The cost is flat around its least: an eighth of the distance of `CUTOFF_LEVELS` loses far less than
+1 %."""
+
 ON_REQUEST = ("predict",)
 """Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
 many it will have."""
@@ -70,6 +79,7 @@ class Search:
         self.long = {key: long_column(setting, key) for key in space.long}
         self.needs_long: set[DeferralRule] = {k.deferral for k in space.short if defers(k.deferral, setting.target)}
         self._pools: dict[DeferralRule, list[str]] = {}
+        self._numbers: dict[ShortKey | LongKey, Column] = {}
 
     # -- simulating ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +91,9 @@ class Search:
             short, long = self._worth(step.margin)
             if number == 1 and rewards:
                 self._try_rewards(short, long, rewards)
+                short, long = self._worth(step.margin)
+            if number in FINER:
+                self._refine_cutoffs(short, long, FINER[number])
                 short, long = self._worth(step.margin)
             total = len(short) + len(long)
             work: list[Callable[[], None]] = [partial(self.short[k].extend, step.short_rounds) for k in short]
@@ -136,19 +149,62 @@ class Search:
             if other not in self.long:
                 self.long[other] = long_column(self.setting, other)
 
+    def _refine_cutoffs(self, short: Sequence[ShortKey], long: Sequence[LongKey], parts: int) -> None:
+        """Simulate cutoffs between the best one and its neighbours, for what is near the best with any of the three.
+
+        `parts`: into which the tokens between two cutoffs are divided.
+        """
+        cycles = [c for c in self.cycles() if c.short.deferral.mode == "exact" and self.may_choose("exact")]
+        kept = [c for c in cycles if not c.violations(self.limits)] or cycles
+        best = min(kept, key=lambda c: (c.cost(self.limits), c.name), default=None)
+        if best is None:
+            return
+        rules = sorted(rule for rule in self.needs_long if rule.mode == "exact")
+        place = rules.index(best.short.deferral)
+        beside = rules[max(0, place - 1) : place + 2]
+        model, size, target = self.setting.draws.model, self.setting.group_size, self.setting.target
+        most = max(key.prompts for key in self.short if key.mode == "exact")
+        shorts, longs = set(), set()
+        for cutoff in cutoffs_between([rule.cutoff_tokens or 0 for rule in beside], parts):
+            needed = 1 / model.short_groups(cutoff, size)
+            for key in short:
+                if key.deferral in beside:
+                    issued = key.prompts * model.short_groups(key.cutoff_tokens or 0, size)
+                    shorts.add(key._replace(cutoff_tokens=cutoff, prompts=max(target, math.ceil(issued * needed))))
+            rule = best.short.deferral._replace(cutoff_tokens=cutoff)
+            longs |= {key._replace(deferral=rule) for key in long if key.deferral in beside}
+            self.needs_long.add(rule)
+        first, new = self.passes[0], sorted(key for key in shorts if key.prompts <= most)
+        self._add(new, sorted(longs))
+        for key in new:
+            self.short[key].extend(first.short_rounds)
+        for other in sorted(longs):
+            self._extend_long(other, first.long_rounds)
+
     def _drop_hopeless(self, rounds: int) -> None:
-        """Where no biased mode can be chosen, keep its candidates on the layout that is best for sync only."""
-        if self.mode is not None or self.limits.bias_budget > 0:
+        """Keep biased modes, where none can be chosen, on the layout that is best for sync only; and, minimising USD,
+        no layout on which sync costs more than `HOPE` times the least, or takes as many times the seconds allowed."""
+        limits = self.limits
+        biased = self.mode is None and limits.bias_budget == 0
+        if not biased and limits.objective == "seconds":
             return
         for key, column in self.short.items():
             if key.mode == "sync":
                 column.extend(rounds)
-        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name), default=None)
+        cycles = [c for c in self.sync_cycles() if c.trains]
+        kept = [c for c in cycles if "within" not in c.violations(limits)] or cycles
+        best = min(kept, key=lambda c: (c.cost(limits), c.name), default=None)
         if best is None:
             return
+        within_s = math.inf if limits.within_s is None else HOPE * limits.within_s
+        layouts = {
+            c.short.layout for c in cycles if c.cost(limits) <= HOPE * best.cost(limits) and c.step_s() <= within_s
+        }
 
         def hopeful(key: ShortKey | LongKey) -> bool:
-            return key.deferral.mode in UNBIASED or key.layout == best.short.layout
+            if limits.objective == "usd" and layouts and not layouts & {key.layout}:
+                return False
+            return not biased or key.deferral.mode in UNBIASED or key.layout == best.short.layout
 
         self.short = {k: c for k, c in self.short.items() if hopeful(k)}
         self.long = {k: c for k, c in self.long.items() if hopeful(k)}
@@ -160,7 +216,7 @@ class Search:
         keep = keys_near_best([c for c in cycles if self.may_choose(c.short.deferral.mode)], self.limits, margin)
         # The baseline need not keep the limits of the plan.
         sync = [c for c in cycles if is_plain(c)]
-        keep |= keys_near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
+        keep |= keys_near_best(sync, dataclasses.replace(self.limits, slo=False, within_s=None), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
     def may_choose(self, mode: Mode) -> bool:
@@ -245,9 +301,10 @@ class Search:
         return [c for c in self.sync_cycles() if is_plain(c)]
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
-        log = column.log
+        log, known = column.log, self._numbers.get(key)
+        if known is not None and known.rounds == len(log):
+            return known
         steps = [log.step_s(train) for train in self.space.train]
-        noise = [self.setting.noise(key.layout, train) for train in self.space.train]
         if isinstance(column, ShortColumn):
             moved = expected_deferrals(column, self.setting)
         else:
@@ -255,7 +312,7 @@ class Search:
             moved = mean(log.settled) if cast(LongKey, key).queue else float(self.setting.target)
         unbiased = key.deferral.mode in UNBIASED
         limit = math.inf if self._slo_step_s is None else self._slo_step_s
-        return Column(
+        self._numbers[key] = Column(
             name=column_name(key),
             key=key,
             step_s=tuple(mean(s) for s in steps),
@@ -266,12 +323,16 @@ class Search:
             slow=tuple(
                 0.0
                 if math.isinf(limit)
-                else 1.0 - share_within(limit, [(1.0, seconds, step_deviations(log, train, scatter))])
-                for seconds, train, scatter in zip(steps, self.space.train, noise, strict=True)
+                else 1.0
+                - share_within(
+                    limit, [(1.0, seconds, step_deviations(log, train, self.setting.noise(key.layout, train)))]
+                )
+                for seconds, train in zip(steps, self.space.train, strict=True)
             ),
             rounds=len(log),
             step_error=log.step_error(self.space.train[0]),
         )
+        return self._numbers[key]
 
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
         """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
@@ -284,6 +345,16 @@ class Search:
             long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
             long["sync"] += cycle.switch_s
         return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}
+
+    def on_all_rounds(self, column: Column, other: Column | None, train: int) -> Column:
+        """A column with the seconds that it would have on as many rounds as `other` of its kind has: times what `other`
+        has on all of its rounds over what it has on as many as the column."""
+        if other is None or column.rounds >= other.rounds:
+            return column
+        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[cast(LongKey, other.key)]
+        few_s = sum(held.first(column.rounds).phases_s(self.space.train[train], column.rounds).values())
+        factor = other.step_s[train] / few_s
+        return dataclasses.replace(column, step_s=tuple(factor * seconds for seconds in column.step_s))
 
     def measured_ratio(self, cycle: Cycle) -> tuple[float, float]:
         """(trained over unconditioned mean length, its standard error) as simulated.

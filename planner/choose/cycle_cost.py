@@ -128,6 +128,12 @@ class Cycle:
         long = share * self.long.slow[self.long_train] if self.long else 0.0
         return (1.0 - share) * self.short.slow[self.train] + long
 
+    def step_s(self) -> float:
+        """Seconds of the mean step."""
+        share = self.long_share()
+        long = share * (self.long.step_s[self.long_train] + self.switch_s) if self.long else 0.0
+        return (1.0 - share) * self.short.step_s[self.train] + long
+
     def seconds_per_sample(self, group_size: int) -> float:
         """Seconds of the whole pool per trained sample."""
         long = self.long.step_s[self.long_train] + self.switch_s if self.long else 0.0
@@ -165,7 +171,7 @@ class Cycle:
         return length_ratio(excess, limits.mean_tokens)
 
     def violations(self, limits: Limits) -> list[str]:
-        """The limits that the cycle breaks: "bias", "slo", "memory", "sharding", "cores"."""
+        """The limits that the cycle breaks: "bias", "slo", "within", "memory", "sharding", "cores"."""
         broken = []
         short, long = self.short, self.long
         if math.isfinite(limits.bias_budget):
@@ -181,6 +187,8 @@ class Cycle:
                     break
         if limits.slo and self.slow_share() > SLOW_SHARE + 1e-9:
             broken.append("slo")
+        if limits.within_s is not None and self.step_s() > limits.within_s * (1 + 1e-9):
+            broken.append("within")
         layouts = {short.layout, *(long.layouts if long else ())}
         trains = {self.train, self.long_train} if long else {self.train}
         if not limits.holds(layouts, trains):

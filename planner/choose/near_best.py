@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...plans.schema.sections.layouts import EngineLayout
 from .candidates.round_kinds import LongKey, ShortKey
-from .cycle_cost import SLOW_SHARE, Column, Cycle
+from .cycle_cost import SLOW_SHARE, Cycle
 from .plan_limits import Limits
 
 
@@ -33,6 +33,9 @@ from."""
 REWARD_MARGIN = 0.1
 """A reward choice that makes the best plain rounds dearer by more than this share of their cost is tried no further."""
 
+WITHIN_MARGIN = 1.05
+"""How many times the seconds allowed the mean step of a schedule may take that is simulated further."""
+
 MOST_REWARDS = 4
 """Reward choices that are tried beside the first."""
 
@@ -44,7 +47,10 @@ def keys_near_best(cycles: Sequence[Cycle], limits: Limits, margin: float) -> se
     The best cycle that certainly keeps the limits sets the bar. Cycles that may keep them are let through.
     """
     sure = [c for c in cycles if not c.violations(limits)]
-    maybe = [c for c in cycles if _may_keep(c, limits)]
+    # The SLO is left out, and the mean step of few rounds may be off by much.
+    within_s = None if limits.within_s is None else limits.within_s * (1 + margin) * WITHIN_MARGIN
+    lenient = dataclasses.replace(limits, slo=False, within_s=within_s)
+    maybe = [c for c in cycles if _may_keep(c, lenient)]
     if not sure and limits.slo:
         # Few rounds tell little about 5 % of the steps: the columns with the fewest slow steps may keep the SLO.
         fewest = min((c.slow_share() for c in maybe), default=0.0)
@@ -92,10 +98,9 @@ def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
 
 
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:
-    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour, and the SLO left out."""
-
-    def favour(column: Column) -> Column:
-        return dataclasses.replace(column, excess_error=-column.excess_error)
-
-    lenient = dataclasses.replace(cycle, short=favour(cycle.short), long=favour(cycle.long) if cycle.long else None)
-    return not lenient.violations(dataclasses.replace(limits, slo=False))
+    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour."""
+    kinds = (cycle.short, cycle.long)
+    if any(column is not None and column.excess_error for column in kinds):
+        short, long = (column and dataclasses.replace(column, excess_error=-column.excess_error) for column in kinds)
+        cycle = dataclasses.replace(cycle, short=short, long=long)
+    return not cycle.violations(limits)

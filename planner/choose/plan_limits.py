@@ -38,6 +38,7 @@ class Limits:
         reshard_s: seconds of changing between two shardings.
         layout_switch_s: seconds of changing between the engines of two layouts.
         objective: "seconds" or "usd", per trained sample.
+        within_s: most seconds of the mean step; None: no bound.
         nodes: nodes that each layout's engines take.
         train_nodes: nodes that each update choice takes.
         usd_per_node_s: price of a node.
@@ -59,6 +60,7 @@ class Limits:
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
     objective: Objective = "seconds"
+    within_s: float | None = None
     nodes: dict[EngineLayout, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
@@ -68,6 +70,9 @@ class Limits:
     train_pool: TrainPool | None = None
     workers: tuple[int, ...] = ()
     worker_room: dict[EngineLayout, int] = field(default_factory=dict)
+    # Of many schedules the same sets of layouts and updates are asked for.
+    _taken: dict[object, NodesTaken] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _held: dict[object, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
         """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
@@ -103,11 +108,6 @@ class Limits:
         """All nodes of each pool."""
         return NodesTaken(self.pool_nodes, 0 if self.train_pool is None else self.train_pool.nodes)
 
-    def on_nodes(self, nodes: NodesTaken) -> Limits:
-        """These limits on so many nodes of each pool."""
-        own = None if self.train_pool is None else replace(self.train_pool, nodes=nodes.train)
-        return replace(self, pool_nodes=nodes.rollout, train_pool=own)
-
     def with_host_memory(self, host_memory_bytes: int) -> Limits:
         """These limits with so much host memory in each node."""
         own = None if self.train_pool is None else replace(self.train_pool, host_memory_bytes=host_memory_bytes)
@@ -115,7 +115,12 @@ class Limits:
 
     def taken(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> NodesTaken:
         """Nodes that engines and update choices take: the most that accelerators or host memory need, of each pool."""
-        layouts, trains = set(layouts), set(trains)
+        key = frozenset(layouts), frozenset(trains)
+        if key not in self._taken:
+            self._taken[key] = self._nodes_taken(set(key[0]), set(key[1]))
+        return self._taken[key]
+
+    def _nodes_taken(self, layouts: set[EngineLayout], trains: set[int]) -> NodesTaken:
         engines, trainers = max(map(self.nodes_of, layouts)), max(map(self.train_nodes_of, trains))
         if self.train_pool is None:
             return NodesTaken(max(engines, trainers, self.nodes_for(layouts, trains)))
@@ -129,6 +134,12 @@ class Limits:
 
     def holds(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> bool:
         """Whether the host memory of all nodes of the pools holds these engines and trainers."""
+        key = frozenset(layouts), frozenset(trains)
+        if key not in self._held:
+            self._held[key] = self._all_hold(*key)
+        return self._held[key]
+
+    def _all_hold(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> bool:
         if self.train_pool is None:
             return self.on_node(layouts, trains, self.pool_nodes) <= self.host_memory_bytes
         if self.on_node((), trains, self.train_pool.nodes) > self.train_pool.host_memory_bytes:

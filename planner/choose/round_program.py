@@ -1,20 +1,25 @@
 """The round program: a linear model over rates, with binaries for the choices.
 
 Variables, per S = P n trained samples (one step's worth, so that numbers are near 1):
-    u[s, m], v[l, m] >= 0   rounds of short column s and long column l with update choice m
+    g[N]                    binary: N nodes are taken
+    u[s, m, N], v[l, m, N] >= 0   rounds of short column s and long column l with update choice m on N nodes
     x[s], z[l], y[m], w[m], e[k]   binary: column in use, update choice of short and of long rounds, layout k in use
-    c, d >= 0               long rounds that change engines, long rounds that change shards
-    min  sum t[s, m] u[s, m] + sum t[l, m] v[l, m] + 2 t_engines c + 2 t_shards d
-    one step's worth of samples is trained; of each deferral rule, what short rounds defer is what long rounds take
-    u <= U x, u <= U y, v <= V z, v <= V w;  one x, one y, one w;  one z of a rule if its x defers, else none
-    x <= e, z <= e of their layout; the engines of all layouts in use, and the trainers that take most, fit into the
-    host memory of the fullest node together
-    c >= sum v where x and z differ in layout; d >= sum v where y and w shard differently
-    one choice of reward workers and deadlines in both kinds: of each, sum z <= sum x of its columns; its workers fit
-    into the host cores that the nodes of the engines in use leave them
-    bias: the excess of trained tokens, plus its error, within the budget; SLO: at most 5 % of the steps are slow
-Minimising USD, the price of a second depends on the nodes in use: the program is solved once for each number of nodes,
-over what fits into them, and the cheapest wins; its bound is the least of all bounds.
+    c[N], d[N] >= 0         long rounds that change engines, long rounds that change shards
+    min  sum over N of price[N] (sum t[s, m] u + sum t[l, m] v + 2 t_engines c + 2 t_shards d)
+    on each N: one step's worth of samples is trained if g[N], else none; of each deferral rule, what short rounds bring
+    into the queue is what long rounds take from it (`moved`, which need not be what they train, `groups`)
+    rounds only of what is in use: of each column and of each update choice, trained samples <= S x (y, z, w)
+    one g, one x, one y, one w;  one z of a rule if its x defers, else none
+    nodes: what the engines and trainers in use take is within the N of g
+    host memory: x <= e, z <= e of their layout; the engines of all layouts in use, and the trainers that take most, fit
+    into the fullest of N nodes together if g[N]
+    cores: the reward workers (one choice in both kinds) fit into the host cores that the engines in use leave them
+    c >= long rounds of a layout - V x of that layout; d likewise of shardings
+    on each N: bias: the excess of trained tokens, plus its error, within the budget; SLO: at most 5 % of the steps are
+    slow; usd-within: seconds at most W times the rounds
+Minimising USD, the price of a second is that of the nodes in use, and a product of a binary and a rate. Rates are split
+by N, so that it is linear, and each N's rates have the rows of a program of their own: no bound of the relaxation is
+weaker than that of the best number of nodes. Minimising seconds, there is one N, all nodes, of price 1.
 A second solve keeps the optimum and takes, of the choices that reach it, the first by name.
 
 Discipline: columns sorted, names zero-padded, lpSum; how it is solved is in highs.py.
@@ -29,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ...plans.schema.sections.origin import Method
 from ...plans.yaml.errors import Infeasible
 from ..costs.job_pools import NodesTaken
 from ..highs import MAX_NODES, minimise
@@ -65,6 +71,14 @@ class Solution:
     gap: float
     optimal: bool
     solver: str
+    method: Method = "integer program"
+
+    def among(self, wider: Solution) -> Solution:
+        """This choice, with its gap to the bound of a program of more columns."""
+        bound = min(self.bound, wider.bound)
+        gap = self.gap if bound >= self.bound * (1 - 1e-7) else (self.objective - bound) / self.objective
+        listed = next((each for each in (self, wider) if not each.optimal), self)
+        return dataclasses.replace(self, bound=bound, gap=gap, optimal=listed.optimal, method=listed.method)
 
 
 def solve_program(
@@ -90,84 +104,60 @@ def solve_program(
     short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
     if not short:
         raise Infeasible(nothing_trained(dynamic_sampling))
-    solutions: list[tuple[Cycle, float, bool]] = []
-    for part in _parts(short, long, limits):
-        solved = _solve(*part, needs_long, limits, group_target, max_nodes)
-        if solved is not None:
-            solutions.append(solved)
-    if not solutions:
+    solved = _solve(short, long, needs_long, limits, group_target, max_nodes)
+    if solved is None:
         raise Infeasible(_why_infeasible(short, long, needs_long, limits, group_target))
-    cycle = min((c for c, _, _ in solutions), key=lambda c: (c.cost(limits), c.nodes(limits), c.name))
+    cycle, bound, proven = solved
     objective = cycle.cost(limits)
-    bound = max(0.0, min(objective, *(b for _, b, _ in solutions)))
+    bound = max(0.0, min(objective, bound))
     return Solution(
         cycle=cycle,
         objective=objective,
         bound=bound,
         # Differences below the solver's own tolerance are not a gap.
         gap=0.0 if objective - bound <= 1e-7 * objective else (objective - bound) / objective,
-        optimal=all(optimal for _, _, optimal in solutions),
+        optimal=proven,
         solver=f"HiGHS {version('highspy')}",
+        method="integer program" if proven else "enumeration",
     )
 
 
-_Part = tuple[list[Column], list[Column], list[int], float, NodesTaken]
-"""Columns, update choices, the price of a second, and nodes."""
-
-
-def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[_Part]:
-    """One program for seconds; for USD one for each number of nodes."""
-    trains = list(range(len(short[0].step_s))) if short else []
-    if limits.objective == "seconds":
-        return [(list(short), list(long), trains, 1.0, limits.all_nodes)]
+def _node_choices(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[NodesTaken]:
+    """Numbers of nodes that a schedule may take: those that engines, trainers or their host memory need; minimising
+    seconds only the most."""
+    trains, all_nodes = range(len(short[0].step_s)), limits.all_nodes
     engines = {limits.nodes_of(c.layout) for c in [*short, *long]}
     trainers = {limits.train_nodes_of(m) for m in trains}
-    states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
-    pairs = itertools.product({c.layout for c in short}, {c.layouts for c in [*short, *long]}, states)
-    if limits.train_pool is None:
-        counts = engines | trainers | {limits.nodes_for([s, *w], [m]) for s, w, m in pairs}
-        choices = [NodesTaken(nodes) for nodes in sorted(counts)]
+    if limits.objective == "seconds":
+        engines, trainers = {max(engines | {all_nodes.rollout})}, {max(trainers | {all_nodes.train})}
     else:
-        taken = [limits.taken([s, *w], [m]) for s, w, m in pairs]
+        states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
+        pairs = itertools.product({c.layout for c in short}, {c.layouts for c in [*short, *long]}, states)
+        taken = {limits.taken([s, *w], [m]) for s, w, m in pairs}
         engines, trainers = engines | {t.rollout for t in taken}, trainers | {t.train for t in taken}
-        choices = [NodesTaken(*each) for each in itertools.product(sorted(engines), sorted(trainers))]
-    programs = []
-    for nodes in choices:
-        few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes.rollout] for columns in (short, long))
-        room = nodes.rollout if limits.train_pool is None else nodes.train
-        fitting = [m for m in trains if limits.train_nodes_of(m) <= room]
-        if few and fitting:
-            most = limits.all_nodes
-            bounded = NodesTaken(min(nodes.rollout, most.rollout), min(nodes.train, most.train))
-            programs.append((few, many, fitting, limits.usd_per_s(nodes), bounded))
-    return programs
+    if limits.train_pool is None:
+        counts = {max(engines | trainers)} if limits.objective == "seconds" else (engines | trainers) - {0}
+        return [NodesTaken(nodes) for nodes in sorted(counts)]
+    return [NodesTaken(*each) for each in itertools.product(sorted(engines), sorted(trainers))]
 
 
 def _solve(
     short: list[Column],
     long: list[Column],
-    trains: list[int],
-    price: float,
-    nodes: NodesTaken,
     needs_long: set[DeferralRule],
     limits: Limits,
     group_target: int,
     max_nodes: int,
 ) -> tuple[Cycle, float, bool] | None:
     """(choice, bound of the objective per sample, proven); None if infeasible."""
-    limits = limits.on_nodes(nodes)
-    build = ProgramModel(short, long, trains, needs_long, limits, group_target)
+    build = ProgramModel(short, long, needs_long, limits, group_target, _node_choices(short, long, limits))
     first = minimise(build.problem, build.cost, max_nodes)
     if first is None:
         return None
-    bound = first.bound * price / (group_target * limits.group_size)
+    bound = first.bound * build.unit / (group_target * limits.group_size)
     if not first.proven:
         # A limit cut the search. Listing schedules needs no search, and finds what the search may have missed.
-        listed = [
-            c
-            for c in all_cycles(short, long, needs_long, limits)
-            if {c.train, c.long_train} <= set(trains) and not c.violations(limits)
-        ]
+        listed = [c for c in all_cycles(short, long, needs_long, limits) if not c.violations(limits)]
         incumbent = [build.chosen()] if math.isfinite(first.objective) else []
         cycle = min([*listed, *incumbent], key=lambda c: (c.cost(limits), c.name), default=None)
         return None if cycle is None else (cycle, bound, False)
@@ -188,6 +178,7 @@ def _why_infeasible(
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),
         "slo.step_p95_s; raise it": dataclasses.replace(limits, slo=False),
+        "the seconds of the objective usd-within; allow more": dataclasses.replace(limits, within_s=None),
         "host cores for reward workers; write fewer of them": dataclasses.replace(limits, workers=()),
         "host memory of a node for engines, trainers and their offloaded states; add memory, nodes or fewer layouts": (
             limits.with_host_memory(everything)
@@ -196,8 +187,7 @@ def _why_infeasible(
     reasons = [
         reason
         for reason, relaxed in lifted.items()
-        for part in _parts(short, long, relaxed)
-        if _solve(*part, needs_long, relaxed, group_target, MAX_NODES) is not None
+        if _solve(list(short), list(long), needs_long, relaxed, group_target, MAX_NODES) is not None
     ]
     if not reasons:
         return (

@@ -59,20 +59,59 @@ def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:
     return short, [c for c in search.columns()[1] if c.rounds >= last.long_rounds]
 
 
+FURTHER = 4
+"""Schedules with a column that lost an early pass that are simulated further, because all columns' program prefers
+them."""
+
+
+def solve_all(search: Search, max_nodes: int) -> Solution:
+    """The choice of the columns that came through all passes, with its gap to the bound of the program of all columns
+    that were simulated.
+
+    Columns that lost early have few rounds, whose draws may be easy ones: their seconds are taken times what the
+    choice's own column has on all rounds over what it has on as many. A schedule of such that still costs less is
+    simulated further, and then is a candidate like others.
+    """
+    dynamic, target, last = search.setting.dynamic_sampling, search.setting.target, search.passes[-1]
+    for tries in range(FURTHER + 1):
+        eligible, (finalists, partners) = eligible_of(search), finalists_of(search)
+        every = search.columns()[1]
+        # Columns with few rounds are used only if nothing else is left: the error can then name the limit that binds.
+        solution = solve_program(
+            finalists or eligible, partners or every, search.needs_long, search.limits, target, max_nodes, dynamic
+        )
+        if not finalists or {c.name for c in (*eligible, *every)} == {c.name for c in (*finalists, *partners)}:
+            return solution
+        chosen = solution.cycle
+        levelled = [search.on_all_rounds(c, chosen.short, chosen.train) for c in eligible]
+        levelled_long = [search.on_all_rounds(c, chosen.long, chosen.long_train) for c in every]
+        wider = solve_program(levelled, levelled_long, search.needs_long, search.limits, target, max_nodes, dynamic)
+        few = wider.cycle.short.rounds < last.short_rounds or (
+            wider.cycle.long is not None and wider.cycle.long.rounds < last.long_rounds
+        )
+        if tries < FURTHER and few and wider.objective < solution.objective * (1 - 1e-7):
+            search.simulate(wider.cycle, last.short_rounds, last.long_rounds)
+        else:
+            return solution.among(wider)
+    raise AssertionError("the last try returns")
+
+
 def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress) -> Decided:
     """Solve the program over the columns that came through all passes, until the simplest schedule tied with its choice
     keeps the limits on rounds that it has not seen, too, and is no slower there than plain rounds that it may be."""
     dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
     finalists, partners = finalists_of(search)
-    # Columns with few rounds are used only if nothing else is left, so that the error can name the limit that binds.
-    finalists, partners = finalists or eligible, partners or search.columns()[1]
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
     tried_s = math.inf  # p95 of a step, of choices that kept the limits by chance
     try:
+        solution: Solution | None = solve_all(search, max_nodes)
+        finalists, partners = finalists_of(search)
+        finalists, partners = finalists or eligible, partners or search.columns()[1]
         while True:
-            solution = solve_program(
-                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes, dynamic
-            )
+            if solution is None:
+                solution = solve_program(
+                    finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes, dynamic
+                )
             progress("simulating the choice on rounds of its own", 0.985)
             tolerance = tolerance_of(search, solution.cycle, profile)
             simple = simplest(search, solution.cycle, tolerance)
@@ -94,7 +133,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
             if corrected == (finalists, partners):
                 # The program's own tolerance let it through.
                 raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
-            finalists, partners = corrected
+            finalists, partners, solution = *corrected, None
     except Infeasible as error:
         names = {c.name for c in eligible}
         schedules = [c for c in search.cycles() if c.short.name in names]

@@ -23,7 +23,8 @@ def all_cycles(
     Of the pairs of update choices those are taken that can be part of a best cycle (`_train_pairs`), or all of them.
     """
     by_rule = partners_of(long)
-    best = {c.name: _best_trains(c, limits) for c in [*short, *long]}
+    rivals = _rivals(range(len(short[0].step_s)), limits) if short else {}
+    best = {c.name: _best_trains(c, limits, rivals) for c in [*short, *long]}
     cycles = []
     for column in short:
         partners: Sequence[Column | None] = (
@@ -50,31 +51,40 @@ def partners_of(long: Sequence[Column]) -> dict[tuple[DeferralRule, int], list[C
 
 def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
     """Pairs of update choices of a short and a long column that can be part of a best cycle."""
-    return _train_pairs(_best_trains(short, limits), _best_trains(long, limits))
+    rivals = _rivals(range(len(short.step_s)), limits)
+    return _train_pairs(_best_trains(short, limits, rivals), _best_trains(long, limits, rivals))
 
 
-def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[int]]:
-    """By (nodes at most, sharding): the fastest update choice, and, under an SLO, the one with the fewest slow steps.
+def _rivals(choices: Sequence[int], limits: Limits) -> dict[tuple[int, int], list[int]]:
+    """Update choices by (nodes at most, sharding).
 
     Sharding -1 is any: what a cycle takes that changes shards between its kinds of round, where it may.
     """
-    choices = range(len(column.step_s))
     levels = sorted({limits.train_nodes_of(m) for m in choices}) if limits.objective == "usd" else [0]
     shardings = set() if limits.one_sharding else {-1}
     if limits.one_sharding or limits.reshard_s > 0:
         shardings |= {limits.sharding_of(m) for m in choices}
+    fits = {
+        (level, sharding): [
+            m
+            for m in choices
+            if (level == 0 or limits.train_nodes_of(m) <= level) and sharding in (-1, limits.sharding_of(m))
+        ]
+        for level in levels
+        for sharding in shardings
+    }
+    return {key: choices for key, choices in fits.items() if choices}
+
+
+def _best_trains(
+    column: Column, limits: Limits, rivals: dict[tuple[int, int], list[int]]
+) -> dict[tuple[int, int], list[int]]:
+    """Of each of `rivals` the fastest update choice, and, under an SLO, the one with the fewest slow steps."""
     fastest: dict[tuple[int, int], list[int]] = {}
-    for level in levels:
-        for sharding in shardings:
-            fits = [
-                m
-                for m in choices
-                if (level == 0 or limits.train_nodes_of(m) <= level) and sharding in (-1, limits.sharding_of(m))
-            ]
-            if fits:
-                fast = min(fits, key=lambda m: (column.step_s[m], m))
-                calm = min(fits, key=lambda m: (column.slow[m], column.step_s[m], m))
-                fastest[level, sharding] = [fast, calm] if limits.slo else [fast]
+    for key, fits in rivals.items():
+        fastest[key] = [min(fits, key=lambda m: (column.step_s[m], m))]
+        if limits.slo:
+            fastest[key].append(min(fits, key=lambda m: (column.slow[m], column.step_s[m], m)))
     return fastest
 
 

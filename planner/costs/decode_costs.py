@@ -28,6 +28,9 @@ part of the time, and has no actor whose messages the driver serves. Measured by
 0.4 in another."""
 
 
+HELD_TOKENS = 1000
+"""KV tokens of a sequence, at which the host's seconds of a step are compared with the device's: as a batch is full."""
+
 TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
 """A batch of a round's tail, by which engines alone and beside others are compared: samples of an engine, and KV tokens
 of each."""
@@ -38,7 +41,8 @@ class DecodeCost:
     """Seconds of generation in one engine layout: a decode step of B sequences with K KV tokens takes base_s(B) + c K.
 
     `base_s` is `a + b B`, or, where `curve` has points, linear between them: batches of a mixture of experts and beyond
-    the compute knee bend it. It never falls.
+    the compute knee bend it. It never falls. Where the profile states what the host takes (`host`), the step is the
+    longer of both, taken where a sequence holds `HELD_TOKENS`: simulators are of steps that are linear in KV.
 
     Attributes:
         a, b, c: seconds, seconds per sequence, seconds per KV token.
@@ -54,11 +58,12 @@ class DecodeCost:
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
         prefill_s_per_token_squared: seconds more per squared token to prefill.
         curve: (sequences, seconds), ascending from 1; empty: the line.
+        host: seconds of the host in a step, and more per sequence, while the device works.
         measured_engines: engines that ran at once when it was measured; 0: as many as the layout has.
         block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
         sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
         balance: by what samples start longest expected first; None: they start in order.
-        base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
+        device: with a curve, device_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
     key: EngineLayout
@@ -75,6 +80,7 @@ class DecodeCost:
     finish_s: float = 0
     prefill_s_per_token_squared: float = 0
     curve: tuple[tuple[int, float], ...] = ()
+    host: tuple[float, float] = (0, 0)
     measured_engines: int = 0
     block_tokens: int = 16
     sharing: PrefixSharing | None = None
@@ -82,15 +88,15 @@ class DecodeCost:
     turns_s: float = 0
     travel: Travel | None = None
     turns: Callable[[int, UpdateLayout], TurnsTake] | None = field(default=None, repr=False, compare=False)
-    base: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    device: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.curve:
             counts = np.arange(self.curve[-1][0] + 1)
             values = np.interp(counts, [n for n, _ in self.curve], [s for _, s in self.curve])
-            object.__setattr__(self, "base", tuple(values.tolist()))
+            object.__setattr__(self, "device", tuple(values.tolist()))
         else:
-            object.__setattr__(self, "base", ())
+            object.__setattr__(self, "device", ())
 
     def sync_beside(self, trainers: UpdateLayout) -> float:
         """Seconds of a weight transfer from trainers of a layout, with sleep and wake."""
@@ -114,11 +120,20 @@ class DecodeCost:
         return replace(self, kv_capacity_tokens=min(tokens, self.kv_capacity_tokens))
 
     def base_s(self, sequences: int) -> float:
-        """Seconds of a decode step with so many sequences and no KV; beyond the curve along its last slope."""
+        """Seconds of a decode step with so many sequences and no KV."""
+        hidden_s = HELD_TOKENS * self.c * sequences
+        return max(self.device_s(sequences), self.host_s(sequences) - hidden_s)
+
+    def host_s(self, sequences: int) -> float:
+        """Seconds of the host in a decode step with so many sequences."""
+        return self.host[0] + self.host[1] * sequences
+
+    def device_s(self, sequences: int) -> float:
+        """Seconds on the device of a step with so many sequences and no KV; beyond the curve along its last slope."""
         if not self.curve:
             return self.a + self.b * sequences
-        if sequences < len(self.base):
-            return self.base[sequences]
+        if sequences < len(self.device):
+            return self.device[sequences]
         if len(self.curve) == 1:
             return self.curve[0][1]
         (low, low_s), (high, high_s) = self.curve[-2:]
@@ -246,7 +261,9 @@ def decode_cost(
     factor = sum(c.factor for c in checks) / len(checks) if checks else 1.0
     overhead_s = sum(c.overhead_s for c in checks) / len(checks) if checks else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in checks) / len(checks) if checks else 0.0
-    turns_s = 0.0 if pools is not None and pools.apart else sleep_and_wake_s(profile, rollout.tp)
+    apart = pools is not None and pools.apart
+    turns_s = 0.0 if apart else sleep_and_wake_s(profile, rollout.tp)
+    sync_s = (rollout.sync_apart or rollout.sync).p50 if apart else rollout.sync.p50
     return DecodeCost(
         key=layout,
         a=factor * rollout.step_s,
@@ -256,18 +273,19 @@ def decode_cost(
         prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
-        sync_s=rollout.sync.p50 + turns_s,
+        sync_s=sync_s + turns_s,
         host_bytes=round(engine_share(profile, Engines(rollout, layout)).on_node(1)),
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
         finish_s=count * per_sample_s,
         prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
         curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
+        host=(factor * rollout.host_s, factor * rollout.host_s_per_sequence),
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
         turns_s=turns_s,
         turns=turns_of(profile, pools.rollout, Engines(rollout, layout)) if pools is not None and turns_s else None,
-        travel=None if pools is None else _travel(profile, pools, layout, rollout.sync.p50),
+        travel=None if pools is None else _travel(profile, pools, layout, sync_s),
     )
 
 

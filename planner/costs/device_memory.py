@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from ...plans.facts.device_shares import ASLEEP_SHARE, SLACK_SHARE
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
-from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory
+from ...profiles.laws.train_layouts import fitted_memory
 from ...profiles.profile_schema import Profile
 from ...rounds.device_holders import Holder, engine_holder
 from ...rounds.device_ledger import DeviceLedger
@@ -116,8 +117,9 @@ def _trainer(
 
 
 def _reserve(capacity: float) -> dict[str, float]:
-    """What of a device is planned for nobody: contexts, communicators and captured graphs of whoever is there."""
-    return {"reserve": (1 - MEMORY_SHARE) * capacity}
+    """What of a device is planned for nobody: contexts, communicators and captured graphs of whoever is there, and
+    slack."""
+    return {"reserve": ASLEEP_SHARE * capacity, "slack": SLACK_SHARE * capacity}
 
 
 def turns_take(

@@ -64,11 +64,18 @@ class DraftedCost(DecodeCost):
         object.__setattr__(self, "by_batch", tuple(self._of_batch(sequences) for sequences in batches))
 
     def _of_batch(self, sequences: int) -> tuple[float, float]:
-        plain_s, drafts = DecodeCost.base_s(self, sequences), self.drafts
+        drafts = self.drafts
         if drafts is None or sequences == 0:
-            return plain_s, 1.0
+            return DecodeCost.base_s(self, sequences), 1.0
+        plain_s = self._plain_s(sequences)
         step_s, emitted = drafted_step(self, drafts.law, drafts.tokens, sequences)
         return (step_s, emitted) if step_s < plain_s * emitted else (plain_s, 1.0)
+
+    def _plain_s(self, sequences: int) -> float:
+        """Seconds of a step without drafts: an engine that may draft never schedules ahead (vllm/config/vllm.py)."""
+        if self.drafts is None:
+            return DecodeCost.base_s(self, sequences)
+        return self.device_s(sequences) + self.host_s(sequences)
 
     @property
     def up_to_sequences(self) -> int:
@@ -78,7 +85,7 @@ class DraftedCost(DecodeCost):
     def base_s(self, sequences: int) -> float:
         """Seconds per generated token of a step of so many sequences, without their KV."""
         if not 0 <= sequences < len(self.by_batch):
-            return DecodeCost.base_s(self, sequences)
+            return self._plain_s(sequences)
         step_s, emitted = self.by_batch[sequences]
         return step_s / emitted
 
@@ -112,8 +119,8 @@ def drafted_step(cost: DecodeCost, law: DraftLaw, tokens: int, sequences: int) -
     that it gives)."""
     verified = sequences * law.verified(tokens, sequences)
     low = math.floor(verified)
-    low_s, high_s = DecodeCost.base_s(cost, low), DecodeCost.base_s(cost, low + 1)
-    step_s = low_s + (verified - low) * (high_s - low_s) + law.extra_s(sequences)
+    low_s, high_s = cost.device_s(low), cost.device_s(low + 1)
+    step_s = low_s + (verified - low) * (high_s - low_s) + cost.host_s(sequences) + law.extra_s(sequences)
     return step_s, law.emitted(tokens, sequences)
 
 
@@ -180,6 +187,16 @@ def affordable(cost: DecodeCost, tokens: int, law: DraftLaw, first: DraftLaw | N
     return drafted(cost, Drafts(tokens, most, law, first or law)) if most else None
 
 
+def drafted_like(cost: DecodeCost, other: DraftedCost) -> DecodeCost:
+    """`cost` with the drafts of `other`, up to as large a batch at most; as it is if none is faster by them."""
+    assert other.drafts is not None, "made by `drafted`"
+    found = affordable(cost, other.drafts.tokens, other.drafts.law, other.drafts.first)
+    if found is None:
+        return cost
+    most = min(found.up_to_sequences, other.up_to_sequences)
+    return drafted(cost, dataclasses.replace(other.drafts, up_to_sequences=most))
+
+
 def beside_judge(cost: DecodeCost, factor: float) -> DecodeCost:
     """`cost` where a judge on the same GPUs slows decoding and prefill by `factor` (at least 1).
 
@@ -203,6 +220,7 @@ def slowed(cost: DecodeCost, factor: float) -> DecodeCost:
         prefill_s_per_token=cost.prefill_s_per_token * factor,
         prefill_s_per_token_squared=cost.prefill_s_per_token_squared * factor,
         curve=tuple((count, seconds * factor) for count, seconds in cost.curve),
+        host=(cost.host[0] * factor, cost.host[1] * factor),
     )
 
 

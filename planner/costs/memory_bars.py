@@ -61,7 +61,8 @@ class Bar:
     def holds_bytes(self) -> dict[str, float]:
         """Bytes by holder at the moment at which most memory is held; holders of nothing are left out."""
         worst = max(self.moments.values(), key=lambda held: sum(held.values()), default={})
-        return {name: size for name, size in {**self.kept, **worst}.items() if size > 0}
+        names = {**self.kept, **worst}
+        return {n: size for n in names if (size := self.kept.get(n, 0.0) + worst.get(n, 0.0)) > 0}
 
     @property
     def needed_bytes(self) -> float:

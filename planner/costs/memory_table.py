@@ -13,7 +13,9 @@ What is assumed:
 - Who is on a device in which phase follows from the order of turns that the executor keeps (rounds/step_order.py),
   and what each holds in each state from rounds/device_holders.py.
 - While trainers train, engines sleep at level 2: weights and KV cache are dropped, and no copy of them stays in host
-  memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device (`reserve`).
+  memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device (`reserve`), and 3 % of
+  it is planned for nobody (`slack`; plans/facts/device_shares.py). What torch's allocator has beside what a trainer
+  asks of it is a row of its own: public runs tell what was reserved, 7 % more than modules hold (rank_memory.py).
 - While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
   engines, or its parameters alone; what does not fit goes to host memory (verl's param_offload and optimizer_offload),
   where it has page-locked memory in all phases. Gradients go after an update.

@@ -21,7 +21,7 @@ from ...rounds.balancing.balance_spec import BalanceSpec
 from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
-from .draft_costs import beside_judge, drafted_as_planned, first_epoch_cost, slowed
+from .draft_costs import DraftedCost, beside_judge, drafted_as_planned, drafted_like, first_epoch_cost, slowed
 from .job_pools import JobPools, NodesTaken, pools_of_plan
 from .memory_bars import Bar, Engines, Side
 from .memory_table import memory_table
@@ -171,7 +171,7 @@ def change_of(
 
     Engines that a hand-over leaves on a CPU decode faster than before, or as fast. The engines of a tail get weights of
     their own, after those that stop are asleep; where trainers have a pool of their own (`apart`) no other sleep and
-    wake of the step brings the earlier engines back.
+    wake of the step brings the earlier engines back. They draft as the round's engines do.
     Raises InputError if the profile does not price the tail's engines.
     """
     if isinstance(spec, TailSpec):
@@ -185,6 +185,8 @@ def change_of(
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
+        if isinstance(cost, DraftedCost):
+            after = drafted_like(after, cost)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     stay = spec.stay(cost.key.engines)
     alone = layout_cost(profile, EngineLayout(cost.key.tp, stay)) if profile.machine.kind == "cpu" else None

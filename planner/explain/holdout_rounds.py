@@ -3,7 +3,8 @@
 The schedule that does best on some rounds owes part of that to the rounds, the more so the more schedules there were
 (the winner's curse). So the chosen schedule and the baseline are simulated again, by as many rounds as decided between
 the last candidates, with draws that no candidate has seen; both on the same. A limit that the chosen one kept by chance
-alone shows then: its columns take what the holdout rounds say of that limit, and the program is solved again.
+alone shows then: its columns take what the holdout rounds say of that limit, and the program is solved again. The one
+that is chosen in the end is simulated longer (`longer`): candidates need means, a plan tells a p95 and peaks too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from .scheduled_rounds import scheduled_rounds
 _SEED = 1_000_003
 """Added to the solve's seed."""
 
+LONGER = 4
+"""Times as many rounds as decided between the last candidates: the p95 of steps lies in the upper half of some 30 % of
+them, of which 64 leave it off by 4 % (503 s, where 300 steps of a run gave 522)."""
+
 
 @dataclass(frozen=True)
 class Holdout:
@@ -33,9 +38,10 @@ class Holdout:
 
     @property
     def keeps_the_limits(self) -> bool:
-        """Whether the chosen schedule keeps the SLO and the bias budget on the holdout rounds, too."""
+        """Whether the chosen schedule keeps the SLO, the bound on the mean step and the bias budget on the holdout
+        rounds, too."""
         limits = self.search.limits
-        if "slo" in self.cycle.violations(limits):
+        if {"slo", "within"} & set(self.cycle.violations(limits)):
             return False
         if math.isinf(limits.bias_budget) or self.cycle.short.deferral.mode in UNBIASED:
             return True
@@ -53,11 +59,23 @@ class Holdout:
         size = self.search.limits.group_size
         return self.cycle.seconds_per_sample(size), self.baseline.seconds_per_sample(size)
 
+    def longer(self) -> Holdout:
+        """The same with more rounds of the chosen schedule."""
+        last = self.search.passes[-1]
+        cycle = self.search.simulate(self.cycle, LONGER * last.short_rounds, LONGER * last.long_rounds)
+        return dataclasses.replace(self, cycle=cycle)
+
     def corrected(self, columns: Sequence[Column]) -> list[Column]:
         """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
         chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
         return [
-            dataclasses.replace(c, slow=new.slow, excess_tokens=new.excess_tokens, excess_error=new.excess_error)
+            dataclasses.replace(
+                c,
+                slow=new.slow,
+                excess_tokens=new.excess_tokens,
+                excess_error=new.excess_error,
+                step_s=c.step_s if self.search.limits.within_s is None else new.step_s,
+            )
             if (new := chosen.get(c.name)) is not None
             else c
             for c in columns

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import (
+    DecodeSpeed,
     MemoryBar,
     Predicted,
     PredictedBaseline,
@@ -17,9 +18,11 @@ from ...plans.schema.predicted import (
     PredictedPhases,
     PredictedRound,
     PredictedRounds,
+    PredictedSpeed,
     PredictedWait,
     Quantiles,
     RoundMemory,
+    UpdateSpeed,
 )
 from ...plans.schema.predicted_limit import HardwareLimit
 from ...plans.schema.sections.length_evidence import LengthBasis, LengthDrift
@@ -40,6 +43,7 @@ from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
 from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
+from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
 from .assumed_effects import AssumedEffects, assumed_effects
@@ -78,7 +82,7 @@ def predict(
         search: what the schedule was chosen by; its rounds tell the Pareto front.
         reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
     """
-    holdout = decided.holdout
+    holdout = decided.holdout.longer()
     again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
     size, limits, draws = again.limits.group_size, again.limits, again.setting.draws
     points, basis, drift = (
@@ -126,6 +130,7 @@ def predict(
         host_memory=_bar(fullest_host(held)),
         checkpoint=_checkpoint(profile, kinds),
         limit=_limit(again, job, profile, kinds, watched, phases, step.mean),
+        speed=_speed(profile, kinds[0], draws.model, size, again.setting.target),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
         drift=drift,
@@ -133,6 +138,35 @@ def predict(
         front=points,
     )
     return predicted, assumed
+
+
+def _speed(
+    profile: Profile, short: ScheduledRounds, model: LengthModel, group_size: int, groups: int
+) -> PredictedSpeed | None:
+    """What a run measures again of the costs of short rounds; None where they were not measured on this layout."""
+    entry = engines_of(profile, short.layout).entry
+    if profile.provenance != "measured" or not entry.points or entry.layout != short.layout:
+        return None
+    context = min(point.kv_tokens / point.sequences for point in entry.points)
+    points = [p for p in entry.points if p.kv_tokens / p.sequences <= 1.01 * context and not p.outlier]
+    points = sorted(points, key=lambda p: p.sequences)[: max(1, -1 + len(points))]
+    layout = short.train.layout
+    prompt, levels = round(float(model.prompt_tokens.mean())), model.quantiles()
+    lengths = tuple(levels[round(20 * (number + 0.5) / group_size)] for number in range(group_size))
+    tokens = [prompt + length for length in lengths]
+    # Two micro-batches of each replica tell as much as a whole update.
+    most = max(1, round(2 * layout.dp * layout.micro_batch_tokens / sum(tokens)))
+    groups = min(groups, most)
+    seconds = short.train.update_s(groups * sum(tokens), groups * sum(t * t for t in tokens), groups * group_size)
+    return PredictedSpeed(
+        decode=tuple(
+            DecodeSpeed(sequences=p.sequences, kv_tokens=p.kv_tokens / p.sequences, step_s=p.step_s)
+            for p in points[:1] + points[1:][-1:]
+        ),
+        update=UpdateSpeed(
+            groups=groups, prompt_tokens=prompt, response_tokens=lengths, seconds=seconds - short.train.moves_s
+        ),
+    )
 
 
 def _cut_share(search: Search, cycle: Cycle, kinds: Sequence[ScheduledRounds], job: Job) -> float:
@@ -240,7 +274,7 @@ def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
 def _watched(search: Search, rounds: ScheduledRounds) -> WatchedRounds:
     log, key = rounds.log, rounds.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.deferral, len(log) * search.setting.simulated_target)
-    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    return watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)), len(log))
 
 
 def _limit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, stdev
 
 from ...rounds.machines.events import SampleKey
 from ...rounds.round_shape import shape, tail_begins_s
@@ -35,7 +36,7 @@ class WatchedRounds:
         tail: the tail's share of the rollout's seconds.
         reward_slack: scoring's slack (`reward_slack_s`) as a share of the seconds from the rollout's begin to the last
             score.
-        kv_tokens: the most KV tokens that any engine held in any of the rounds.
+        kv_tokens: the most KV tokens that any engine holds in as many rounds as were simulated (`largest_of`).
         preemptions: in a round.
         decode_steps: of the engine that makes the most, and, where the tail has engines of its own, of that of these.
         steps_of: shares of these decode steps, by their sequences.
@@ -120,6 +121,15 @@ class RoundWatch:
         return end_s - max(other_scores_s, default=0.0)
 
 
+def largest_of(values: Sequence[float], rounds: int) -> float:
+    """The expected largest of `rounds` values of a normal distribution, of which `values` were seen (Blom 1958), and no
+    less than the largest of these. The most that an engine holds in a round is a sum over many samples."""
+    if len(values) < 2 or rounds <= len(values):
+        return max(values)
+    place = NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
+    return max(*values, fmean(values) + place * stdev(values))
+
+
 def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
     """How many rounds of a kind to watch."""
     fewest = FEWEST if setting.target <= setting.simulated_target else FEWEST_LARGE
@@ -127,8 +137,11 @@ def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
     return min(MOST, max(fewest, SAMPLES // _issued(setting, key)))
 
 
-def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], rounds: int) -> WatchedRounds:
-    """Means over the first `rounds` rounds of a column; `pool`: the deferred prompts of a long one (Search.pool).
+def watch_rounds(
+    setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], rounds: int, simulated: int = 0
+) -> WatchedRounds:
+    """Means over the first `rounds` rounds of a column; `simulated`: the rounds that `kv_tokens` are of (0: no more);
+    `pool`: the deferred prompts of a long one (Search.pool).
 
     A large round is watched by one cell of it (cells.py), since the means are shares, and what one engine holds.
     A round that drew prompts in place of those that dynamic sampling filtered has no scoring slack: scores decide what
@@ -163,7 +176,10 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
         running=tuple(mean(values) for values in zip(*shapes, strict=True)),
         tail=sum(tails) / sum(log.rollout_s),
         reward_slack=sum(slack) / sum(ends),
-        kv_tokens=max(watch.kv_tokens for watch in kept),
+        kv_tokens=min(
+            round(largest_of([w.kv_tokens for w in kept], simulated * whole_engines // key.layout.engines)),
+            setting.cost_of(key).kv_capacity_tokens,
+        ),
         preemptions=mean([float(watch.preemptions) for watch in kept]),
         decode_steps=mean([float(watch.decode_steps(key.layout.engines)) for watch in kept]),
         steps_of={sequences: steps / stepped.total() for sequences, steps in stepped.items()},

@@ -6,14 +6,15 @@ Alternatives that lost early were simulated for a few rounds only; their figures
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from ...plans.facts.critical_path import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
 from ...plans.phrases.phase_names import PHASE_NAMES
-from ...plans.phrases.why_line import TIE_PERCENT, Alternative
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative, levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
@@ -21,7 +22,7 @@ from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
-from ..choose.cycle_cost import Cycle, make_cycle
+from ..choose.cycle_cost import Column, Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
@@ -46,6 +47,8 @@ def explain(
     choice was made on.
     """
     why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    if saved_s := _levers(search, decided, predicted.step_s.mean):
+        why["levers"] = levers_text(saved_s, predicted.step_s.mean)
     if profile.scaled:
         why["model"] = profile.scaled
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
@@ -78,6 +81,61 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
         elif len({value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
     return why
+
+
+def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:
+    """By lever of the schedule, what a step of `step_s` seconds takes more without it, all else being kept: on rounds
+    that nothing was chosen on, the same for both. Without long rounds it is the fastest schedule of mode sync.
+
+    Balanced rounds are slow to simulate: what other levers save is told of rounds that are not balanced."""
+    holdout, chosen = decided.holdout.search, decided.holdout.cycle
+    rounds = chosen.short.rounds, chosen.long.rounds if chosen.long else 0
+
+    def seconds(cycle: Cycle, on: Search = holdout) -> float:
+        simulated = on.simulate(cycle, *rounds)
+        return sum(on.phase_seconds(simulated, *rounds).values()) if simulated.trains else math.inf
+
+    def without(cycle: Cycle, **off: Any) -> Cycle:
+        def less(column: Column) -> Column:
+            values = {name: value for name, value in off.items() if name in column.key._fields}
+            return replace(column, key=column.key._replace(**values))
+
+        return replace(cycle, short=less(cycle.short), long=less(cycle.long) if cycle.long else None)
+
+    bare = without(chosen, balanced=False)
+    less = {
+        "long rounds": _without_long_rounds(search, bare) if bare.long is not None else None,
+        "drafts": without(bare, draft_tokens=0),
+        "hand-over": without(bare, hand_over=0.0),
+        "tail": without(bare, tail=0.0, tail_tp=0),
+        "queue": without(bare, queue=()),
+    }
+    planned, bare_s = seconds(chosen), seconds(bare)
+    more = {name: seconds(cycle) - bare_s for name, cycle in less.items() if cycle is not None and cycle != bare}
+    if bare != chosen:
+        more["balance"] = bare_s - planned
+    if search.setting.streams:
+        again = holdout.anew([bare], holdout.setting.draws)
+        whole = replace(holdout.setting, streams=False)
+        waiting = Search(whole, again.space, again.limits, None, search.mode, search.passes)
+        more["streaming"] = seconds(bare, waiting) - bare_s
+    return {name: step_s * each / planned for name, each in more.items() if math.isfinite(each)}
+
+
+def _without_long_rounds(search: Search, chosen: Cycle) -> Cycle | None:
+    """The fastest schedule of mode sync on the nodes of `chosen`, scored as it is, with no lever that it has not."""
+    limits = search.limits
+    drafts = any(kind.key.draft_tokens for kind in (chosen.short, chosen.long) if kind is not None)
+    alike = [
+        c
+        for c in search.sync_cycles()
+        if c.trains and c.taken(limits).within(chosen.taken(limits)) and (drafts or not c.short.key.draft_tokens)
+        if "memory" not in c.violations(limits)
+    ]
+    best = min(alike, key=lambda c: (c.seconds_per_sample(limits.group_size), c.name), default=None)
+    if best is None:
+        return None
+    return replace(best, short=replace(best.short, key=best.short.key._replace(reward=chosen.short.reward)))
 
 
 def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:

@@ -106,6 +106,7 @@ def _of_jobs(problem: Problem, names: Collection[str], ahead_s: Mapping[str, flo
         remaining_s={name: each for name, each in problem.remaining_s.items() if name in names},
         ahead_s={name: max(0.0, ahead_s[name]) for name in names if name in ahead_s},
         read={name: path for name, path in problem.read.items() if name in names},
+        points={name: paths for name, paths in problem.points.items() if name in names},
     )
 
 

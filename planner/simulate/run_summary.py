@@ -17,7 +17,7 @@ from typing import Any
 
 from ...plans.schema.plan import Plan
 from ...plans.schema.predicted import PredictedRound
-from ...traces.report_steps import quantile
+from ...traces.report_steps import quantile, waits
 from ..costs.decode_costs import DecodeCost
 from ..costs.job_pools import JobPools, NodesTaken
 from .reference_round import Observe
@@ -101,6 +101,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pools: JobPools, 
         "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,
         "settling_steps": len(run.settling),
+        "waits": waits([{"kind": s.kind, "waits": s.waits, "ages": s.ages} for s in (*run.steps, *run.settling)]),
         "predicted": _predicted(plan),
     }
     return result

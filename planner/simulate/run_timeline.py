@@ -65,6 +65,8 @@ class Timeline(Watch):
             TRAINERS, 0, "train", start, step.train_s, samples=step.samples, tokens=step.tokens, groups=step.groups
         )
         arguments = {"samples": step.samples, "decoded_tokens": step.decoded_tokens, "deferred": step.deferred}
+        if step.ages:
+            arguments |= {"queue": len(step.ages), "oldest_age": max(step.ages)}
         self._span(SCHEDULE, 0, f"{step.kind} step {number + 1}", begin, step.step_s, **arguments)
         self._span(SCHEDULE, 1, "rollout", rollout, step.rollout_s)
         self._at_s = begin + step.step_s

@@ -20,6 +20,8 @@ class SimulatedStep:
         epoch: the latest of those that issued its prompts.
         early_accelerator_s: accelerator-seconds that handed-over engines trained before the round's end; `train_s` is
             what was left.
+        ages: of the prompts of a round by queue, in its order.
+        waits: long rounds that each prompt waited which a long round settled.
     """
 
     kind: str
@@ -41,6 +43,8 @@ class SimulatedStep:
     taken: int = 0
     epoch: int = 0
     early_accelerator_s: float = 0.0
+    ages: tuple[int, ...] = ()
+    waits: tuple[int, ...] = ()
 
     @property
     def step_s(self) -> float:

@@ -141,6 +141,8 @@ def simulate_run(
             taken=len(machine.taken),
             epoch=max(map(schedule.epoch_of, machine.taken)),
             early_accelerator_s=early.busy_s * early.accelerators,
+            ages=schedule.ages,
+            waits=schedule.waits,
         )
         done.append(result)
         scales.append(scale)

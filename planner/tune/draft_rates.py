@@ -36,7 +36,7 @@ def with_drafts_of(run: ExecutedRun, profile: Profile) -> Profile:
 
 def _step_s(cost: DecodeCost, sequences: float) -> float:
     low = int(sequences)
-    low_s, high_s = cost.base_s(low), cost.base_s(low + 1)
+    low_s, high_s = [cost.device_s(batch) + cost.host_s(batch) for batch in (low, low + 1)]
     return low_s + (sequences - low) * (high_s - low_s)
 
 

@@ -25,7 +25,7 @@ from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
 from ...rounds.predict import LengthHistory
-from ...rounds.round_spec import RoundSpec
+from ...rounds.round_spec import RoundKind, RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
 from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
@@ -39,7 +39,7 @@ from ..simulate.streamed_updates import exposed_update_s, round_window
 @dataclass(frozen=True)
 class ExecutedStep:
     """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start;
-    `drafts` is the event of a round that drafted."""
+    `drafts` is the event of a round that drafted; `ages`: of the prompts of a round by queue."""
 
     number: int
     kind: str
@@ -56,6 +56,7 @@ class ExecutedStep:
     rows: tuple[Mapping[str, Any], ...]
     warm: bool
     drafts: Mapping[str, Any] | None = None
+    ages: tuple[int, ...] = ()
 
     @property
     def first_epoch(self) -> bool:
@@ -160,6 +161,7 @@ def _step(event: dict[str, Any], log: RunLog, drafts: Mapping[str, Any] | None) 
         rows=rows,
         warm=number not in log.first_steps and not event["restarts"],
         drafts=drafts,
+        ages=tuple(event.get("ages", ())),
     )
 
 
@@ -252,31 +254,36 @@ def replay(
 def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
     """For each prompt, in order of issue, its draws in order: of each the trace rows of the samples that ended.
 
-    A draw without an ended sample left only its number. In a long round it is a copy issued after the chosen one;
-    copies are issued prompt by prompt, lap by lap, so its number tells the prompt. Elsewhere its prompt is unknown.
+    A draw without an ended sample left only its number. In a long round copies are issued prompt by prompt, lap by lap,
+    so its number tells the prompt, or the place of one that left nothing. Elsewhere its prompt is unknown.
     """
     by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
     for row in step.rows:
         by_draw.setdefault(row["draw"], {})[row["sample"]] = row
     names = {number: next(iter(rows.values()))["prompt"] for number, rows in by_draw.items()}
     laps = step.kind == "long" and spec.mode == "exact"
-    taken = sum(step.prompts.values()) if laps else 0
-    of_place = {number % taken: name for number, name in names.items() if taken and number < taken * spec.copies}
+    copies = _long_kind(step, spec, sum(step.prompts.values())).copies if laps else ()
+    places = [place for lap in range(max(copies, default=0)) for place, most in enumerate(copies) if lap < most]
+    of_place = {places[number]: name for number, name in names.items() if number < len(places)}
     width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
     draws: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
     for number in range(max(max(names, default=-1) + 1, step.issued_samples // width)):
         name = names.get(number)
         if name is None and laps:
-            name = of_place.get(number % taken) if taken and number < taken * spec.copies else None
-            if name is None:
+            if number >= len(places):
                 continue  # a later copy of a prompt that was settled: the replay draws it only if it comes to that
+            name = of_place.get(places[number], f"?{places[number]}")
         draws.setdefault(name or f"?{number}", []).append(by_draw.get(number, {}))
     return draws
 
 
+def _long_kind(step: ExecutedStep, spec: RoundSpec, prompts: int) -> RoundKind:
+    return spec.long_by_queue(step.ages) if step.ages else spec.long(prompts)
+
+
 def _machine(step: ExecutedStep, spec: RoundSpec, order: list[str]) -> Round:
     if step.kind == "long":
-        return spec.long(len(order)).machine(order)
+        return _long_kind(step, spec, len(order)).machine(order)
     feed = order[spec.short_prompts :][::-1]
 
     def take(count: int) -> list[str]:

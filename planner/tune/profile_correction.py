@@ -50,7 +50,8 @@ def corrected(
     for entry in profile.rollout:
         own_lines = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
         factor = mean_factor(own_lines) if own_lines else mean_sync
-        entries.append(entry.model_copy(update={"sync": entry.sync.scaled(factor)}))
+        apart = entry.sync_apart and entry.sync_apart.scaled(factor)
+        entries.append(entry.model_copy(update={"sync": entry.sync.scaled(factor), "sync_apart": apart}))
     trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)

@@ -119,6 +119,7 @@ def tune(
         mode=force.plan.solver.forced_mode,
         bias_budget=_wanted_budget(force.plan),
         objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
+        within_s=force.plan.solver.within_s,
         seed=seed,
         prompts=prompts,
         for_any=is_for_any(force.plan, force.model),

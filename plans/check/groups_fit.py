@@ -177,6 +177,8 @@ def against_workload(plan: GroupsPlan, workload: Workload) -> Iterator[Fault]:
             if not close(member.slowdown.slo, job.slo):
                 message = f"is {member.slowdown.slo:.6g}, and the workload has {job.slo:.6g}"
                 yield Fault("bound-changed", (*location, "slowdown", "slo"), message, "solve again")
+            if job.phases is None:
+                continue
             for phase, pinned, stated in (
                 ("rollout", member.rollout, job.phases.rollout),
                 ("train", member.train, job.phases.train),

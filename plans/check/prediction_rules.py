@@ -53,6 +53,55 @@ def thin_trace(plan: Plan) -> Iterator[Fault]:
         yield Fault("thin-trace", ("predicted", "length_basis"), message, remedy)
 
 
+LEAST_MOVE = 0.99
+"""How far a token of a long round moves weights at least, over one of a short round, without a finding."""
+
+
+def forgetful_moments(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Faults of a second moment that forgets within a cycle of short and long rounds."""
+    norms, long = plan.job.loss.grad_norms, plan.predicted.rounds.long
+    if norms is None or long is None:
+        return
+    # What tokens that push alike make of the norms is as far from the planned ratio, which is that of noise, as that is
+    # from 1: with a mean over tokens beyond it, with one over responses (a ratio below 1) back at 1.
+    ratio = norms.long / norms.short
+    moved = long_move(job.algorithm.betas, long.share, max(ratio, 1.0 / ratio))
+    if moved < LEAST_MOVE:
+        message = (
+            f"algorithm.betas: where the tokens of a round push alike, one of a long round moves weights {moved:.2f} "
+            f"times as far as one of a short round, for a beta2 of {job.algorithm.betas[1]:g} forgets within a cycle"
+        )
+        yield Fault("forgetful-moments", ("inputs", "job"), message, "leave betas out, for a beta2 of 0.999")
+
+
+def long_move(betas: tuple[float, float], share: float, norm_ratio: float) -> float:
+    """How far AdamW moves weights for a token of a long round, over one of a short round.
+
+    `share`: of the steps that are long rounds, which come evenly; `norm_ratio`: a long round's gradient over a short
+    one's. A gradient moves a weight in its own and the following updates, each divided by the root of the second moment
+    v then: sum over k of (1 - beta1) beta1^k g / sqrt(v[t + k]), and v[t + k] = c + a c (g / s)^2 holds the gradient
+    itself. Of a weight's gradient g most is noise of deviation s, so what a token adds to its mean moves the weight by
+    the mean of the slope, E[(1 + a z^2)^(-3/2)] / sqrt(c) with z normal: (1 + 6 a)^(-1/4) to a's second order.
+    """
+    (beta1, beta2), steps, lags = betas, 600, range(100)
+    squares = [norm_ratio**2 if int((t + 1) * share) > int(t * share) else 1.0 for t in range(steps)]
+    second = [1.0 - share + share * norm_ratio**2]  # begins at its mean
+    for square in squares:
+        second.append(beta2 * second[-1] + (1.0 - beta2) * square)
+    moves: dict[float, list[float]] = {}
+    for t, square in enumerate(squares[100:-100], start=100):
+        move = 0.0
+        for k in lags:
+            own = (1.0 - beta2) * beta2**k * square
+            rest = second[t + k + 1] - own
+            move += beta1**k * (1.0 + 6.0 * own / rest) ** -0.25 / math.sqrt(rest)
+        moves.setdefault(square, []).append(move)
+    if len(moves) < 2:
+        return 1.0
+    of_long, of_short = (math.fsum(moves[square]) / len(moves[square]) for square in (norm_ratio**2, 1.0))
+    return of_long / of_short
+
+
 def length_faults(plan: Plan, job: Job) -> Iterator[Fault]:
     """Faults of predicted lengths beyond the job's cap."""
     longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens

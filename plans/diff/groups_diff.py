@@ -262,7 +262,7 @@ def _jobs(
 def _place(member: GroupMember) -> tuple[Any, ...]:
     """Pools, ways and numbers of units of a job; the numbers of the nodes in its group do not count."""
     phases = ((phase.pool, phase.way, len(phase.units)) for phase in (member.rollout, member.train))
-    return *phases, member.tail_from, member.tail_units, member.tail_finished
+    return *phases, member.tail_from, member.tail_units, member.tail_finished, member.point and member.point.name
 
 
 _ORDER: tuple[Status, ...] = ("arrived", "left", "moved", "other nodes", "stays")

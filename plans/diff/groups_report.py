@@ -162,6 +162,9 @@ def _where(job: JobChange, names: _Names) -> str:
     if job.status == "moved":
         return f"{names.old(job.old_group)} -> {names.new(job.new_group)}{price}"
     where = names.new(job.new_group)
+    points = [side.point.name for side in (job.old, job.new) if side is not None and side.point is not None]
+    if len(set(points)) > 1:
+        return f"{where}, {' -> '.join(points)}{price}"
     return f"{where}, other nodes{price}" if job.status == "other nodes" else where
 
 

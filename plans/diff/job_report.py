@@ -107,7 +107,7 @@ def _source(diff: PlanDiff) -> str:
         for option, before, now in (
             ("--mode", old.forced_mode, new.forced_mode),
             ("--bias-budget", *(budgets if all(budgets) else ("", ""))),
-            ("--objective", old.objective.split("_")[0], new.objective.split("_")[0]),
+            ("--objective", old.aim, new.aim),
             ("--for", "any" * old.for_any, "any" * new.for_any),
         )
         if before != now

@@ -134,7 +134,7 @@ def _jobs(plan: GroupsPlan) -> Section:
         Row(
             (
                 name,
-                key,
+                key if m.point is None else f"{key}, by {m.point.name}",
                 *(figure(value, "x") for value in (m.slowdown.mean, m.slowdown.p95, m.slowdown.slo)),
             ),
             tone=0 if m.slowdown.keeps else -1,

@@ -30,7 +30,7 @@ def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
                         "the executor pauses rollouts, and no training",
                         "remove resume_s of the phase train from the workload, and solve again",
                     )
-                if pinned.way:
+                if pinned.way and member.point is None:
                     yield (
                         (*where, "way"),
                         "the executor runs a job as its own plan has it, and this is another way",

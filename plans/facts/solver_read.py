@@ -45,7 +45,6 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.max_grad_norm",
         "algorithm.clip_low",
         "algorithm.clip_high",
-        "algorithm.loss_aggregation",
         "algorithm.importance_sampling",
         "algorithm.seed",
     ),

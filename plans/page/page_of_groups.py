@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
-from ..phrases.group_cells import bounds_text, declined_text
+from ..phrases.group_cells import bounds_text, declined_text, point_text
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
 from ..phrases.sentences import listed, sentence
 from ..phrases.solver_status import groups_status
@@ -110,7 +110,8 @@ def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> Table:
         for name, member in group.jobs.items():
             tail = NONE if member.tail_from is None else f"from {percent(member.tail_from)} on {member.tail_units}"
             means = (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)
-            rows.append([mark(colours[name], name), key, *map(seconds, means), tail])
+            point = point_text(member).removeprefix(", ")
+            rows.append([mark(colours[name], name), f"{key}: {point}" if point else key, *map(seconds, means), tail])
     return Table(["job", "group", "rollout", "train", "alone", "tail moves"], rows, numbers=(2, 3, 4))
 
 

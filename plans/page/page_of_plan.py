@@ -123,7 +123,8 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Proof",
             proof_word(solver),
-            f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.name}; costs "
+            f"{solver_status(solver)}; objective {solver.objective.replace('_', ' ')}, {solver.method}, "
+            f"{solver.name}; costs "
             f"{plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..phrases.numbers import NONE, count, deviation_text, digits, fixed, is_finite, percent, ratio, seconds, times
+from ..phrases.numbers import (
+    NONE,
+    count,
+    deviation_text,
+    digits,
+    fixed,
+    is_finite,
+    machine_text,
+    percent,
+    ratio,
+    seconds,
+    times,
+)
+from ..phrases.phase_names import as_trained_text
 from ..phrases.sentences import listed
 from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
 from .charts.charts_one_run import Detail
@@ -74,7 +87,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "State",
             state_names.get(worst, worst),
             "; ".join(
-                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "")
+                f"{n} {d['steps']:,}"
+                + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
                 for n, d in runs.items()
             )
             + " steps",
@@ -88,6 +102,11 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "Seconds a step",
             seconds(detail["step_s"]),
             f"{prefix}predicted {seconds(detail['step_s_predicted'])} ({deviation_text(detail['deviation'])})"
+            + (
+                ""
+                if (factor := detail.get("machine_factor")) is None
+                else f"; {machine_text(factor)}, model off by {deviation_text(detail['model_error'])}"
+            )
             + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
     )
@@ -118,7 +137,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         cards.append(
             Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
-                 f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
+                 f"{ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}",
+                 "warn" if beyond else "")
         )  # fmt: skip
     if is_finite(detail.get("cut_share")):
         cards.append(
@@ -151,6 +171,8 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
             f"{d['steps']:,}",
             seconds(d["step_s"]) if ran else NONE,
             seconds(d["step_s_predicted"]),
+            NONE if d.get("machine_factor") is None else times(d["machine_factor"]),
+            NONE if d.get("machine_factor") is None else deviation_text(d["model_error"]),
             times(d.get("speedup")),
             times(d["speedup_predicted"]),
             length,
@@ -158,7 +180,19 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
             f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE,
             fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE,
         ])  # fmt: skip
-    head = ["run", "mode", "state", "steps", "s/step", "predicted", "speed-up", "predicted", "length ratio"]
+    head = [
+        "run",
+        "mode",
+        "state",
+        "steps",
+        "s/step",
+        "predicted",
+        "machine",
+        "model off",
+        "speed-up",
+        "predicted",
+        "length ratio",
+    ]
     head += ["predicted", "reward", "log-probs differ"]
     return Table(head, rows, numbers=range(3, len(head)))
 

@@ -23,6 +23,14 @@ def slack(member: GroupMember, rules: GroupRules) -> float:
     return 1.0 - member.slowdown.p95 / limit(member, rules)
 
 
+def point_text(member: GroupMember) -> str:
+    """The plan that a job runs by, after a comma: `, by 2+1-exact (alone by 1+1-exact)`; empty if it has one only."""
+    point = member.point
+    if point is None:
+        return ""
+    return f", by {point.name}" + ("" if point.name == point.alone else f" (alone by {point.alone})")
+
+
 def declined_text(plan: GroupsPlan) -> str:
     """The moves that are not made, what they would cost and save, and why they are not; empty if there are none."""
     declined = plan.declined

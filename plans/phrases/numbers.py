@@ -71,6 +71,13 @@ def deviation(measured: float, predicted: float) -> float:
     return measured / predicted - 1.0 if predicted else math.nan
 
 
+def machine_text(factor: float) -> str:
+    """Return how fast a machine is beside when it was profiled: `machine 1.19x slower than profiled`."""
+    if abs(factor - 1) < 0.005:
+        return "machine as fast as profiled"
+    return f"machine {max(factor, 1 / factor):.2f}x {'slower' if factor > 1 else 'faster'} than profiled"
+
+
 def deviation_text(share: float | None) -> str:
     """Return a deviation with its sign: `+68%`, `-4.1%`; `0%` for less than 0.05%."""
     if is_finite(share) and abs(share) < 0.0005:

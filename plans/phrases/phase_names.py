@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .numbers import seconds
+from .numbers import count, is_finite, ratio, seconds
 
 PHASE_NAMES = {
     "sync": "weight transfer",
@@ -34,3 +34,12 @@ def exposed_text(beside: Mapping[str, Any]) -> str:
     if (waits, trains) == (alone_waits, alone_trains):
         return text
     return f"{text}; {alone_waits} and {alone_trains} if neither ran beside decoding"
+
+
+def as_trained_text(detail: Mapping[str, Any]) -> str:
+    """Return what a run's length ratio is without the prompts that it owes, which the ratio itself imputes; empty if
+    it owes none. `detail`: its part of a report (traces/report.py)."""
+    if not detail.get("owed_prompts") or not is_finite(detail.get("length_ratio_as_trained")):
+        return ""
+    owed = count(detail["owed_prompts"], "deferred prompt")
+    return f"; {ratio(detail['length_ratio_as_trained'])} as trained, without {owed} that a long round would train"

@@ -37,6 +37,7 @@ def solver_status(solver: Solver) -> str:
     if given_up := _given_up(solver):
         best = f"best {among}" if proven else f"best found {among}"
         text = f"{percent(given_up)} {worse} than the {best}; chosen because it is simpler"
+    text += ", by enumeration" * (solver.method == "enumeration")
     return text + (f"; one up to {percent(solver.gap, 2)} {better} may exist" if solver.gap >= 5e-5 else "")
 
 

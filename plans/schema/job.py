@@ -17,7 +17,7 @@ from .base import Choices, Name, Strict, Tokens, cross_error, is_auto, is_empty,
 from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .sections.algorithm import Algorithm
 from .sections.data_spec import DataSpec
-from .sections.job_terms import JobPlacement, Slo
+from .sections.job_terms import JobPlacement, ObjectiveText, Slo
 from .sections.levers import FinishedShares, SearchCutoff, SearchDrafts
 from .sections.reward_spec import OneOrList
 from .sections.reward_spec import RewardKind as RewardKind
@@ -149,6 +149,10 @@ class Job(Strict):
 
     slo: Slo = Slo()
     """Limits that the plan keeps."""
+
+    objective: Annotated[ObjectiveText | None, Field(exclude_if=is_none)] = None
+    """What `solve` minimises per trained sample: `seconds`; `usd`, for the nodes that a plan takes; or `usd-within
+    SECONDS`, fewest USD among plans whose mean step is within so many seconds. Null: as `--objective`, else seconds."""
 
     placement: Annotated[JobPlacement | None, Field(exclude_if=is_none)] = None
     """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""

@@ -229,6 +229,46 @@ class PredictedCut(Strict):
     rounds where it is not."""
 
 
+class DecodeSpeed(Strict):
+    """Seconds of a decode step as they were profiled, all engines of the short rounds busy."""
+
+    sequences: Count
+    """Sequences that run on each engine."""
+
+    kv_tokens: Positive
+    """KV tokens of each of them, its prompt and what it has decoded, mean over the steps."""
+
+    step_s: Positive
+    """Seconds of a decode step."""
+
+
+class UpdateSpeed(Strict):
+    """Seconds of an update of short rounds as the profile has them, on groups that are all alike."""
+
+    groups: Count
+    """Groups of the update."""
+
+    prompt_tokens: Count
+    """Tokens of each prompt."""
+
+    response_tokens: Annotated[tuple[Count, ...], Field(min_length=1, strict=False)]
+    """Tokens of the responses of a group."""
+
+    seconds: Positive
+    """Seconds of the update, without states that move between GPU and host memory."""
+
+
+class PredictedSpeed(Strict):
+    """What the machine took, when it was profiled, for what `rlplan execute` measures again at its start: how much
+    slower or faster the machine is than then is no error of the predictions."""
+
+    decode: Annotated[tuple[DecodeSpeed, ...], Field(min_length=1, max_length=8, strict=False)]
+    """Decode steps."""
+
+    update: UpdateSpeed
+    """An update."""
+
+
 NEAR_CAP = 0.99
 """A trace that reaches this share of the job's cap shows which responses the cap cuts."""
 
@@ -303,6 +343,9 @@ class Predicted(Strict):
 
     limit: Annotated[HardwareLimit | None, Field(exclude_if=is_none)] = None
     """How far the step is from what the hardware can do; null: the peak of the accelerators is not known."""
+
+    speed: Annotated[PredictedSpeed | None, Field(exclude_if=is_none)] = None
+    """What tells how fast the machine is beside when it was profiled; null: the profile was not measured."""
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""

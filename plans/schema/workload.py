@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..yaml.yaml_doc import Loc
-from .base import Count, Delay, MemoryBytes, Name, PhaseSeconds, Strict, cross_error
+from .base import Count, Delay, MemoryBytes, Name, PhaseSeconds, Strict, cross_error, is_none
 from .cluster import Cluster, load_cluster
 from .pool_fit import pool_faults
 
@@ -172,10 +172,25 @@ class Source(Strict):
     run: Annotated[str, Field(min_length=1)] | None = None
     """Folder of a run of the job, relative to this file: its measured steps, of the machines of its plan."""
 
+    job: Annotated[str, Field(min_length=1)] | None = None
+    """The job.yaml, relative to this file. `solve` plans it on several numbers of nodes of this workload's pools, its
+    profile.yaml beside it, and decides together with the groups which of these plans it runs by."""
+
+    lengths: Annotated[str, Field(min_length=1)] | None = None
+    """With `job`, its response lengths: a trace, relative to this file, or as in `solve --lengths`; null: the
+    profile's."""
+
+    nodes: Annotated[tuple[Count, Count], Field(strict=False)] | None = None
+    """With `job`, the nodes to decode and to train that it would have on its own; its slowdown is against them. Null:
+    those at which a trained sample costs least."""
+
     @model_validator(mode="after")
-    def _one_of_the_two(self) -> Source:
-        if (self.plan is None) == (self.run is None):
-            raise cross_error("seconds come from a plan or from a run; write one of the two", "plan")
+    def _one_of_the_three(self) -> Source:
+        if sum(each is not None for each in (self.plan, self.run, self.job)) != 1:
+            raise cross_error("seconds come from a plan, a run, or plans of the job; write one of the three", "plan")
+        for key in ("lengths", "nodes"):
+            if self.job is None and getattr(self, key) is not None:
+                raise cross_error("is of a job that is planned here; write source: {job: ...}, or remove it", key)
         return self
 
 
@@ -192,11 +207,12 @@ class WorkloadJob(Strict):
     source: Source | None = None
     """Where the seconds of its phases come from; null: they are written here."""
 
-    phases: Phases
-    """The two phases of the job."""
+    phases: Annotated[Phases | None, Field(exclude_if=is_none)] = None
+    """The two phases of the job; null where its source is a job, whose plans have them."""
 
     tail_share: Share = 0.0
-    """Last share of a rollout's seconds that few responses need, so that a few units can do it."""
+    """Last share of a rollout's seconds that few responses need, so that a few units can do it; of a source `job` its
+    plans say it."""
 
     tail_finished: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Share of a round's samples that have ended when these seconds begin; the executor begins the tail there."""
@@ -214,6 +230,15 @@ class WorkloadJob(Strict):
 
     @model_validator(mode="after")
     def _seconds_have_one_origin(self) -> WorkloadJob:
+        planned_here = self.source is not None and self.source.job is not None
+        if self.phases is None:
+            if not planned_here:
+                raise cross_error("are needed: write the pool of each, or source: {job: ...}", "phases")
+            if self.tail_share:
+                raise cross_error("follows from the job's lengths; remove it", "tail_share")
+            return self
+        if planned_here:
+            raise cross_error("follow from the plans of source.job; remove them", "phases")
         for name, phase in (("rollout", self.phases.rollout), ("train", self.phases.train)):
             if self.source is None and not phase.has_seconds:
                 raise cross_error("no seconds: write mean_s, or p50_s and p95_s, or a source", f"phases.{name}")
@@ -260,6 +285,8 @@ def load_workload(path: str | Path) -> tuple[Workload, Cluster]:
 def way_faults(workload: Workload, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     """Yield (location in the workload, what is wrong and what to write) for each way that does not fit its pool."""
     for name, job in workload.jobs.items():
+        if job.phases is None:
+            continue
         for phase_name, phase in (("rollout", job.phases.rollout), ("train", job.phases.train)):
             location: Loc = ("jobs", name, "phases", phase_name)
             yield from pool_faults(location, cluster, phase.pool, phase.nodes, None, phase.tp)

@@ -1,13 +1,16 @@
 """Reads published serving measurements: CSV with one row per (GPU, model, precision, layout, load).
 
 Columns needed: system, model_path, precision, isl, osl, tp_size, moe_ep_size, attention_dp_size, batch_size, tpot_ms,
-nonmonotone. An empty layout column means 1. Rows that are flagged `nonmonotone` (a larger batch that is faster, which
-no schedule does) are left out of what is returned.
+nonmonotone. An empty layout column means 1. Of `versions`, where it is there, vLLM 0.14 and later schedule a step while
+the one before it runs (its release notes); earlier ones do not, and points without a version are taken for earlier.
+Rows that are flagged `nonmonotone` (a larger batch that is faster, which no schedule does) are left out of what is
+returned.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,4 +63,11 @@ def _numbers(row: dict[str, str], path: str, line: int) -> list[float]:
         if not math.isfinite(value) or value <= 0:
             raise InputError(f"{name} is {text}; write a positive number", path, line)
         numbers.append(value / 1e3 if name == "tpot_ms" else value)
+    numbers.append(float(_schedules_ahead(row.get("versions") or "")))
     return numbers
+
+
+def _schedules_ahead(versions: str) -> bool:
+    """Whether vLLM of such a version, or of the first of several (0.17.0|0.19.0), schedules ahead."""
+    match = re.match(r"(\d+)\.(\d+)", versions)
+    return versions.startswith("nightly") if match is None else (int(match[1]), int(match[2])) >= (0, 14)

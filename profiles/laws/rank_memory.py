@@ -31,6 +31,9 @@ LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trai
 BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy/load_policy.py)
 
+FRAGMENTS = "trainer_allocator_fragmentation"
+"""Name of what an allocator has beside what was asked of it."""
+
 UTILISATION = ENGINE_SHARE  # of a GPU that an engine takes
 ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, context
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
@@ -65,13 +68,16 @@ class TrainMemory:
         return round(self.persistent + max(self.instants.values()))
 
     def scaled(self, factors: Mapping[str, float]) -> TrainMemory:
-        """The same with fitted factors: `activations` on activations, `rest` on all else."""
+        """The same with fitted factors: `activations` on activations, `rest` on all else.
+
+        They were fitted to what torch had reserved, so what they add is the allocator's: blocks that are rounded up,
+        and free ones that nothing fits.
+        """
 
         def times(held: Mapping[str, float]) -> dict[str, float]:
-            return {
-                name: factors["activations" if name == "trainer_activations" else "rest"] * size
-                for name, size in held.items()
-            }
+            of = {name: factors["activations" if name == "trainer_activations" else "rest"] for name in held}
+            scaled = {name: min(1.0, of[name]) * size for name, size in held.items()}
+            return scaled | {FRAGMENTS: sum((max(1.0, of[name]) - 1.0) * size for name, size in held.items())}
 
         return TrainMemory(times(self.kept), {moment: times(held) for moment, held in self.moments.items()})
 

@@ -22,12 +22,13 @@ CHUNK_TOKENS = 8192.0  # vLLM's default max_num_batched_tokens for serving on la
 MEMORY_SHARE = 0.9  # vLLM's default gpu_memory_utilization
 RESERVE_BYTES = 4e9  # of a GPU: context, captured graphs, activations
 NODE = 8  # accelerators
-_SOFT = 8.0  # sharpness of the smooth minimum of requests and of those that fit
+_SOFT = 8.0  # sharpness of the smooth minimum of requests and of those that fit, and of a step's smooth maximum
 
 
 @dataclass(frozen=True)
 class Served:
-    """Measured points as columns of one length: layout, load, and seconds per output token."""
+    """Measured points as columns of one length: layout, load, seconds per output token, and whether (1 or 0) the engine
+    schedules a step while the one before it runs."""
 
     tp: Array
     ep: Array
@@ -36,6 +37,7 @@ class Served:
     isl: Array
     osl: Array
     seconds: Array
+    ahead: Array
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -87,4 +89,7 @@ def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
     with_chunk = law.linear_s(tp, tokens, ep, dp) + law.sums_s(tp, tokens) + law.factor("join") * law.sheet.join_s
     attention = law.factor("compute") * law.sheet.pair_s * points.isl / 2 * newcomers / tp
     step = law.step_s(tp, n, n * context, ep, dp) + share * (with_chunk - without) + attention
-    return np.asarray(step * np.where(dp > 1, law.factor("dp"), 1.0))
+    device = step * np.where(dp > 1, law.factor("dp"), 1.0)
+    host = law.host_s(n / dp)  # each attention group has an engine core of its own
+    longer = (device**_SOFT + host**_SOFT) ** (1 / _SOFT)
+    return np.asarray(np.where(points.ahead > 0, longer, device + host))

@@ -1,8 +1,12 @@
 """Seconds of a weight transfer from trainer to engines, and of an engine's start, from public measurements.
 
 sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of
-many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,
-which is what a plan may count on, and its error is large and stated.
+many experts has many small ones. There are two ways, with a fit each of what was published of full copies, and large,
+stated errors, since rates differ between implementations:
+
+    apart       trainers have GPUs of their own, and broadcast to those of the engines: 3 to 5 GB/s
+    colocated   a rank of the trainer and one of an engine share a GPU, so that weights are gathered among all GPUs and
+                loaded from each one's own memory: 61 to 76 GB/s by checkpoint-engine on 8 to 256 GPUs
 
 Where a cluster names its networks (cluster.yaml, links), what crosses them is counted. Through host memory each trainer
 rank sends its own pieces, each node with engines receives each byte once, and all engines of a node load at once from
@@ -32,10 +36,16 @@ from .factor_fit import Factor, Factors, fit_factors
 
 Array = NDArray[np.float64]
 
-START_S, BYTES_PER_S, TENSOR_S = 0.5, 4e9, 1e-3
+START_S, TENSOR_S = 0.5, 1e-3
+BYTES_PER_S = {False: 4e9, True: 30e9}
+"""By whether trainers and engines are colocated: the centre of a wide prior. Colocated, the geometric mean of
+checkpoint-engine's rates and of ours on one GPU (14 to 19 GB/s through CUDA IPC, docs/cluster.md)."""
+
+COLOCATED_ERROR = 0.7
+"""Relative standard deviation of a colocated transfer by another implementation than the fit's: a factor of 2."""
 FACTORS = (Factor("start", 0.0, 0.5), Factor("bytes", 0.0, 0.7), Factor("tensors", 0.0, 0.7))
 FULL = ("nccl full broadcast", "default")  # methods that move every byte from trainers to engines
-COLUMNS = ("model", "method", "sync_s_min", "sync_s_max")
+COLUMNS = ("model", "trainer", "method", "sync_s_min", "sync_s_max")
 
 # Engines on A100 with vLLM's sleep mode, seconds from cold: 38 s (0.6B), 47 s (61 GB on one GPU), 98 s (59 GB on each
 # of four); from sleep 2.9 s and 5.4 s for the latter two, over PCIe 4.
@@ -49,6 +59,7 @@ class SyncRun:
     architecture: Architecture
     weight_bytes: float
     seconds: float
+    colocated: bool
 
 
 def tensors(a: Architecture) -> int:
@@ -57,12 +68,12 @@ def tensors(a: Architecture) -> int:
     return a.layers * 9 + (a.layers - sparse) * 3 + sparse * (3 * a.experts + 1) + 3
 
 
-def sync_s(a: Architecture, factors: dict[str, float], bytes_per_weight: float = 2.0) -> float:
+def sync_s(
+    a: Architecture, factors: dict[str, float], bytes_per_weight: float = 2.0, *, colocated: bool = False
+) -> float:
     """Seconds of a weight transfer of a whole model."""
-    moved = a.parameters * bytes_per_weight
-    return (
-        factors["start"] * START_S + factors["bytes"] * moved / BYTES_PER_S + factors["tensors"] * tensors(a) * TENSOR_S
-    )
+    moved_s = a.parameters * bytes_per_weight / BYTES_PER_S[colocated]
+    return factors["start"] * START_S + factors["bytes"] * moved_s + factors["tensors"] * tensors(a) * TENSOR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +146,25 @@ def cold_start_s(a: Architecture, tp: int) -> float:
     return COLD_S + 2.0 * a.parameters / tp / COLD_BYTES_PER_S
 
 
-def read_syncs(path: str | Path) -> list[SyncRun]:
-    """Full copies of models in the table. Raises InputError (no file, missing columns, no number, nothing to fit)."""
+def read_syncs(path: str | Path, *, colocated: bool = False) -> list[SyncRun]:
+    """Full copies of models in the table, of one of the two ways. Raises InputError (no file, missing columns, no
+    number, nothing to fit)."""
     runs: list[SyncRun] = []
     for line, row in csv_rows(path, COLUMNS):
         name = row["model"].split()[0]
         architecture = architecture_of(name)
-        if row["method"] not in FULL or architecture is None or architecture.guessed:
+        of_way = "colocated" in row["trainer"] if colocated else row["method"] in FULL
+        if not of_way or architecture is None or architecture.guessed:
             continue
         width = 1.0 if "fp8" in row["model"].lower() else 2.0
         try:
             seconds = (float(row["sync_s_min"]) + float(row["sync_s_max"])) / 2
         except ValueError as error:
             raise not_a_number(error, path, line) from None
-        runs.append(SyncRun(architecture, width, seconds))
+        runs.append(SyncRun(architecture, width, seconds, colocated))
     if not runs:
-        raise InputError("has no full copy of a known model", str(path))
+        way = "between ranks that share GPUs" if colocated else "of a known model"
+        raise InputError(f"has no full copy {way}", str(path))
     return runs
 
 
@@ -161,7 +175,7 @@ def fit_sync(runs: Sequence[SyncRun]) -> Factors:
 
 def _predict(runs: Sequence[SyncRun], logs: Array) -> Array:
     factors = dict(zip((f.name for f in FACTORS), np.exp(logs).tolist(), strict=True))
-    return np.array([sync_s(run.architecture, factors, run.weight_bytes) for run in runs])
+    return np.array([sync_s(r.architecture, factors, r.weight_bytes, colocated=r.colocated) for r in runs])
 
 
 def left_out_error(runs: Sequence[SyncRun]) -> float:

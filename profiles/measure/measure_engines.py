@@ -6,11 +6,11 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
 
+from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.supervision import together
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
-from .decoding.engine_bench import EngineBench
 from .decoding.measure_rollout import Decoded, RolloutCosts, measure_layout
 from .measure_rounds import RoundSampler
 from .measure_site import FIRST, Site, Subject

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...executor.actors import start_ray
+from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.shared_folder import check_shared
@@ -36,7 +37,6 @@ from ..length_trace import LengthTrace
 from ..limits.hardware_peaks import shape_of_policy
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine, PolicyShape
-from .decoding.engine_bench import EngineBench
 from .decoding.measure_drafts import drafts_or_why_not
 from .decoding.measure_rollout import RolloutCosts, spread
 from .measure_engines import measure_engines

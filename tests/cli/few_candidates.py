@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlplan.planner.choose import candidate_search
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import cutoffs, prefix_placement, short_rounds
 from rlplan.planner.choose.rewards import judge_places
@@ -24,9 +25,10 @@ from ..planner.solutions import known_apart
 FEW = (Pass(2, 1, math.inf), Pass(8, 4, 0.05))
 
 CONSTANTS = {
+    candidate_search: {"FINER": {}},
     cutoffs: {"CUTOFF_LEVELS": (0.5, 0.8)},
     short_rounds: {
-        "ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
+        "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
     },
     judge_places: {"MOST_COPIES": 1},
     whole_columns: {"FEED": 48},

@@ -61,7 +61,7 @@ def test_clusters_are_compared_by_their_profiles_and_drawn_on_a_page(shipped):
     page, other = shipped / "page.html", shipped / "h100.yaml"
     other.write_text(GPU_CLUSTER.replace("NVIDIA H800", "H100").replace("40.0", "20.0"))
     clusters = ("--cluster", shipped / "cluster.yaml", "--cluster", other)
-    found = data(*compare(shipped, *clusters, "--html", page))
+    found = data("compare", shipped / "cluster.yaml", other, *compare(shipped)[2:], "--html", page)
     assert [point["values"]["cluster"] for point in found["points"]] == ["cluster", "h100"]
     assert found["points"][1]["notes"][0].startswith("costs of H100 by the profile that ships")
     assert found["cheapest"] == 1 and found["html"] == str(page)
@@ -72,6 +72,7 @@ def test_clusters_are_compared_by_their_profiles_and_drawn_on_a_page(shipped):
     [note] = [line for line in lines if line.startswith("note: costs of H100")]
     assert note.endswith(" (cluster h100)"), "it is of that point alone"
     refused(rlplan(*compare(shipped, *clusters, "--html", other)), "h100.yaml", "is an input")
+    refused(rlplan("compare", shipped, shipped / "profile.yaml"), "profile.yaml is no cluster file")
     assert cluster_names(["a", "a"], ("x/a.yaml", "y/a.yaml")) == ["x/a.yaml", "y/a.yaml"]
 
 

@@ -62,10 +62,11 @@ def test_options_reach_the_executor_and_its_end_the_exit_code(solved, asked):
     assert printed("execute", plan, "--out", out) == f"done; see: rlplan report {out}\n"
     assert asked.options == Options(40) and [e.name for e in asked.executions] == ["plan"]
     words = "--steps 7 --checkpoint-every 3 --stall-timeout 9 --grace-s 2 --restarts-per-hour 5 --node-patience 8"
+    words += " --no-drain"
     asked.finished = False
     stopped = printed("execute", plan, "--out", out, *words.split(), code=130)
     assert stopped == f"stopped with checkpoints; continue with --resume, or see: rlplan report {out}\n"
-    assert asked.options == Options(7, False, 3, 9.0, 2.0, 5, 8.0)
+    assert asked.options == Options(7, False, 3, 9.0, 2.0, 5, 8.0, drain_queue=False)
     two = solved / "other.yaml"
     two.write_bytes(plan.read_bytes())
     summary = data("execute", plan, two, "--out", out, code=130)
@@ -166,7 +167,8 @@ def test_each_node_says_whose_devices_it_has():
 def step(number, kind="short", total_s=2.0, **failures):
     return SimpleNamespace(
         step=number, kind=kind, total_s=total_s, rollout_s=1.5, train_s=0.25, sync_s=0.125, reward_exposed_s=0.0625,
-        reward_mean=0.5, max_tokens=99, deferred=3, reward_failures=failures,
+        reward_mean=0.5, max_tokens=99, deferred=3, reward_failures=failures, ages=[2, 0] * (kind == "long"),
+        waits=[3, 1] * (kind == "long"),
     )  # fmt: skip
 
 
@@ -184,7 +186,8 @@ def test_each_step_is_a_line_where_there_is_no_terminal():
         "starting engines",
         f"a 1/5 short   2.00 s (predicted {rounds.short.step_s.mean:.2f})  {parts}",
         "a step 1: infra_failed of 2 samples; the report says why",
-        f"a 2/5 long    2.00 s (predicted {rounds.long.step_s.mean:.2f})  {parts}",
+        f"a 2/5 long    2.00 s (predicted {rounds.long.step_s.mean:.2f})  {parts}  queue of 2, oldest 2 long rounds"
+        "  waited up to 3",
     ]
     with LiveView({"a": plan}, 5, quiet=True, console=Console(file=out, width=40)) as view:
         view.step_done("a", step(1))

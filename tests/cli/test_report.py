@@ -81,6 +81,12 @@ VARIANTS = {
         "judge": {"mean": None, "mean_s": None, "outcomes": {"ok": 9}}}},
     "lengths beside the plain run's": {"length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01,
                                        "length_ratio_predicted": 1.0},
+    "lengths of a run that owes prompts": {
+        "length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01, "length_ratio_predicted": 1.0,
+        "owed_prompts": 3, "length_ratio_as_trained": 0.94},
+    "gradients of both kinds of round": {"gradients": {
+        "short": {"norm": 0.31, "scale": 1.0}, "long": {"norm": 0.42, "scale": 0.875}, "ratio": 1.35,
+        "ratio_planned": 1.5}},
     "samples cut at the cap": {"cut_share": 0.125, "cut_share_predicted": 0.1},
     "samples cut at the cap, of an older plan": {"cut_share": 0.125, "cut_share_predicted": None},
     "tails and waste": {"tail": {"short": {"share": 0.25, "rounds": 2, "of_rounds": 3}, "long": None},
@@ -104,6 +110,8 @@ VARIANTS = {
         "waste": {"tokens": {EVIL: 3}, "share": 0.1, "aborted_samples": 0}},
     "no step": {"steps": 0, "state_text": EVIL, "incidents": [{**INCIDENT, "text": EVIL}]},
     "a run that is quiet": {"quiet_s": 300.0},
+    "a machine that is slower than it was": {"machine_factor": 1.2, "model_error": -0.04, "machine": {
+        "rollout": {"factor": 1.25, "model_error": 0.01}, "train": {"factor": 1.1, "model_error": -0.2}}},
     "a known peak": {"limit": {
         "step_s": 0.5, "of_bandwidth": 0.25, "of_bandwidth_predicted": 0.3, "mfu": None, "mfu_predicted": 0.4}},
 }  # fmt: skip
@@ -122,23 +130,36 @@ def test_the_text_of_a_run_follows_its_figures():
     assert spark([]) == "" and spark([0.5, None] * 40) == "?" * 40 and spark([-3.0, 9e9]) == " \u2588"
 
 
-def test_runs_are_compared_with_the_plain_one():
+def test_runs_stand_in_a_table_with_the_plain_one_first():
     def detail(mode, step_s, speedup, **changes):
-        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0, **changes}
+        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0, "model_error": 0.04,
+                "length_ratio_standard_error": 0.01, "step_s_predicted": 1.0, "machine_factor": 1.19,
+                "speedup_predicted": 1.25, **changes}  # fmt: skip
 
     runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0, length_ratio=None),
-            "c": detail("race", 1.0, 3.0, steps=0), "plain": detail("sync", 3.0, 1.0)}  # fmt: skip
-    assert comparison({"baseline": {"step_s": 3.0}, "deviation": {}, "runs": runs}).splitlines() == [
-        "plain run: 3.00 s a step",
-        "a (exact): 2.00 s a step, 1.50x the trained samples per second of the plain run, length ratio 1.000",
-        "b (defer): 1.50 s a step, 2.00x the trained samples per second of the plain run",
+            "c": detail("race", 1.0, 3.0, steps=0), "drafts": detail("sync", 2.5, 1.2),
+            "plain": detail("sync", 3.0, 1.0, machine_factor=None, model_error=None)}  # fmt: skip
+    of_roles = {
+        "machine_factor": {"baseline": None, "planned": 1.19},
+        "model_error": {"baseline": None, "planned": 0.04},
+    }
+    table = comparison({"plain": "plain", "deviation": {}, "runs": runs, **of_roles}).splitlines()
+    assert table == [
+        "               s a step  predicted  machine  model off  speed  predicted   length ratio",
+        "plain (sync)      3.000      1.000  unknown             1.00x      1.25x              1",
+        "drafts (sync)     2.500      1.000    1.19x      +4.0%  1.20x      1.25x  1.000 ± 0.010",
+        "a (exact)         2.000      1.000    1.19x      +4.0%  1.50x      1.25x  1.000 ± 0.010",
+        "b (defer)         1.500      1.000    1.19x      +4.0%  2.00x      1.25x",
+        "race and defer train on shorter responses than the model gives: their speed is no fair comparison",
+        "machine 1.19x slower than profiled; beyond that runs took other seconds than predicted: planned +4.0%",
     ]
 
 
 def test_runs_that_all_deviate_one_way_blame_the_machine():
     def said(*deviations):
         roles = dict(zip(("baseline", "planned", "race"), deviations, strict=True))
-        return comparison({"baseline": {"step_s": 1.0}, "deviation": roles, "runs": {}}).splitlines()[-1]
+        unknown = {"machine_factor": dict.fromkeys(roles), "model_error": dict.fromkeys(roles)}
+        return comparison({"plain": "p", "deviation": roles, "runs": {}, **unknown}).splitlines()[-1]
 
     assert said(0.30, 0.34, 0.365) == (
         "every run took longer than predicted (+30% to +36%): the machine was slower than when it was profiled; the "
@@ -178,7 +199,7 @@ def test_runs_side_by_side_are_reported_as_text_json_and_page(tmp_path):
     assert "stopped by a signal, with a checkpoint: 12 of 40 steps" in result.stdout
     assert "step 7, " in result.stdout and "restart: engine 1" in result.stdout
     assert "tokens of finished samples were not trained (tokens: deferred" in result.stdout
-    assert result.stdout.endswith(f"page: {page}\n") and "\nplain run: " in result.stdout
+    assert result.stdout.endswith(f"page: {page}\n") and "\nsync " in result.stdout
     assert page.read_text().startswith("<!DOCTYPE html>") and "running or died" in page.read_text()
     found = report(runs)
     assert {name: run["state"] for name, run in found["runs"].items()} == {"plan": "open", "sync": "stopped"}

@@ -81,6 +81,18 @@ def test_a_dash_for_an_output_is_standard_output(solved):
     assert not (solved / "-").exists() and not (solved.parent / "-").exists()
 
 
+def test_dollars_within_seconds_and_the_front_of_nodes(solved):
+    out = ("-o", solved / "new.yaml")
+    found = data("solve", solved, "--mode", "sync", "--objective", "usd-within", "1e6", *out)
+    assert found["objective"] == "usd_per_sample" and "within_s: 1" in (solved / "new.yaml").read_text()
+    refused(rlplan("solve", solved, "--objective", "usd-within", *out), "usd-within", "above 0")
+    refused(rlplan("solve", solved, "--objective", "usd-within=3", *out), "none of seconds, usd and usd-within SECONDS")
+    front = data("solve", solved, "--mode", "sync", "--frontier", "nodes")
+    assert [point["nodes"] for point in front["frontier"]] == [1] and front["cheapest"] == 1
+    assert printed("solve", solved, "--mode", "sync", "--frontier", "nodes").startswith("pool")
+    refused(rlplan("solve", solved, "--frontier", "nodes", *out), "--out does not apply to --frontier")
+
+
 def test_options_of_a_solve_reach_the_plan(solved):
     out = solved / "new.yaml"
     budget = data(

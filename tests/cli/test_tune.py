@@ -30,7 +30,7 @@ from .test_diff import git
 def little_is_simulated():
     """Few candidates, but enough to tell a better plan from the one in force."""
     with few_candidates(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(short_rounds, "ROW_FACTORS", (1.05, 1.2, 1.4))
+        patch.setattr(short_rounds, "ROW_DEVIATIONS", (0.5, 1.5, 2.5))
         for module in (column_setting, whole_columns):
             patch.setattr(module, "FEED", 768)
         yield

@@ -15,11 +15,13 @@ from rlplan.executor import loop
 from rlplan.executor.loop import step
 from rlplan.executor.memory.no_turns import no_turns
 from rlplan.executor.memory.turns_took import TurnsTook
+from rlplan.executor.records.run_record import DriftWatch
 from rlplan.executor.rollout.round_samples import Progress
 from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.machines.events import SampleKey
+from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
 
 from .run_stage import NumberRounds, in_a_run
@@ -209,3 +211,24 @@ def test_a_runs_trace_and_progress_are_what_its_rounds_say(tmp_path):
     assert [len(rows) for rows in log.samples.values()] == [6, 6] and len(log.steps) == 2
     row = log.samples[2][0]
     assert (row["tokens"], row["reward"], row["fate"], row["version"]) == (3, 1.0, "trained", ["toy:1", "toy:1"])
+
+
+def test_a_run_tells_once_that_lengths_have_left_the_plan(tmp_path):
+    async def body(run, trainer):
+        assert [note for note in run.checkpoints.notes if "planned to be 40% of the steps, and are 100%" in note]
+
+    # Its rounds of two prompts defer none; after two of them that might still be chance.
+    events = in_a_run(tmp_path, body, steps=12, planned_short_share=0.4)
+    (told,) = (event for event in events if event["event"] == "drift")
+    assert 2 < told["step"] == told["rounds"] and (told["planned"], told["measured"]) == (0.4, 1.0)
+    log = read_run(tmp_path / "trace.jsonl")
+    assert [row["step"] for row in incidents(log.events, log.steps) if row["kind"] == "drift"] == [told["step"]]
+
+
+def test_lengths_that_leave_the_plan_again_are_told_again():
+    watch, told = DriftWatch(0.7), []
+    for number, short in enumerate([70] * 30 + [50] * 30 + [70] * 30 + [85] * 30):
+        record = SimpleNamespace(kind="short", prompts={"trained": short, "deferred": 100 - short})
+        if (drift := watch.step(record)) is not None:
+            told.append((number // 30, drift.measured < 0.7))
+    assert told == [(1, True), (3, False)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import zlib
 
 import pytest
 
@@ -12,10 +14,14 @@ pytest.importorskip("ray")
 
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.loop import checkpoint_if_due, step
+from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
+from rlplan.rounds.round_spec import QueueRule
 
-from .run_stage import NumberTrainer, in_a_run, names, new_run
+from .run_stage import NumberRounds, NumberTrainer, in_a_run, names, new_run
 from .virtual_loop import played
 
 NO_SPACE = RunFailed("trainer toy could not do write_staged: No space left on device")
@@ -87,6 +93,61 @@ def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, ending):
         assert names(tmp_path) == ["step-000000", "step-000001"] and trainer.writes == 2, "it is written once"
 
     in_a_run(tmp_path, body)
+
+
+class QueueRounds(NumberRounds):
+    """Rounds of mode `exact` whose lengths depend on the weights' version, the prompt and the draw."""
+
+    async def run(self, machine, layout, version, *_):
+        samples, todo, number = {}, list(machine.start()), int(version.split(":")[1])
+        while not machine.done:
+            action = todo.pop(0)
+            key = action.key
+            if isinstance(action, Issue):
+                tokens = 12 if zlib.crc32(f"{version} {action.prompt} {key.draw}".encode()) % 3 == 0 else 4
+                samples[key] = RolloutSample(
+                    key, action.prompt, 0.0, prompt_tokens=(1, 2), logprobs=[0.0] * tokens, tokens=[number] * tokens,
+                    version_start=version, version_end=version, finished_s=3.0, reward=1.0, reward_outcome="ok",
+                )  # fmt: skip
+                todo += machine.handle(Finished(key, min(tokens, action.max_tokens), tokens > action.max_tokens))
+            elif isinstance(action, Score):
+                todo += machine.handle(Scored(key, 1.0))
+        return RolloutResult(3.0, 1.0, samples, [])
+
+
+def test_a_run_with_a_queue_resumes_inside_a_cycle(tmp_path, monkeypatch):
+    """From a checkpoint in the midst of it the same prompts come in the same rounds, at the same ages."""
+    numbers = {"mode": "exact", "prompts_per_step": 2, "samples_per_prompt": 3, "short_prompts": 3, "short_samples": 3}
+    numbers |= {"cutoff_tokens": 8, "copies": 1, "queue": QueueRule(4, more_copies_every=1, until_long_after=3)}
+    monkeypatch.setattr(PlannedJob, "round_numbers", lambda self: dict(numbers))
+
+    async def whole(run, trainer):
+        for _ in range(24):
+            await checkpoint_if_due(run, 1)
+            await run.checkpoints.written()
+            drawn[run.step_number] = run.schedule.state()
+            if run.step_number in (5, 12):
+                shutil.copytree(tmp_path / "whole", tmp_path / f"{run.step_number}")
+            await step(run)
+
+    drawn = {}
+    events = in_a_run(tmp_path / "whole", whole, steps=0, rounds=QueueRounds())
+    steps = [event for event in events if event["event"] == "step"]
+    ages = [tuple(event["ages"]) for event in steps if event["ages"]]
+    waits = [wait for event in steps for wait in event["waits"]]
+    assert {len(of_round) for of_round in ages} == {4} and max(map(max, ages)) >= 1 and max(waits) >= 2
+    assert {event["kind"] for event in steps if event["waits"]} == {"long"}
+    assert any(event["kind"] == "long" and not event["ages"] for event in steps), "waves at an epoch's end"
+    assert all(event["conservation_violations"] == [] for event in steps)
+    for after in (5, 12):
+
+        async def again(run, trainer, after=after):
+            assert run.step_number == after and run.schedule.state() == drawn[after]
+            while run.step_number < 20:
+                await step(run)
+            assert run.schedule.state() == drawn[20]
+
+        in_a_run(tmp_path / f"{after}", again, resume=True, steps=0, rounds=QueueRounds())
 
 
 def test_a_failed_write_is_told_and_tried_after_the_next_step(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,12 @@ from rlplan.executor import turns as turns_module
 from rlplan.executor.prepare import Options
 from rlplan.executor.turns import take_turns
 from rlplan.plans.yaml.errors import RunFailed
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
+from ..rounds.driver import keyed_lengths, prompt_ids
+from ..rounds.driver import steps as rounds_of
 from .virtual_loop import now_s, played
 
 SILENT = RunFailed("engine 0 was silent for 120 s")
@@ -26,7 +32,7 @@ class FakeRun:
         self.name, self.fails_at, self.hangs_at, self.round_can_be_left = name, fails_at, hangs_at, not updating
         self.step_number, self.events, self.saved, self.begun, self.hung = 0, [], [], [], asyncio.Event()
         self.checkpoint_fault, self.checkpoints = None, SimpleNamespace(notes=[])
-        self.schedule = SimpleNamespace(next_kind=lambda: "short")
+        self.schedule = SimpleNamespace(next_kind=lambda: "short", deferred=(), draining=False)
         self.dies_in_checkpoint, self.disk_full, self.died_at, self.skips = (
             ends.get(key, 0) for key in ("dies_in_checkpoint", "disk_full", "died_at", "skips")
         )
@@ -111,6 +117,73 @@ def test_runs_take_turns_and_end_finished():
         assert run.events == [{"event": "end", "step": 3, "finished": True}]
         assert run.saved == [3] and run.begun == begun
     assert len(drained) == 4
+
+
+class RunOfRounds(FakeRun):
+    """A run whose schedule is a real one, of mode exact; `trained`: how often each prompt was."""
+
+    def __init__(self, name="run", state=None, step_number=0, **ends):
+        super().__init__(name, **ends)
+        self.schedule = Schedule(RoundSpec("exact", 4, 3, 40, 6, 3, cutoff_tokens=25, copies=2), prompt_ids(40), 1)
+        if state is not None:
+            self.schedule.restore(state)
+        self.step_number, self.trained, self.kinds, self.saved_state = step_number, Counter(), [], None
+        self.rounds = rounds_of(self.schedule, keyed_lengths(1))
+
+    async def step(self):
+        if self.step_number + 1 == self.died_at:
+            self.died_at, self.step_number = 0, 1
+            self.schedule.restore(self.saved_state)
+            return None
+        taken = next(self.rounds)
+        self.kinds.append(taken.run.machine.kind)
+        self.trained.update(taken.outcome.prompts[Fate.TRAINED])
+        record = await super().step()
+        if self.step_number == 1:
+            self.saved_state = self.schedule.state()
+        return record
+
+
+def owing():
+    """A step after which more than one prompt waits for a long round."""
+    run = RunOfRounds()
+    while len(run.schedule.deferred) < 2 or run.step_number < 4:
+        played(run.step())
+    return run.step_number
+
+
+def test_long_rounds_train_what_is_owed_once_all_steps_are_done():
+    steps, run, watcher = owing(), RunOfRounds(), Watcher()
+    assert turns(run, watcher=watcher, steps=steps)
+    begun = next(event for event in run.events if event["event"] == "drain")
+    assert begun["step"] == steps and begun["prompts"] > 1 and begun["rounds"] == run.step_number - steps
+    assert not run.schedule.deferred and set(run.kinds[steps:]) == {"long"}
+    assert run.events[-1] == {"event": "end", "step": run.step_number, "finished": True}
+    note = next(place for place, told in enumerate(watcher.told) if "--no-drain" in told)
+    assert watcher.told[note + 1] == ("run", "long", steps + 1), "it is told before the round begins"
+    left = RunOfRounds()
+    assert turns(left, steps=steps, drain_queue=False) and left.step_number == steps and left.schedule.deferred
+
+
+def test_a_drain_is_resumed_and_more_steps_go_on_after_it():
+    steps, whole, first = owing(), RunOfRounds(), RunOfRounds()
+    turns(whole, steps=steps)
+    turns(first, steps=steps, drain_queue=False)  # killed where the drain begins
+    state = first.schedule.state()
+    again = RunOfRounds(state=state, step_number=steps)
+    assert turns(again, steps=steps) and first.trained + again.trained == whole.trained
+    further = RunOfRounds(state=whole.schedule.state(), step_number=whole.step_number)
+    assert turns(further, steps=whole.step_number + 20) and "short" in further.kinds
+    both = whole.trained + further.trained
+    assert set(both) == set(prompt_ids(40)) and max(both.values()) - min(both.values()) <= 1, "no epoch lost its place"
+
+
+def test_a_trainer_that_dies_in_a_drain_goes_back_to_short_rounds():
+    steps, whole = owing(), RunOfRounds()
+    turns(whole, steps=steps)
+    run = RunOfRounds(died_at=steps + 1)
+    assert turns(run, steps=steps) and run.step_number == whole.step_number
+    assert run.kinds == whole.kinds[:steps] + whole.kinds[1:], "steps since the checkpoint are taken again as they were"
 
 
 def test_a_watcher_hears_of_deaths_skipped_steps_and_faults():

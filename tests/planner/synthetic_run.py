@@ -112,7 +112,7 @@ def synthesize(
             prompts={fate.value: len(ids) for fate, ids in outcome.prompts.items()},
             samples={fate.value: number for fate, number in outcome.samples.items()},
             conservation_violations=[], on_policy_violations=0, checksum_mismatches=0, exhausted=0, restarts=[],
-            metrics={},
+            metrics={}, ages=list(schedule.ages), waits=list(schedule.waits),
         )  # fmt: skip
     writer.close()
     return folder

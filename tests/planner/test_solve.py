@@ -15,12 +15,14 @@ from benchmarks.copula_trace import copula_lengths
 from rlplan.planner.choose.candidate_search import Pass, is_plain
 from rlplan.planner.choose.cycle_cost import length_ratio
 from rlplan.planner.choose.plain_baseline import baseline_of, baseline_text, keeps_slo
+from rlplan.planner.explain.nodes_front import nodes_front
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.phrases.caveats import cut_text
+from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -173,11 +175,11 @@ JOB = small_job(
 )
 
 
-def on_two_nodes(objective: str) -> Solved:
+def on_two_nodes(objective: str, cluster: Cluster = CLUSTER, **options: float) -> Solved:
     """A 7B job that is cheapest on one node of two."""
     trace = copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8)
     profile = library_profile("H800", "Qwen2.5-7B")
-    return solution(JOB, cluster=CLUSTER, profile=profile, trace=trace, objective=objective)
+    return solution(JOB, cluster=cluster, profile=profile, trace=trace, objective=objective, **options)
 
 
 def test_for_usd_a_plan_may_leave_nodes_unused():
@@ -195,6 +197,33 @@ def test_for_usd_a_plan_may_leave_nodes_unused():
     assert is_plain(baseline) and baseline.short.rounds >= QUICK[-1].short_rounds
     plain = [c.seconds_per_sample(SIZE) for c in found.search.plain_cycles() if c.nodes(limits) == 1]
     assert baseline.seconds_per_sample(SIZE) <= min(plain) * 1.05
+
+
+def test_dollars_within_seconds_take_the_nodes_that_these_need():
+    free, fast = (on_two_nodes(objective).plan.predicted for objective in ("usd", "seconds"))
+    within_s = (free.step_s.mean + fast.step_s.mean) / 2
+    found = on_two_nodes("usd", within_s=within_s).plan
+    assert found.predicted.nodes == 2 and found.predicted.step_s.mean <= within_s
+    assert (found.solver.within_s, found.solver.method) == (within_s, "integer program")
+
+
+def test_the_pool_is_chosen_where_several_are_like_the_profile():
+    pool = CLUSTER.pools["main"]
+    pools = {"a": pool, "b": pool.model_copy(update={"usd_per_node_hour": USD / 2})}
+    found = on_two_nodes("usd", cluster=CLUSTER.model_copy(update={"pools": pools})).plan
+    assert found.job.rounds.short.rollout.pool == "b" and found.solver.method == "enumeration"
+    assert "a costs 100.0% more" in found.job.why["rounds.short.rollout.pool"]
+
+
+def test_the_front_of_nodes_has_each_number_of_them():
+    trace = copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8)
+    cluster = CLUSTER.model_copy(update={"pools": {"main": CLUSTER.pools["main"].model_copy(update={"nodes": 3})}})
+    profile, options = library_profile("H800", "Qwen2.5-7B"), SolveOptions(mode="sync")
+    one, two, three = nodes_front(cluster, JOB, profile, trace, options)
+    assert [one.nodes, two.nodes, three.nodes] == [1, 2, 3] and one.pool == "main"
+    assert one.step_s > two.step_s > three.step_s and "of the step" in one.binds
+    assert one.usd_per_1k_samples == pytest.approx(1000 * one.seconds_per_sample * USD / 3600)
+    assert three.usd_per_1k_samples == pytest.approx(1000 * three.seconds_per_sample * 3 * USD / 3600)
 
 
 def test_a_plan_on_more_nodes_names_the_cheaper_plain_rounds():

@@ -117,9 +117,12 @@ PARTS = [
     {"kind": "overlong", "cache_tokens": 10, "max_tokens": 60},
 ]
 
+# What the algorithm's name would set is stated, so that the name alone changes.
+GRPO = {"name": "grpo", "learning_rate": 1e-3, "loss_aggregation": "seq-mean-token-mean"}
+
 CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
     "job": (
-        small_job(reward=PARTS),
+        small_job(reward=PARTS, algorithm=GRPO),
         {
             "data.seed": 7, "rollout.seed_per_sample": True, "reward.weight": 0.25, "reward.pattern": "<b>.*",
             "reward.target_tokens": 90, "reward.per_token": 0.2, "reward.cache_tokens": 20, "reward.max_tokens": 50,
@@ -127,7 +130,7 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
             "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
             "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50},
             "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0,
-            "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28, "algorithm.loss_aggregation": "token-mean",
+            "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28,
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
         },
     ),
@@ -143,7 +146,10 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
 
 
 READ: dict[str, dict[str, Any]] = {
-    "job": {"rollout.temperature": 0.7, "search.tp": [1], "algorithm.mask_truncated": True},
+    "job": {
+        "rollout.temperature": 0.7, "search.tp": [1], "algorithm.mask_truncated": True,
+        "algorithm.loss_aggregation": "token-mean",
+    },
     "cluster": {
         "pools.*.nodes": 2, "pools.*.usd_per_node_hour": 9.0,
         "links": [{"pools": ["main", "main"], "stream_bytes_per_s": 1e9}],

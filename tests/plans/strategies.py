@@ -104,7 +104,11 @@ def plans(draw: st.DrawFn) -> Plan:
                 "issue": {"prompts_per_step": p, "samples_per_prompt": n},
                 "rounds": {"short": short, "long": long},
                 "reward": {"workers": draw(counts), "deadline_s": draw(st.floats(0.001, 3600))},
-                "loss": {"samples": draw(positive), "tokens": draw(counts)},
+                "loss": {
+                    "samples": draw(positive),
+                    "tokens": draw(counts),
+                    "grad_norms": draw(st.none() | st.just({"short": 0.8, "long": 1.3})),
+                },
                 "sync": {"checksum_every": draw(counts)},
                 "why": draw(st.dictionaries(names, texts, max_size=3)),
             },

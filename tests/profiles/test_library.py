@@ -73,8 +73,8 @@ def test_steps_grow_with_load_and_are_no_faster_than_reading(shipped):
         costs = [decode_cost(profile, entry) for entry in profile.rollout]
         shape, rate = architecture_of(model), GPUS[gpu].memory_bytes_per_s
         for entry, cost in zip(profile.rollout, costs, strict=True):
-            assert (np.diff(cost.base) >= 0).all()
-            assert cost.max_sequences == len(cost.base) - 1 == 1024
+            assert (np.diff(cost.device) >= 0).all()
+            assert cost.max_sequences == len(cost.device) - 1 == 1024
             # The line that stands beside the curve, for readers who want two numbers, is close to it.
             line = cost.a + cost.b * np.array([1, 64, 256])
             assert line == pytest.approx([cost.base_s(n) for n in (1, 64, 256)], rel=0.75)

@@ -79,9 +79,10 @@ def test_a_fit_of_memory_predicts_models_that_it_has_not_seen(tmp_path):
 
 def test_syncs_take_longer_for_more_bytes_and_for_more_tensors(tmp_path):
     header = ",".join(sync.COLUMNS)
-    rows = ["Qwen2.5-7B,nccl full broadcast,5,7", "Qwen2.5-7B,checkpoint-engine,0.1,0.1", "Novel,default,1,1"]
-    (run,) = sync.read_syncs(write(tmp_path / "s.csv", header, *rows))
-    assert run.seconds == 6 and run.architecture.name == "Qwen2.5-7B"
+    rows = ["Qwen2.5-7B,1 node,nccl full broadcast,5,7", "Qwen2.5-7B,(colocated),p2p,1,1", "Novel,1 node,default,1,1"]
+    file = write(tmp_path / "s.csv", header, *rows)
+    (run,), (shared,) = sync.read_syncs(file), sync.read_syncs(file, colocated=True)
+    assert (run.seconds, shared.seconds) == (6, 1) and run.architecture.name == "Qwen2.5-7B"
     factors = sync.fit_sync([run]).as_dict()
     small, large, sparse = (architecture_of(n) for n in ("Qwen2.5-7B", "Qwen2.5-32B", "Qwen3-30B-A3B"))
     assert sync.sync_s(small, factors) < sync.sync_s(large, factors) < sync.sync_s(sparse, factors)

@@ -78,7 +78,7 @@ def test_scaling_to_a_model_that_ships_gives_what_ships(scaled_to):
             assert [getattr(e, key) for e in scaled.rollout] == [getattr(e, key) for e in own.rollout]
         assert off(scaled, own, lambda e: e.curve_s) < 0.005
         assert off(scaled, own, lambda e: [getattr(e, key) for key in SECONDS]) < 0.005
-        assert off(scaled, own, lambda e: [e.sync.p50, e.sync.p95, e.start.p50]) < 0.01
+        assert off(scaled, own, lambda e: [e.sync.p50, e.sync.p95, e.start.p50]) < 0.03
         assert scaled.model_parameters == own.model_parameters and scaled.train_law.model == other
     assert tried == 24, "7B and 8B, 70B and 72B, both ways, on six GPUs"
 
@@ -123,7 +123,7 @@ def test_scaling_adds_its_error_and_says_it_in_one_line(scaled_to):
     assert update_error(scaled, train) == update_error(profile, train), "likewise"
     assert scaled.scaled == (
         "costs of Qwen2.5-7B scaled to meta-llama/Llama-3.1-8B (KV 131 kB a token in place of 57, weights 16.1 GB in "
-        "place of 15.2): decoding +-23% in place of 19%; measure it: rlplan profile, or take its own: rlplan profile "
+        "place of 15.2): decoding +-24% in place of 20%; measure it: rlplan profile, or take its own: rlplan profile "
         "--shipped Llama-3.1-8B"
     )
 

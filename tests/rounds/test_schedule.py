@@ -155,8 +155,9 @@ def test_queues_come_when_q_wait_and_waves_when_epochs_end(spec, rule, prompts, 
             assert list(taken) == before[: rule.prompts] and fresh
         else:
             few = prompts - len(before) < spec.prompts_per_step
-            assert (not fresh or few) and not fates[Fate.DEFERRED]
-            assert len(taken) == spec.prompts_per_step or few or begun >= MAX_OPEN_EPOCHS
+            late = begun >= MAX_OPEN_EPOCHS - 1  # a short round might begin an epoch more
+            assert (not fresh or few or late) and not fates[Fate.DEFERRED]
+            assert len(taken) == spec.prompts_per_step or few or late
         if step.run.machine.kind == "long":
             waited.update(before)
             ages.update(fates[Fate.DEFERRED])

@@ -14,7 +14,7 @@ from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundSpec, prompts_wanted
 from rlplan.rounds.schedule import MAX_OPEN_EPOCHS, MAX_WAIT_ROUNDS, Schedule
 
-from .driver import CAP, SEEDS, keyed_lengths, keyed_steps, over, prompt_ids, steps
+from .driver import CAP, SEEDS, keyed_lengths, keyed_steps, over, prompt_ids, steps, uniform
 
 P, N = 4, 3
 SPECS = {
@@ -53,10 +53,12 @@ def test_data_as_large_as_rounds_want_fill_each_of_them(spec, prompts, seed):
     spec = dataclasses.replace(spec, dynamic_sampling=False)
     wanted = prompts_wanted(spec.mode, spec.prompts_per_step, spec.short_prompts, spec.long_share)
     schedule = Schedule(spec, prompt_ids(wanted + prompts), seed)
-    for step in itertools.islice(keyed_steps(schedule, seed, checked=False), 25):
-        assert len(step.outcome.trained) == spec.prompts_per_step
-        issued = spec.short_prompts if step.run.machine.kind == "short" else spec.prompts_per_step
-        assert len(step.outcome.taken) == issued
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule_module, "MAX_OPEN_EPOCHS", 99)  # an epoch of a round or two would be waited for
+        for step in itertools.islice(keyed_steps(schedule, seed, checked=False), 25):
+            assert len(step.outcome.trained) == spec.prompts_per_step
+            issued = spec.short_prompts if step.run.machine.kind == "short" else spec.prompts_per_step
+            assert len(step.outcome.taken) == issued
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,9 @@ LUCKY = {
     ("case", "rounds"),
     [("exact, filtered", 60), *(pytest.param(case, 250, marks=pytest.mark.search) for case in LUCKY)],
 )
-def test_only_data_with_headroom_for_refills_leave_rounds_whole(case, rounds):
+def test_only_data_with_headroom_for_refills_leave_rounds_whole(case, rounds, monkeypatch):
     """Which groups are long, and which are filtered, is drawn for each group anew."""
+    monkeypatch.setattr(schedule_module, "MAX_OPEN_EPOCHS", 99)
     spec, long, flat = LUCKY[case]
 
     def luck(sample, of):
@@ -182,6 +185,26 @@ def test_over_issue_beyond_the_data_set_issues_what_there_is():
     rounds = list(itertools.islice(steps(schedule, keyed_lengths(2)), 8))
     assert [len(step.outcome.taken) for step in rounds] == [6, 3] * 4
     assert all(len(step.outcome.trained) == 3 for step in rounds)
+
+
+@settings(max_examples=8)
+@given(hard=st.sampled_from([0.3, 0.7, 0.9]), seed=SEEDS)
+def test_no_prompt_runs_ahead_of_others_that_are_mostly_long(hard, seed):
+    """Of 16 prompts in rounds of 4; without the bound easy ones were trained more often with every epoch."""
+    schedule = Schedule(SPECS["exact"], prompt_ids(16), seed)
+    is_hard = dict(zip(prompt_ids(16), (place < hard * 16 for place in range(16)), strict=True))
+
+    def length(sample):
+        return 30 if uniform(seed, sample, "long") < (0.3 if is_hard[sample.prompt] else 0.02) else 5
+
+    trained, sizes = Counter(), []
+    for step in itertools.islice(steps(schedule, length, checked=False), 120):
+        trained.update(step.outcome.prompts[Fate.TRAINED])
+        sizes.append(len(step.outcome.trained))
+        assert len(schedule.state()["epochs"]) <= MAX_OPEN_EPOCHS
+        counts = [trained[prompt] for prompt in is_hard]
+        assert max(counts) - min(counts) <= MAX_OPEN_EPOCHS
+    assert sum(sizes) > 0.85 * P * len(sizes), "rounds are hardly smaller for it"
 
 
 def test_a_queue_that_is_drained_issues_nothing_fresh():

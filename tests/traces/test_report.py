@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
+from rlplan.plans.schema.sections.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
-from rlplan.traces.report_bias import ks_distance, length_ratio
+from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained
 from rlplan.traces.report_runs import RunTrace, load_runs, run_files
-from rlplan.traces.report_steps import checkpoint_costs, missing_engines
+from rlplan.traces.report_steps import checkpoint_costs, missing_engines, waits
 
 from ..golden import flat, same_as_golden
 from ..plans.conftest import PLAN
@@ -70,14 +72,41 @@ def test_a_run_reaches_a_share_of_what_its_plan_could():
     assert own["mfu"] == pytest.approx(operations / (64 * 989e12), rel=0.01), "of the tokens that it trained"
 
 
-def test_the_plain_run_that_does_not_stream_is_the_baseline(tmp_path):
+@pytest.mark.parametrize(
+    ("without", "lever"),
+    [("hand_over: null", "hand_over: {engines: 1, at_finished: 0.5}"),
+     ("drafts: null", "drafts: {tokens: 2, up_to_sequences: 8}")],
+)  # fmt: skip
+def test_the_plain_run_without_levers_is_the_baseline(tmp_path, without, lever):
     for name in ("a", "b"):
         write_run(tmp_path / name, TEXT, "sync", steps=1)
     plan = tmp_path / "a" / "plan.yaml"
-    plan.write_text(plan.read_text().replace("hand_over: null", "hand_over: {engines: 1, at_finished: 0.5}"))
+    plan.write_text(plan.read_text().replace(without, lever, 1))
     trace = tmp_path / "b" / "trace.jsonl"
     trace.write_text(re.sub(r'"total_s": [\d.]+', '"total_s": 1000.0', trace.read_text()))
     assert report(tmp_path)["runs"]["a"]["speedup"] > 100 and report(tmp_path)["runs"]["b"]["speedup"] == 1.0
+
+
+def test_a_slower_machine_is_told_from_a_wrong_prediction():
+    phases = EXAMPLE.predicted.phases_s
+    ours = 1.25 * (phases.rollout + phases.sync + phases.reward_exposed) + 2.0 * phases.train
+    factor = ours / (phases.rollout + phases.sync + phases.reward_exposed + phases.train)
+    measured = 1.04 * factor * EXAMPLE.predicted.step_s.mean
+    speeds = [{"event": "speed", "t_s": 1.0, "rollout": rollout, "train": 2.0} for rollout in (1.0, 1.5)]
+    broken = {"event": "speed", "t_s": 1.0, "rollout": "fast", "train": 9.0}
+    steps = [step(1, total_s=measured, rollout_s=1.5 * phases.rollout, deferred=0)]
+    found = run_report(RunTrace("r", EXAMPLE, steps, events=[*speeds, broken]), None)
+    assert found["machine_factor"] == pytest.approx(factor) and found["model_error"] == pytest.approx(0.04)
+    assert found["machine"]["rollout"]["factor"] == 1.25 and found["machine"]["train"]["factor"] == 2.0
+    unknown = run_report(RunTrace("r", EXAMPLE, steps, events=[broken]), None)
+    assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
+
+
+def test_waits_are_those_of_prompts_that_long_rounds_settled():
+    queue = step(2, kind="long", waits=[1, 4, 1], ages=[3, 0, 0, 0])
+    found = waits([step(1), queue, step(3, kind="long", waits=[2, 2])])
+    assert found == {"prompts": 5, "mean": 2.0, "longest": 4, "long_rounds": 2, "by_queue": 1}
+    assert waits([step(1), step(2, kind="long")]) is None, "a trace of an earlier version"
 
 
 def test_the_length_ratio_compares_prompt_by_prompt():
@@ -97,6 +126,31 @@ def test_a_prompt_of_a_long_round_stands_for_the_owed_ones_too():
     exact = run({"a": [10], "b": [150]}, {"b": [150]}, deferred=2)
     # b counts three times: for itself and for the two that are owed.
     assert length_ratio(exact, run({"a": [10], "b": [100]}))[0] == pytest.approx((10 + 3 * 150) / (10 + 3 * 100))
+
+
+def test_the_ratio_as_trained_lacks_what_is_owed():
+    plain = run({"a": [10], "b": [100]})
+    owing, drained = (run({"a": [10], "b": [100]}, {"b": [100]}, deferred=owed) for owed in (2, 0))
+    assert length_ratio(owing, plain)[0] == length_ratio(drained, plain)[0] == ratio_as_trained(drained, plain) == 1.0
+    # Four were drawn, of which three as long as b.
+    assert ratio_as_trained(owing, plain) == pytest.approx((10 + 100) / 2 / ((10 + 3 * 100) / 4))
+    assert math.isnan(ratio_as_trained(run({"a": [1]}), plain))
+    detail = {"owed_prompts": 2, "length_ratio_as_trained": ratio_as_trained(owing, plain)}
+    assert as_trained_text(detail) == "; 0.710 as trained, without 2 deferred prompts that a long round would train"
+    assert as_trained_text(detail | {"owed_prompts": 0}) == ""
+
+
+def test_gradient_norms_of_both_kinds_stand_beside_the_planned_ones():
+    planned = EXAMPLE.model_copy(deep=True)
+    object.__setattr__(planned.job.loss, "grad_norms", KindNorms(short=0.8, long=1.2))
+    rows = [
+        step(number, kind=kind, metrics={"grad_norm": norm, "grad_scale": scale})
+        for number, (kind, norm, scale) in enumerate([("short", 3.0, 1.0), ("short", 5.0, 0.5), ("long", 6.0, 0.9)], 1)
+    ]
+    detail = run_report(RunTrace("r", planned, rows), None)["gradients"]
+    assert detail["short"] == {"norm": pytest.approx(17**0.5), "scale": 0.75} and detail["long"]["norm"] == 6.0
+    assert detail["ratio"] == pytest.approx(6 / 17**0.5) and detail["ratio_planned"] == pytest.approx(1.5)
+    assert run_report(RunTrace("r", planned, rows[:2]), None)["gradients"] is None, "no long round ran"
 
 
 def test_the_share_cut_at_the_cap_counts_owed_long_rounds():

@@ -31,10 +31,11 @@ def total_norm(tensors: Iterable[torch.Tensor], ranks: int) -> torch.Tensor:
     return squares.sqrt()
 
 
-def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
-    """Scale gradients of the total norm `norm` down to `max_norm`, where they are above it."""
+def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float) -> float:
+    """Scale gradients of the total norm `norm` down to `max_norm`, where they are above it. Returns by what."""
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0).float()
     torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
+    return factor.item()
 
 
 def _copies(tensor: torch.Tensor, ranks: int) -> int:

@@ -4,6 +4,12 @@ Each rank updates what it holds, as plain tensors: AdamW is elementwise, so it n
 how a parameter is cut. Weight decay leaves out norms and biases (parameters of one dimension): pulling them to zero
 does not regularise, it changes the scale of what the network computes.
 
+Rounds of two kinds train short and long responses in steps of their own, whose gradients differ in size. In the second
+moment a larger gradient would divide itself: a token of it would move weights less than one of the other kind, for as
+long as the moment forgets within a cycle, and in a run's first steps. So the second moment takes a step's gradient over
+what the plan states for its kind (`norm_share`), and the first moment takes it as it is: a token of either moves
+weights alike.
+
 Offloaded moments come to the device a bucket of elements at a time and go back after the update, so that few of them
 are there at once. On a CPU the host is the device, and nothing moves.
 """
@@ -59,21 +65,28 @@ class ShardedAdamW:
             return self._host.setdefault((name, moment), host_zeros(like))
         return torch.zeros_like(like)
 
-    def step(self) -> float:
-        """Update all parameters by their gradients, with the moments where they are. Returns the learning rate."""
+    def step(self, norm_share: float = 1.0) -> float:
+        """Update all parameters by their gradients, with the moments where they are. Returns the learning rate.
+
+        `norm_share`: expected norm of the gradients over that of a synchronous step. Gradients are not kept.
+        """
         rate = learning_rate(self._algorithm, self.updates)
         for bucket in self._buckets():
-            self._update(bucket, rate)
+            self._update(bucket, rate, norm_share)
         self.updates += 1
         return rate
 
-    def _update(self, parts: list[_Part], rate: float) -> None:
+    def _update(self, parts: list[_Part], rate: float, norm_share: float) -> None:
         """AdamW on parts of parameters, all of which have weight decay or none has."""
         parameters = [part.of(local(self._parameters[part.name].detach())) for part in parts]
         gradients = [part.of(local(_gradient(self._parameters[part.name]))) for part in parts]
         held = {moment: [part.of(self._moments[part.name][moment]) for part in parts] for moment in MOMENTS}
         here = {moment: [x.to(self._device, non_blocking=True) for x in held[moment]] for moment in MOMENTS}
         steps = list(torch.full((len(parts),), float(self.updates), device=self._device).unbind())
+        # With gradients and first moment over the share, and the rate times it, only the second moment differs.
+        if norm_share != 1.0:
+            torch._foreach_mul_([*gradients, *here["exp_avg"]], 1.0 / norm_share)
+        decay = self._algorithm.weight_decay / norm_share if self._decays(parts[0].name) else 0.0
         adamw(
             parameters,
             gradients,
@@ -85,11 +98,13 @@ class ShardedAdamW:
             amsgrad=False,
             beta1=self._algorithm.betas[0],
             beta2=self._algorithm.betas[1],
-            lr=rate,
-            weight_decay=self._algorithm.weight_decay if self._decays(parts[0].name) else 0.0,
+            lr=rate * norm_share,
+            weight_decay=decay,
             eps=EPSILON,
             maximize=False,
         )
+        if norm_share != 1.0:
+            torch._foreach_mul_(here["exp_avg"], norm_share)
         for moment in MOMENTS:
             for before, updated in zip(held[moment], here[moment], strict=True):
                 if updated is not before:

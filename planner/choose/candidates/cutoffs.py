@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from ....plans.schema.sections.levers import SearchCutoff
 from ...lengths.length_model import LengthModel
@@ -35,6 +37,14 @@ def cutoffs(
     if bounds is not None and not plannable:
         raise Unplannable("job", ("search", "cutoff_tokens"), _out_of_reach(model, group_size, cap_tokens, bounds))
     return plannable
+
+
+def cutoffs_between(tried: Sequence[int], parts: int) -> list[int]:
+    """Rounded cutoffs that divide the tokens between each two neighbours of `tried` into `parts`; none of `tried`."""
+    grain, between = CUTOFF_GRAIN_TOKENS, set()
+    for low, high in itertools.pairwise(tried):
+        between |= {round((low + (high - low) * part / parts) / grain) * grain for part in range(1, parts)}
+    return sorted(cutoff for cutoff in between if tried[0] < cutoff < tried[-1] and cutoff not in tried)
 
 
 def _out_of_reach(model: LengthModel, group_size: int, cap_tokens: int, bounds: SearchCutoff) -> str:

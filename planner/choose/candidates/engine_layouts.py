@@ -20,6 +20,9 @@ from ..rewards.judge_places import no_room_for_judge
 from .memory_fit import engines_fault
 from .pool_choice import ChosenPools
 
+EVERY_COUNT = 16
+"""Numbers of nodes up to which each is a candidate of its own."""
+
 # GPUs report a little less memory than their data sheets state.
 LEAST_MEMORY_SHARE = 0.9
 
@@ -96,8 +99,13 @@ def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name
 
 
 def node_counts(pool: Pool, fewer: bool) -> list[int]:
-    """All nodes of the pool; if fewer will do, powers of two below that as well."""
-    return [*(n for n in (2**k for k in range(pool.nodes.bit_length())) if fewer and n < pool.nodes), pool.nodes]
+    """All nodes of the pool; if fewer will do, also every number up to `EVERY_COUNT`, and above that those that differ
+    by a sixteenth at most."""
+    counts, count = {pool.nodes}, 1
+    while fewer and count < pool.nodes:
+        counts.add(count)
+        count += max(1, 2 ** (count.bit_length() - 1) // EVERY_COUNT)
+    return sorted(counts)
 
 
 def _no_tp(job: Job, profile: Profile, pool: Pool, shape: ModelShape | None) -> str | None:

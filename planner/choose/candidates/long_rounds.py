@@ -48,7 +48,7 @@ def long_keys(
     return keys + [
         tailed
         for key in keys
-        if not key.hand_over and not key.draft_tokens
+        if not key.hand_over
         for share in job.search.tail
         for tp in sorted(
             {other.tp for other in layouts if key.layout.tp < other.tp <= key.layout.engines * key.layout.tp}

@@ -27,27 +27,45 @@ class ChosenPools(NamedTuple):
     pools: JobPools
 
 
-def choose_pools(cluster: Cluster, job: Job, profile: Profile, planned: PlannedJob | None = None) -> ChosenPools:
+def choose_pools(
+    cluster: Cluster, job: Job, profile: Profile, planned: PlannedJob | None = None, pool: str | None = None
+) -> ChosenPools:
     """The pools of a job, or of the plan `planned` of it.
 
-    Trainers are on the pool that the job names for them, else on that of the engines. Engines are on the first other
-    pool by name that is like the profiled machine, else on the first whose accelerators are of its kind. Raises
-    Unplannable for a pool that trainers cannot have, and Infeasible where engines have none.
+    Trainers are on the pool that the job names for them, else on that of the engines. Engines are on `pool`, or, if it
+    is None, on the first of `engine_pools`. Raises Unplannable for a pool that trainers cannot have, and Infeasible
+    where engines have none.
     """
-    named = job.placement if planned is None else planned.placement
-    train, kind = None if named is None else named.train_pool, profile.machine.kind
-    fault = None if train is None else placement_fault(cluster, train, profile)
-    if fault is not None:
-        _, message, remedy = fault
-        raise Unplannable("job", LOCATION, f"{message}; {remedy}")
-    names = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind and name != train]
-    names.sort(key=lambda name: bool(differences(profile, machine_of(cluster.pools[name]))))
+    if planned is not None:
+        pool = planned.rounds.short.rollout.pool
+    train, names = _trainers_pool(cluster, job, profile, planned), engine_pools(cluster, job, profile, planned)
+    chosen = pool if pool in cluster.pools else names[0]
+    return ChosenPools(chosen, train, job_pools(cluster, chosen, train))
+
+
+def engine_pools(cluster: Cluster, job: Job, profile: Profile, planned: PlannedJob | None = None) -> list[str]:
+    """Pools that the profile prices engines on, by name: those like the profiled machine, else the first whose
+    accelerators are of its kind. Raises as `choose_pools` does."""
+    train, kind = _trainers_pool(cluster, job, profile, planned), profile.machine.kind
+    names = [name for name, each in sorted(cluster.pools.items()) if each.accelerators.kind == kind and name != train]
+    alike = [name for name in names if not differences(profile, machine_of(cluster.pools[name]))]
     if not names:
         raise Infeasible(
             f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
             "add one or profile on this cluster"
         )
-    return ChosenPools(names[0], train, job_pools(cluster, names[0], train))
+    return alike or names[:1]
+
+
+def _trainers_pool(cluster: Cluster, job: Job, profile: Profile, planned: PlannedJob | None) -> str | None:
+    """The pool that trainers have to themselves. Raises Unplannable for one that they cannot have."""
+    named = job.placement if planned is None else planned.placement
+    train = None if named is None else named.train_pool
+    fault = None if train is None else placement_fault(cluster, train, profile)
+    if fault is not None:
+        _, message, remedy = fault
+        raise Unplannable("job", LOCATION, f"{message}; {remedy}")
+    return train
 
 
 def placement_fault(cluster: Cluster, train: str, profile: Profile | None) -> tuple[str, str, str] | None:

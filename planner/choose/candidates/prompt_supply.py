@@ -18,11 +18,11 @@ from .round_kinds import ShortKey
 _LEAST_ACCEPTED = 1e-3
 
 
-def accepted_share(model: LengthModel, key: ShortKey, group_size: int, dynamic_sampling: bool) -> float:
-    """Share of the groups issued by short rounds of `key` that they may train, in (0, 1], over the traced prompts."""
+def accepted_share(model: LengthModel, cutoff_tokens: int | None, group_size: int, dynamic_sampling: bool) -> float:
+    """Share of the groups issued by short rounds that these may train, in (0, 1], over the traced prompts."""
     share = np.ones(len(model.prompt_ids))
-    if key.cutoff_tokens is not None:
-        share = (1.0 - model.share_beyond(key.cutoff_tokens)) ** group_size
+    if cutoff_tokens is not None:
+        share = (1.0 - model.share_beyond(cutoff_tokens)) ** group_size
     if dynamic_sampling:
         share = share * [1.0 - _all_alike(rewards, group_size) for rewards in model.rewards]
     return max(_LEAST_ACCEPTED, float(share.mean()))
@@ -38,7 +38,7 @@ def few_for_refills(
 ) -> str | None:
     """A caution where the `prompts` of the data are too few for every step to train `target` groups; None if all but a
     few in a thousand do."""
-    accepted = accepted_share(model, key, group_size, dynamic_sampling)
+    accepted = accepted_share(model, key.cutoff_tokens, group_size, dynamic_sampling)
     wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted)
     if prompts >= wanted:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..inputs.group_model import Group, Jobs, NodeTypes, Pin, Rules, node_of_units, slowdown_bound
+from ..inputs.group_model import Group, Jobs, NodeTypes, Pin, Rules, node_of_units, slowdown_bound, tail_freed
 from ..place.group_nodes import grow, node_choices, resident
 from .placements import Placement
 
@@ -35,7 +35,7 @@ def unit_shares(group: Group, jobs: Jobs, rules: Rules, node_types: NodeTypes) -
     for pin in group.pins:
         job = jobs[pin.job]
         pace = slowdown_bound(job, rules) * job.solo_s
-        rollout_s = job.rollout[pin.rollout].mean_s * (1.0 - job.tail_share if rules.tail_keep else 1.0)
+        rollout_s = job.rollout[pin.rollout].mean_s * (1.0 - tail_freed(job, pin.rollout, rules))
         for seconds, units in ((rollout_s, pin.rollout_units), (job.train[pin.train].mean_s, pin.train_units)):
             for unit in units:
                 held[unit] += seconds / pace

@@ -46,7 +46,8 @@ class GroupSearch:
         self.table = placement_table(self.placements_of, node_types)
         self.limits = node_limits(node_types)
         self.usd = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
-        self.exact = len(jobs) <= effort.exact_jobs
+        # A job with points multiplies the groups: those with a part that is not feasible are then left out, too.
+        self.exact = len(jobs) <= effort.exact_jobs and not any(job.points[1:] for job in jobs)
         self.top = self.proven_cap = min(rules.group_cap, len(jobs))
         self.master = Relaxation(self.names, self.limits)
         self.simulated = 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....plans.yaml.errors import Infeasible
-from ..inputs.group_model import GroupJob, NodeTypes, Rules, slowdown_bound
+from ..inputs.group_model import GroupJob, NodeTypes, Rules, slowdown_bound, tail_freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +40,42 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[P
     A placement is left out if another holds no more nodes, slots, seconds and bytes of the same pools in both phases.
     """
     pace_s = slowdown_bound(job, rules) * job.solo_s
-    # Units of a rollout that its tail can do without are certainly held only until then.
-    held = (1.0 - job.tail_share if rules.tail_keep else 1.0, 1.0)
     placements = []
-    for r, rollout in enumerate(job.rollout):
-        for t, train in enumerate(job.train):
-            ways = (rollout, train)
-            if (r or t) and rollout.mean_s + train.mean_s > pace_s:
-                continue
-            if any(way.state_bytes >= node_types[way.pool].host_memory_bytes for way in ways):
-                continue
-            share = [
-                h * way.mean_s / pace_s * way.slots / node_types[way.pool].slots
-                for h, way in zip(held, ways, strict=True)
-            ]
-            placements.append(
-                Placement(
-                    job.name,
-                    (r, t),
-                    (rollout.pool, train.pool),
-                    (rollout.nodes, train.nodes),
-                    (rollout.slots, train.slots),
-                    (share[0], share[1]),
-                    (rollout.state_bytes, train.state_bytes),
-                )
+    for r, t in job.pairs():
+        ways = rollout, train = job.rollout[r], job.train[t]
+        if (r or t) and rollout.mean_s + train.mean_s > pace_s:
+            continue
+        if any(way.state_bytes >= node_types[way.pool].host_memory_bytes for way in ways):
+            continue
+        # Units of a rollout that its tail can do without are certainly held only until then.
+        share = [
+            held * way.mean_s / pace_s * way.slots / node_types[way.pool].slots
+            for held, way in zip((1.0 - tail_freed(job, r, rules), 1.0), ways, strict=True)
+        ]
+        placements.append(
+            Placement(
+                job.name,
+                (r, t),
+                (rollout.pool, train.pool),
+                (rollout.nodes, train.nodes),
+                (rollout.slots, train.slots),
+                (share[0], share[1]),
+                (rollout.state_bytes, train.state_bytes),
             )
-    kept = [p for p in placements if not any(_dominates(rival, p) for rival in placements if rival is not p)]
+        )
+    kept = [p for p in placements if not any(_dominates(rival, p, job) for rival in placements if rival is not p)]
     price = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
     return sorted(kept, key=lambda p: (p.fluid_usd_per_hour(price), p.ways))
 
 
-def _dominates(a: Placement, b: Placement) -> bool:
+def _dominates(a: Placement, b: Placement, job: GroupJob) -> bool:
     def needs(placement: Placement) -> tuple[float, ...]:
         seconds = tuple(share / slots for share, slots in zip(placement.share, placement.slots, strict=True))
-        return (*placement.nodes, *placement.slots, *seconds, *placement.state_bytes)
+        of_point: tuple[float, ...] = ()
+        if job.points:  # their tails and spreads differ too
+            way, spread = placement.ways[0], job.spread_at(placement.ways[0])
+            of_point = job.rollout[way].mean_s, sum((r - 1.0) ** 2 for r, _ in spread)
+        return (*placement.nodes, *placement.slots, *seconds, *placement.state_bytes, *of_point)
 
     less = all(x <= y for x, y in zip(needs(a), needs(b), strict=True))
     return a.pools == b.pools and less and (needs(a) != needs(b) or a.ways < b.ways)
@@ -85,8 +87,7 @@ def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> lis
     if not placements:
         need = min(
             max(way.state_bytes / node_types[way.pool].host_memory_bytes for way in (r, t))
-            for r in job.rollout
-            for t in job.train
+            for r, t in ((job.rollout[r], job.train[t]) for r, t in job.pairs())
         )
         raise Infeasible(
             f"job {job.name}: its state takes {need:.2f} of a node's host memory on every way to run it; "

@@ -83,7 +83,8 @@ class RatioSearch:
         for _ in range(_GUESSES):
             floor, complete = self.generate(rate)
             # Where durations spread, a simulated mean may by its draws be lower than the least that the search assumes.
-            complete = complete and not any(job.spread for job in self.search.jobs.values())
+            jobs = self.search.jobs.values()
+            complete = complete and not any(job.spread_at(r) for job in jobs for r, _ in job.pairs())
             columns, least = self.choice(rate)
             if complete and self._close(rate, floor, columns):
                 columns, floor = self.choice(rate)

@@ -43,8 +43,11 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
             for ways in (job.rollout, job.train):
                 if any(way.pool != pool for way in ways):
                     continue
-                tails = job.tail_share if ways is job.rollout else 0.0
-                time += min(_nodes_held(way, node_type, tails, rules) * way.mean_s for way in ways) / pace_s
+                tails = [job.tail_at(n) if ways is job.rollout else 0.0 for n in range(len(ways))]
+                held_s = (
+                    _nodes_held(way, node_type, tail, rules) * way.mean_s for way, tail in zip(ways, tails, strict=True)
+                )
+                time += min(held_s) / pace_s
                 memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
         for needed_for, needed in (
             ("even if every job is as slow as its slo allows", time),

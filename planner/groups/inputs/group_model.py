@@ -10,7 +10,8 @@ units lie in nodes of the way's pool; units are numbered node by node in the ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -54,6 +55,22 @@ class PhaseWay:
     """
 
 
+Spread = tuple[tuple[float, float], ...]
+"""Joint (rollout, train) seconds over their means, one pair an iteration, means 1; (): always the mean."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan of a job on so many nodes, whose ways have its number: one point of the job's front."""
+
+    name: str
+    """Its nodes and its mode, as in `2+1-exact`."""
+    spread: Spread
+    tail_share: float
+    reward_cores: int
+    """Host cores of its rollout nodes that score."""
+
+
 @dataclass(frozen=True)
 class GroupJob:
     """A job as the group planner sees it."""
@@ -63,14 +80,38 @@ class GroupJob:
     """Bound on slowdown, >= 1: mean iteration seconds in the group over `solo_s`."""
     rollout: tuple[PhaseWay, ...]
     train: tuple[PhaseWay, ...]
-    spread: tuple[tuple[float, float], ...] = ()
-    """Joint (rollout, train) seconds over their means, one pair an iteration, means 1; (): always the mean."""
+    spread: Spread = ()
     cold_s: float = 0.0
     """Seconds from nothing to the first phase on nodes that hold no state of the job: the price of moving it."""
     tail_share: float = 0.0
     """Last share of a rollout's seconds that few sequences need, so that few units can do it (migration)."""
     tail_finished: float = 0.8
     """Share of a round's samples that have ended when these seconds begin (RollMux, arXiv 2512.11306, section 4.3)."""
+    points: tuple[Point, ...] = ()
+    """Where the job is planned for several numbers of nodes: of each plan, whose rollout way goes with its train way
+    only; the first is that of the reference. Empty: each rollout way goes with each train way."""
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """The (rollout, train) ways that go together."""
+        for r in range(len(self.rollout)):
+            for t in [r] if self.points else range(len(self.train)):
+                yield r, t
+
+    def spread_at(self, way: int) -> Spread:
+        """The spread of iterations by rollout way `way`."""
+        return self.points[way].spread if self.points else self.spread
+
+    def tail_at(self, way: int) -> float:
+        """The tail's share of a rollout by way `way`."""
+        return self.points[way].tail_share if self.points else self.tail_share
+
+    def at_reference(self) -> GroupJob:
+        """The job by its reference point only."""
+        return replace(self, rollout=self.rollout[:1], train=self.train[:1], points=self.points[:1])
+
+    def with_spread(self, spread: Spread) -> GroupJob:
+        """The job with this spread, whatever its ways."""
+        return replace(self, spread=spread, points=tuple(replace(point, spread=spread) for point in self.points))
 
     @property
     def solo_s(self) -> float:
@@ -187,3 +228,10 @@ def without_idle_nodes(group: Group, node_types: NodeTypes) -> Group:
 def slowdown_bound(job: GroupJob, rules: Rules) -> float:
     """The slowdown that a job must stay below."""
     return job.slo - rules.margin * (job.slo - 1.0)
+
+
+def tail_freed(job: GroupJob, way: int, rules: Rules) -> float:
+    """Share of a rollout's seconds by way `way` in which it needs only some of its units: its tail's, unless the units
+    that it keeps are all."""
+    units = job.rollout[way].nodes * job.rollout[way].slots
+    return job.tail_at(way) if rules.tail_keep and math.ceil(rules.tail_keep * units) < units else 0.0

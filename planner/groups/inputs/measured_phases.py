@@ -84,10 +84,9 @@ def with_phases(problem: Problem, phases: Mapping[str, ReferencePhases]) -> Prob
 def _measured(job: GroupJob, phases: ReferencePhases) -> GroupJob:
     seconds = phases.seconds
     return replace(
-        job,
+        job.with_spread(seconds.spread),
         rollout=_scaled(job.rollout, seconds.rollout_s / job.rollout[0].mean_s),
         train=_scaled(job.train, seconds.train_s / job.train[0].mean_s),
-        spread=seconds.spread,
     )
 
 

@@ -59,6 +59,11 @@ def unconnected_groups(group: Group, node_types: NodeTypes) -> list[Group]:
 
 def _pin(name: str, group: PlannedGroup, job: GroupJob) -> Pin | None:
     member = group.jobs[name]
+    if job.points:
+        # By its name, since its number changes with the points that are planned.
+        names, ran = [point.name for point in job.points], member.point and member.point.name
+        way = names.index(ran) if ran in names else None
+        return None if way is None else Pin(name, way, member.rollout.units, way, member.train.units)
     rollout, train = _way(member.rollout, job.rollout, group), _way(member.train, job.train, group)
     if rollout is None or train is None:
         return None

@@ -26,6 +26,8 @@ WEIGHT_BYTES = 2.0
 GRADIENT_BYTES = 2.0
 OPTIMIZER_BYTES = 12.0
 """Bytes a parameter: a float32 weight and Adam's two moments."""
+TRAINED_BYTES = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES
+"""Bytes a parameter of a training state that is sharded over all ranks."""
 PROCESS_BYTES = 4e9
 
 KV_SHARE = 0.05

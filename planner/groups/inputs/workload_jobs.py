@@ -29,6 +29,7 @@ from ....plans.yaml.yaml_io import error_at
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_run
 from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
+from .job_points import alone, job_of_points, points_there
 from .phase_seconds import PhaseSeconds, from_figures, from_plan, from_run
 from .source_machines import other_machines
 from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
@@ -48,7 +49,9 @@ class Problem:
         rules: that every group obeys.
         remaining_s: expected stay of jobs that say so.
         ahead_s: seconds by which jobs that say so are ahead of their bounds.
-        read: by job, the file that its seconds were read from, besides the workload itself.
+        read: by job, the file that its seconds were read from, besides the workload itself; of several points that of
+            the reference.
+        points: by job that has points, the plan of each by name.
     """
 
     jobs: Jobs
@@ -57,6 +60,7 @@ class Problem:
     remaining_s: Mapping[str, float] = field(default_factory=dict)
     ahead_s: Mapping[str, float] = field(default_factory=dict)
     read: Mapping[str, Path] = field(default_factory=dict)
+    points: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
 
 
 def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
@@ -78,6 +82,7 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     }
     jobs: dict[str, GroupJob] = {}
     read: dict[str, Path] = {}
+    points: dict[str, Mapping[str, Path]] = {}
     faults: list[InputError] = []
     for name, document in sorted(workload.jobs.items()):
         try:
@@ -88,12 +93,14 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
             continue
         if job.read is not None:
             read[name] = job.read
+        if job.points:
+            points[name] = job.points
     if faults:
         raise joined(faults)
     _must_be_alike(jobs, path)
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
     ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
-    return Problem(jobs, node_types, rules_of(workload.rules), remaining, ahead, read)
+    return Problem(jobs, node_types, rules_of(workload.rules), remaining, ahead, read, points)
 
 
 def _must_be_alike(jobs: Jobs, path: Path) -> None:
@@ -105,7 +112,7 @@ def _must_be_alike(jobs: Jobs, path: Path) -> None:
     if slow.solo_s > MOST_APART * fast.solo_s:
         raise error_at(
             path,
-            ("jobs", slow.name, "phases"),
+            ("jobs", slow.name),
             f"jobs.{slow.name}: its iteration takes {slow.solo_s:.6g} s, more than {MOST_APART:,} times the "
             f"{fast.solo_s:.6g} s of '{fast.name}'; check the units, or give them workloads of their own",
         )
@@ -130,6 +137,7 @@ class _Job:
     def __init__(self, name: str, document: WorkloadJob, path: Path, cluster: Cluster, rules: GroupRules) -> None:
         self.name, self.document, self.path, self.cluster, self.rules = name, document, path, cluster, rules
         self.read: Path | None = None
+        self.points: dict[str, Path] = {}
         self.model = document.model
         self.cold_s = document.cold_s
         self.shape: Architecture | None = None
@@ -143,6 +151,9 @@ class _Job:
 
     def build(self, node_types: NodeTypes) -> GroupJob:
         phases, cold = self.document.phases, self.cold_s
+        if phases is None:
+            return self._of_points(node_types)
+        assert self.seconds is not None, "only a job of points is without"
         sync = 0.0
         if self.document.source is None and self.shape is not None:
             rollout, train = ((p.pool, p.nodes) for p in (phases.rollout, phases.train))
@@ -158,8 +169,39 @@ class _Job:
             tail_finished=self.document.tail_finished,
         )
 
-    def _seconds(self) -> PhaseSeconds:
+    def _of_points(self, node_types: NodeTypes) -> GroupJob:
+        """The job by its planned points. Raises InputError where there is none."""
+        source = self.document.source
+        assert source is not None and source.job is not None, "the document has phases, or a job to plan"
+        points = points_there(self.path, self.name)
+        reference = alone(points, source.nodes)
+        if reference is None:
+            on = "" if source.nodes is None else " on {}+{} nodes".format(*source.nodes)
+            raise self._error(f"'{source.job}' is not planned yet{on}; run rlplan solve {self.path}", "source", "job")
+        self.read, self.points = reference.path, {point.name: point.path for point in points}
+        return job_of_points(
+            self.name,
+            points,
+            reference,
+            self._shape("source", "resident_bytes"),
+            self._switch("source", "warm_s"),
+            node_types,
+            self.rules.host_copies,
+            {name: pool.accelerators.per_node for name, pool in self.cluster.pools.items()},
+            self.document.tail_finished,
+            slo=self.document.slo,
+            cold_s=self.cold_s if self.cold_s is not None else self._switch("source", "cold_s").cold_s,
+        )
+
+    def _seconds(self) -> PhaseSeconds | None:
         phases, source = self.document.phases, self.document.source
+        if phases is None:
+            assert source is not None and source.job is not None, "the document has phases, or a job to plan"
+            job_path = self.path.parent / source.job
+            if not job_path.is_file():
+                raise self._error(f"no such file: '{source.job}'; paths are relative to this file", "source", "job")
+            self._is_of(job_path)
+            return None
         if source is None:
             return from_figures(phases.rollout, phases.train, self.name)
         if source.plan is not None:
@@ -192,7 +234,9 @@ class _Job:
             self.model, self.shape = job.model.path, model_of_job(job, job_path).architecture
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
-        mismatches = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        phases = self.document.phases
+        assert phases is not None, "the source is a plan or a run"
+        mismatches = other_machines(plan, plan_path, source, phases, self.cluster)
         faults = [self._error(fault, *loc) for loc, fault in mismatches]
         if faults:
             raise joined(faults)

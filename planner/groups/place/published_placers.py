@@ -69,7 +69,8 @@ def packings(group: Group, job: GroupJob, node_types: NodeTypes) -> Iterator[tup
     """
     rollout, pool = job.rollout[0], job.train[0].pool
     width = group.nodes.count(pool)
-    way = next((index for index, w in enumerate(job.train) if w.pool == pool and w.nodes == width), None)
+    ways = [t for r, t in job.pairs() if r == 0]
+    way = next((t for t in ways if job.train[t].pool == pool and job.train[t].nodes == width), None)
     if way is None:
         return
     for new in range(rollout.nodes + 1):

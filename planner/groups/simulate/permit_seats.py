@@ -26,9 +26,14 @@ DRAWS = 1024
 """Iterations after which a job's draws repeat."""
 
 
+def spreads(group: Group, jobs: Jobs) -> bool:
+    """Whether the durations of any job of the group spread."""
+    return any(jobs[pin.job].spread_at(pin.rollout) for pin in group.pins)
+
+
 def pace_share(group: Group, jobs: Jobs) -> float:
     """Share of their bounds that the jobs of a group are paced at."""
-    return PACE_IF_SPREAD if any(jobs[pin.job].spread for pin in group.pins) else PACE
+    return PACE_IF_SPREAD if spreads(group, jobs) else PACE
 
 
 def pace_s(group: Group, job: GroupJob, jobs: Jobs, rules: Rules) -> float:
@@ -46,18 +51,18 @@ def units_kept(pin: Pin, rules: Rules) -> int:
 
 @lru_cache(maxsize=4096)
 def _order(name: str, pairs: int) -> NDArray[np.int64]:
-    """Index of the spread's pair that each iteration of a job draws: every pair equally often, in an order that the
-    name seeds."""
+    """Index of the spread's pair that each iteration of a job draws, with replacement, in an order that the name seeds:
+    a stretch of iterations that had every pair equally often would vary too little, and its p95 be too low."""
     seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
-    rng = np.random.default_rng([seed, pairs])
-    return np.concatenate([rng.permutation(pairs) for _ in range(-(-DRAWS // pairs))])[:DRAWS]
+    return np.random.default_rng([seed, pairs]).integers(pairs, size=DRAWS)
 
 
-def factors(job: GroupJob) -> NDArray[np.float64]:
-    """Drawn seconds of each iteration's phases over their means, shape (draws, 2)."""
-    if not job.spread:
+def factors(job: GroupJob, way: int = 0) -> NDArray[np.float64]:
+    """Drawn seconds of each iteration's phases by a rollout way over their means, shape (draws, 2)."""
+    spread = job.spread_at(way)
+    if not spread:
         return np.ones((1, 2))
-    return np.array(job.spread, float)[_order(job.name, len(job.spread))]
+    return np.array(spread, float)[_order(job.name, len(spread))]
 
 
 def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> SeatArrays:
@@ -69,15 +74,15 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     """
     most = max(len(group.pins) for group in groups)
     shape = (len(groups), most)
-    names = sorted({pin.job for group in groups for pin in group.pins})
-    drawn = {name: factors(jobs[name]) for name in names} if spread else {}
+    at = sorted({(pin.job, pin.rollout) for group in groups for pin in group.pins})
+    drawn = {(name, way): factors(jobs[name], way) for name, way in at} if spread else {}
     draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
     word_count = (
         1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
     )
     blank = (_bits((), word_count), _bits((), word_count)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
-    limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name in names}
+    limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name, _ in at}
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
         for pin in group.pins:
@@ -90,7 +95,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
                 tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
                 share * limits[pin.job],
                 units_kept(pin, rules),
-                job.tail_share,
+                job.tail_at(pin.rollout),
             )
             rows.append(row)
         rows += [blank] * (most - len(group.pins))
@@ -109,7 +114,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     if draws > 1:
         for g, group in enumerate(groups):
             for j, pin in enumerate(group.pins):
-                seats.draws_s[g, j] *= drawn[pin.job]
+                seats.draws_s[g, j] *= drawn[pin.job, pin.rollout]
     return seats
 
 
@@ -136,6 +141,6 @@ def machine_seats(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[Seat], l
                 resume_s=(ways[0].resume_s, ways[1].resume_s),
             )
         )
-        drawn = factors(job) * np.array([[ways[0].mean_s, ways[1].mean_s]])
-        truths.append(TrueTurns(tuple((float(a), float(b)) for a, b in drawn), job.tail_share))
+        drawn = factors(job, pin.rollout) * np.array([[ways[0].mean_s, ways[1].mean_s]])
+        truths.append(TrueTurns(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
     return seats, truths

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ....rounds.compiled.compiled_permit_rules import PERMIT_RULES
 from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
-from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound
-from .permit_seats import factors, seats_of
+from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound, tail_freed
+from .permit_seats import factors, seats_of, spreads
 
 _ROWS = 1200
 """Iterations of the slowest job after which a group that finds no period is averaged: of random groups under
@@ -54,7 +54,7 @@ def cannot_hold(group: Group, jobs: Jobs, rules: Rules) -> bool:
             return not is_solo_reference(group)
         for unit in pin.train_units:
             load[unit] = load.get(unit, 0.0) + train_s / limit_s
-        if rules.tail_keep == 0:  # else a rollout can do without some of its units for a while
+        if not tail_freed(job, pin.rollout, rules):  # else it can do without some of its units for a while
             for unit in pin.rollout_units:
                 load[unit] = load.get(unit, 0.0) + rollout_s / limit_s
     return max(load.values()) > 1 + 1e-12 and not is_solo_reference(group)
@@ -100,16 +100,17 @@ def stretch_slowdowns(group: Group, jobs: Jobs, rules: Rules, stretches: int) ->
         job = jobs[pin.job]
         last = min(count, len(row))
         kept = row[_WARM_UP:last]
-        by_stretch.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * job.solo_s))
-        drawn = factors(job)
+        drawn = factors(job, pin.rollout)
         solo_s = drawn[np.arange(_WARM_UP + 1, last) % len(drawn)] @ (job.rollout[0].mean_s, job.train[0].mean_s)
         means.append(float((kept[-1] - kept[0]) / solo_s.sum()))
+        # Over the drawn mean, not the true one: draws that are long as a whole would shift every stretch alike.
+        by_stretch.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * solo_s.mean()))
     return by_stretch, means
 
 
 def slowdowns(group: Group, jobs: Jobs, rules: Rules) -> dict[str, Slowdown]:
     """Simulated slowdown of every member of `group` under `rules`."""
-    if any(jobs[pin.job].spread for pin in group.pins):
+    if spreads(group, jobs):
         by_job = {}
         for pin, of_stretches, mean in zip(group.pins, *stretch_slowdowns(group, jobs, rules, STRETCHES), strict=True):
             p50, p95 = np.quantile(of_stretches, [0.5, 0.95])
@@ -151,7 +152,7 @@ def feasible_many(groups: Sequence[Group], jobs: Jobs, rules: Rules) -> list[boo
             mean > limit * jobs[pin.job].solo_s for mean, limit, pin in zip(row, limits, group.pins, strict=False)
         ):
             continue
-        verdicts[g] = not any(jobs[pin.job].spread for pin in group.pins) or _spread_holds(group, limits, jobs, rules)
+        verdicts[g] = not spreads(group, jobs) or _spread_holds(group, limits, jobs, rules)
     return verdicts
 
 
@@ -169,7 +170,7 @@ def bound_slowdowns(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rule
     Args:
         slow: slowdowns of the group (`slowdowns`).
     """
-    if rules.quantile == 0.95 or not any(jobs[pin.job].spread for pin in group.pins):
+    if rules.quantile == 0.95 or not spreads(group, jobs):
         return {pin.job: slow[pin.job].p95 for pin in group.pins}
     by_job = stretch_slowdowns(group, jobs, rules, STRETCHES)[0]
     return {pin.job: float(np.quantile(s, rules.quantile)) for pin, s in zip(group.pins, by_job, strict=True)}

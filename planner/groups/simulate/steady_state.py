@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -83,7 +83,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
     Args:
         slots_of: slots of a node by pool (`NodeType.slots`).
     """
-    plain = {pin.job: replace(jobs[pin.job], spread=()) for pin in group.pins}
+    plain = {pin.job: jobs[pin.job].with_spread(()) for pin in group.pins}
     arrays = SeatArrays(*(field[0] for field in seats_of([group], plain, rules)))
     log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
     state, rule = empty_state(len(group.pins), arrays.units.shape[-1]), PERMIT_RULES[rules.permit_rule]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ....plans.phrases.numbers import usd
 from ....plans.phrases.phase_names import PHASE_NAMES
 from ....plans.phrases.sentences import listed
+from ..choose.group_columns import extensions
+from ..choose.placements import job_placements
 from ..inputs.group_model import (
     Group,
     Jobs,
@@ -21,7 +23,7 @@ from ..inputs.group_model import (
 from ..inputs.groups_state import GroupsState
 from ..place.group_nodes import resident, solo_group
 from ..place.published_placers import packings
-from ..simulate.slowdowns import bound_slowdowns, bounds_kept, slowdowns
+from ..simulate.slowdowns import bound_slowdowns, bounds_kept, feasible, slowdowns
 from ..simulate.steady_state import SteadyState
 
 
@@ -35,6 +37,8 @@ def explain(
         why["pace"] = _pace(group, steady, node_types)
         why["next_best"] = _without_one(group, state.jobs, node_types)
         why["policy"] = _permit_rule(group, state.jobs, slow, rules)
+        if any(state.jobs[pin.job].points for pin in group.pins):
+            why["points"] = "; ".join(_points(group, state.jobs, node_types, rules))
     else:
         joining = _joining(key, state, node_types, rules)
         if joining:
@@ -97,6 +101,42 @@ def _without_one(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
         options.append((rest.usd_per_hour(node_types) + solo_usd - ours, pin.job))
     more, name = min(options)
     return f"{name} on nodes of its own: {usd(abs(more))} USD an hour {'less' if more < 0 else 'more'}"
+
+
+def _points(group: Group, jobs: Jobs, node_types: NodeTypes, rules: Rules) -> Iterator[str]:
+    """For each job with points: the one that it runs at, what it would cost alone, and the group with it at the point
+    at which it would run alone."""
+    ours = group.usd_per_hour(node_types)
+    for pin in group.pins:
+        job = jobs[pin.job]
+        if not job.points:
+            continue
+        here, alone = job.points[pin.rollout], job.points[0]
+        alone_usd = job.solo_usd_per_hour(node_types)
+        of_alone = f"{job.solo_s:.4g} s an iteration, {usd(alone_usd)} USD an hour alone"
+        if pin.rollout == 0:
+            yield f"{job.name} runs by {here.name}, as it would alone ({of_alone})"
+            continue
+        own_usd = solo_group(job, node_types, (pin.rollout, pin.train)).usd_per_hour(node_types)
+        own_s = job.rollout[pin.rollout].mean_s + job.train[pin.train].mean_s
+        text = (
+            f"{job.name} runs by {here.name} ({own_s:.4g} s, {usd(own_usd)} USD alone) and not by {alone.name} "
+            f"({of_alone})"
+        )
+        only = job.at_reference()
+        with_it = {**jobs, job.name: only}
+        rest = without_idle_nodes(Group(group.nodes, tuple(p for p in group.pins if p is not pin)), node_types)
+        prices = sorted(
+            candidate.usd_per_hour(node_types)
+            for placement in job_placements(only, node_types, rules)
+            for _, candidate in extensions(rest, placement, with_it, node_types, rules)
+            if feasible(candidate, with_it, rules)
+        )
+        more = prices[0] - ours if prices else 0.0
+        would = f"cost {usd(abs(more))} USD an hour {'more' if more > 0 else 'less'}"
+        if abs(more) < 0.005:
+            would = "cost as much" if prices else "break a bound"
+        yield f"{text}: beside these jobs that would {would}"
 
 
 def _permit_rule(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> str:

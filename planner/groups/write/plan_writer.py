@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 from ....plans.facts.digest import groups_decisions, groups_predictions
 from ....plans.schema.groups_plan import (
@@ -14,14 +15,22 @@ from ....plans.schema.groups_plan import (
     GroupsSolver,
     Move,
 )
-from ....plans.schema.sections.origin import Volatile
-from ....plans.schema.sections.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
+from ....plans.schema.sections.origin import InputFile, Volatile
+from ....plans.schema.sections.planned_group import (
+    GroupMember,
+    GroupNode,
+    MemberPoint,
+    PinnedPhase,
+    PlannedGroup,
+    PlannedSlowdown,
+)
 from ....plans.schema.workload import Workload
+from ....plans.yaml.yaml_io import sha256_file
 from ..inputs.capacity import excess
-from ..inputs.group_model import Group, Jobs, NodeTypes, PhaseWay, Pin, Slowdown
+from ..inputs.group_model import Group, GroupJob, Jobs, NodeTypes, PhaseWay, Pin, Slowdown
 from ..inputs.groups_state import GroupsState
 from ..inputs.workload_jobs import Problem
-from ..place.group_nodes import resident_bytes
+from ..place.group_nodes import resident_bytes, solo_group
 from ..place.placer import placed_in_turn
 from ..place.published_placers import Algorithm1, SoloD
 from ..simulate.permit_seats import pace_s, units_kept
@@ -55,7 +64,7 @@ def write_plan(
     )
     return GroupsPlan(
         rlplan_groups=1,
-        inputs=inputs,
+        inputs=_with_points(inputs, groups, problem),
         solver=solver,
         decisions_sha256=groups_decisions(groups),
         rules=workload.rules,
@@ -66,6 +75,17 @@ def write_plan(
         predicted_sha256=groups_predictions(predicted, groups),
         volatile=volatile,
     )
+
+
+def _with_points(inputs: GroupsInputs, groups: Mapping[str, PlannedGroup], problem: Problem) -> GroupsInputs:
+    """The inputs with the plans of the chosen points as the sources of their jobs; all of a job's are in one folder."""
+    sources = dict(inputs.sources)
+    for name, member in (item for group in groups.values() for item in group.jobs.items()):
+        if member.point is not None:
+            file = problem.points[name][member.point.name]
+            beside = PurePosixPath(sources[name].path).parent / file.name
+            sources[name] = InputFile(path=str(beside), sha256=sha256_file(file))
+    return inputs.model_copy(update={"sources": sources})
 
 
 def cost_figures(
@@ -108,18 +128,36 @@ def _group(key: str, state: GroupsState, slow: Mapping[str, Slowdown], problem: 
 
 def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, problem: Problem) -> GroupMember:
     job, rules = jobs[pin.job], problem.rules
-    tail_units = units_kept(pin, rules) if job.tail_share else 0
+    tail_share = job.tail_at(pin.rollout)
+    tail_units = units_kept(pin, rules) if tail_share else 0
     return GroupMember(
         rollout=_phase(job.rollout, pin.rollout, pin.rollout_units),
         train=_phase(job.train, pin.train, pin.train_units),
         pace_s=pace_s(group, job, jobs, rules),
-        tail_from=1 - job.tail_share if tail_units else None,
+        tail_from=1 - tail_share if tail_units else None,
         tail_units=tail_units or None,
         tail_finished=job.tail_finished if tail_units else None,
         slowdown=PlannedSlowdown(
             mean=slow.mean, p50=slow.p50, p95=slow.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s
         ),
+        point=_point(job, pin, problem.node_types) if job.points else None,
         cold_s=start_s(pin.job, group, jobs, problem.node_types, rules),
+    )
+
+
+def _point(job: GroupJob, pin: Pin, node_types: NodeTypes) -> MemberPoint:
+    def price(way: int) -> float:
+        return solo_group(job, node_types, (way, way)).usd_per_hour(node_types)
+
+    rollout, train, point = job.rollout[pin.rollout], job.train[pin.train], job.points[pin.rollout]
+    return MemberPoint(
+        name=point.name,
+        nodes=(rollout.nodes, train.nodes),
+        reward_cores=point.reward_cores,
+        step_s=rollout.mean_s + train.mean_s,
+        usd_per_hour=price(pin.rollout),
+        alone=job.points[0].name,
+        alone_usd_per_hour=price(0),
     )
 
 

@@ -114,11 +114,13 @@ class Algorithm(Strict):
     weight_decay: NonNegative = 0.0
     """AdamW's decoupled weight decay; norms and biases have none."""
 
-    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
-    """AdamW's two decay rates, each within [0, 1)."""
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.999)
+    """AdamW's two decay rates, each within [0, 1). A second one below 0.99 forgets within a cycle, so that a token of a
+    long round moves weights less than one of a short round."""
 
     max_grad_norm: Positive = 1.0
-    """Global gradient norm above which gradients are scaled down."""
+    """Gradient norm above which a synchronous step's gradients are scaled down; where there are kinds of round, the
+    plan states what each kind's is of it (`loss.grad_norms`)."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = _own("clip_low")
     """The probability ratio is clipped below at 1 - clip_low; default: the algorithm's, 0.2 for all."""

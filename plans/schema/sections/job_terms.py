@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from ..base import Name, Positive, Strict, is_true
+from ...yaml.errors import InputError
+from ..base import Name, Positive, Strict, cross_error, is_true
+
+WITHIN = "usd-within"
+
+
+def objective_of(text: str) -> tuple[Literal["seconds", "usd"], float | None]:
+    """(what a trained sample shall cost least of, most seconds of the mean step, or None for any) of `seconds`, `usd`
+    or `usd-within SECONDS`. Raises InputError for any other text."""
+    name, _, number = text.replace(":", " ").strip().partition(" ")
+    if text in ("seconds", "usd"):
+        return ("usd", None) if text == "usd" else ("seconds", None)
+    if name != WITHIN:
+        raise InputError(f"objective '{text}' is none of seconds, usd and {WITHIN} SECONDS")
+    try:
+        within_s = float(number)
+    except ValueError:
+        within_s = math.nan
+    if not 0 < within_s < math.inf:
+        raise InputError(f"objective '{text}' has no seconds above 0 of the mean step; write it as {WITHIN} 120")
+    return "usd", within_s
+
+
+def _is_objective(text: str) -> str:
+    try:
+        objective_of(text)
+    except InputError as error:
+        raise cross_error(str(error).removeprefix(f"objective '{text}' ")) from None
+    return text
+
+
+ObjectiveText = Annotated[
+    str,
+    AfterValidator(_is_objective),
+    Field(json_schema_extra={"pattern": r"^(seconds|usd|usd-within[ :][0-9.eE+-]+)$"}),
+]
 
 
 class Slo(Strict):

@@ -147,11 +147,18 @@ class Inputs(Strict):
     plan stale; null: every change of a file does."""
 
 
+Method = Literal["integer program", "enumeration"]
+
+
 class Solver(Strict):
     """How the plan was found."""
 
     name: Annotated[str, Field(min_length=1)]
     """Solver and version."""
+
+    method: Method = "integer program"
+    """`integer program`: one program chose among all schedules; `enumeration`: schedules were listed where a limit cut
+    the program's search, or a program was solved for each of several places of a judge or pools."""
 
     status: Literal["optimal", "feasible"]
     """`optimal`: no schedule is better by more than `gap`; `feasible`: a limit ended the search."""
@@ -173,6 +180,9 @@ class Solver(Strict):
     objective: Literal["seconds_per_sample", "usd_per_sample"]
     """The objective that was minimised."""
 
+    within_s: Annotated[float | None, Field(gt=0, exclude_if=is_none)] = None
+    """Most seconds of the mean step that the objective `usd-within` allowed; null: no bound."""
+
     forced_mode: Annotated[Mode | None, Field(exclude_if=is_none)] = None
     """The mode that was forced, which a re-solve of this plan keeps; null: the solver was free to choose."""
 
@@ -186,6 +196,11 @@ class Solver(Strict):
 
     candidates: Count
     """Number of simulated schedules that the choice was made from."""
+
+    @property
+    def aim(self) -> str:
+        """The objective as `--objective` has it."""
+        return self.objective.split("_")[0] if self.within_s is None else f"usd-within {self.within_s:g}"
 
     refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
     """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then

@@ -63,6 +63,31 @@ class PlannedSlowdown(Strict):
     """Mean seconds of an iteration on nodes of the job's own (its reference)."""
 
 
+class MemberPoint(Strict):
+    """The plan that a job runs by, one of several on different numbers of nodes (`source: {job: ...}`)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """Its nodes to decode and to train, and its mode, as in `2+1-exact`; its file is `inputs.sources` of the job."""
+
+    nodes: Annotated[tuple[Count, Count], Field(strict=False)]
+    """Nodes to decode and to train."""
+
+    reward_cores: Index
+    """Host cores of the nodes to decode that score."""
+
+    step_s: Positive
+    """Mean seconds of a step by this plan on nodes of its own."""
+
+    usd_per_hour: NonNegative
+    """Price of these nodes."""
+
+    alone: Annotated[str, Field(min_length=1, max_length=100)]
+    """Name of the point at which it would run on nodes of its own; its slowdown compares with that."""
+
+    alone_usd_per_hour: NonNegative
+    """Price of the nodes of that point."""
+
+
 class GroupMember(Strict):
     """A job of a group."""
 
@@ -89,6 +114,9 @@ class GroupMember(Strict):
 
     slowdown: PlannedSlowdown
     """Slowdown of the job in the group."""
+
+    point: Annotated[MemberPoint | None, Field(exclude_if=is_none)] = None
+    """The plan that it runs by; null: the workload gives the job's phases, and `way` says how each runs."""
 
     cold_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
     """Seconds until the job's first phase begins on nodes that hold nothing of it, while the group's other jobs run:

@@ -105,6 +105,16 @@ class RewardPlan(Strict):
         return self
 
 
+class KindNorms(Strict):
+    """Gradient norms of the kinds of round, each over that of a synchronous step."""
+
+    short: Annotated[float, Field(gt=0, le=1e3)]
+    """Of a short round's step."""
+
+    long: Annotated[float, Field(gt=0, le=1e3)]
+    """Of a long round's step."""
+
+
 class LossPlan(Strict):
     """Divisors of a step's loss: constants, so that a token weighs the same in short, long and partial rounds.
 
@@ -116,6 +126,11 @@ class LossPlan(Strict):
 
     tokens: Count
     """Response tokens that these samples are expected to have; the divisor of `token-mean`."""
+
+    grad_norms: Annotated[KindNorms | None, Field(exclude_if=is_none)] = None
+    """Clipping (`max_grad_norm`) and AdamW's second moment take a step's gradients over its kind's norm: so a token of
+    a long round moves weights as far as one of a short round; null: as they are (one kind of round, or modes `race`
+    and `defer`)."""
 
 
 class SyncPlan(Strict):

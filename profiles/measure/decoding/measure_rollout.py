@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ....executor.engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
 from ....executor.engines.engine_handle import EngineHandle
 from ....plans.schema.sections.layouts import EngineLayout
 from ...laws.measured_fit import DecodeFit, fit_decode
@@ -26,9 +27,7 @@ from ...limits.hardware_peaks import Decoding
 from ...limits.suspicions import wrong_order
 from ...phase_schema import DecodePoint, Spread
 from ..time_budget import TimeBudget
-from .engine_bench import EngineBench
 
-SHORT_TOKENS, LONG_TOKENS = 8, 72
 SHORT_CONTEXT = 16
 REPEATS = 3
 AGREEMENT = 0.02
@@ -155,9 +154,7 @@ async def _measure_point(bench: EngineBench, engines: Sequence[EngineHandle], po
     # The same prompts each time: once the prefix cache has them, long prefills no longer drown a few decode steps.
     steps: list[float] = []
     for _ in range(REPEATS):
-        short = await bench.seconds(engines, batches, SHORT_TOKENS)
-        long = await bench.seconds(engines, batches, LONG_TOKENS)
-        steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
+        steps.append(await bench.step_s(engines, batches))
         if len(steps) == 2 and max(steps) <= (1 + AGREEMENT) * min(steps):
             break
     centre = statistics.median(steps)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ....executor.engines.engine_bench import EngineBench
 from ....executor.engines.engine_handle import EngineHandle
 from ....executor.rewards.charges import RewardResult
 from ....executor.rewards.judge.judge_config import judge_config
@@ -26,7 +27,6 @@ from ....executor.trainer.samples import TrainSample
 from ....plans.schema.sections.levers import RewardJudge
 from ....plans.yaml.errors import RunFailed
 from ...judge_schema import Judge, JudgeShare
-from ..decoding.engine_bench import EngineBench
 from ..measure_site import Subject
 from ..time_budget import TimeBudget
 

@@ -238,12 +238,13 @@ def test_updates_are_those_of_plain_adamw_from_the_first_step(model):
     parameters = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95))
     for step, rate in enumerate((0.5e-3, 1e-3, 0.55e-3, 0.1e-3, 0.1e-3)):
-        groups = random_groups(3, seed=step)
+        groups, limit = random_groups(3, seed=step), 0.05 * (1.0, 0.7)[step % 2]  # kinds of round take turns
         for name, gradient in trainer.gradients(groups).items():
             policy.get_parameter(name).grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.05)
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), limit)
         assert norm > 0.05, "clipping must act"
-        metrics = trainer.step(groups)
+        metrics = trainer.step(groups, UpdateSettings(256, norm_share=limit / 0.05))
+        assert metrics["grad_scale"] == pytest.approx(limit / norm.item(), rel=1e-4)
         assert metrics["learning_rate"] == pytest.approx(rate)
         assert metrics["grad_norm"] == pytest.approx(norm.item())
         for group in optimizer.param_groups:
@@ -369,6 +370,20 @@ def test_a_bfloat16_job_exports_bfloat16_and_trains_float32(model, tmp_path):
     # Of updates this small most are lost in bfloat16.
     assert (after != before).float().mean() > 0.5 > (after.bfloat16() != before.bfloat16()).float().mean()
     trainer.close()
+
+
+def test_an_update_that_is_only_timed_changes_nothing(model):
+    timed, untouched, groups = new_trainer(model), new_trainer(model), random_groups(4, 11)
+    for trainer in (timed, untouched):
+        trainer.step(random_groups(3, 10))
+    state = torch.get_rng_state()
+    assert timed.time_update(random_groups(5, 12), UpdateSettings(200)) > 0
+    assert torch.equal(torch.get_rng_state(), state) and timed.version == untouched.version == 1
+    assert all(p.grad is None for p in timed._model.parameters())
+    first, second = (t.step(groups) for t in (timed, untouched))
+    assert {k: v for k, v in first.items() if k != "seconds"} == {k: v for k, v in second.items() if k != "seconds"}
+    moments = [list(t._optimizer.tensors()) for t in (timed, untouched)]
+    assert same_weights(timed, untouched) and all(map(torch.equal, *moments))
 
 
 def test_metrics_tell_engine_and_trainer_apart(model):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
 import warnings
 from pathlib import Path
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates.candidate_space import MODES, Space, enumerate_space
+from rlplan.planner.choose.candidates.cutoffs import cutoffs_between
+from rlplan.planner.choose.candidates.engine_layouts import node_counts
 from rlplan.planner.choose.candidates.job_limits import Unplannable
 from rlplan.planner.choose.candidates.prompt_supply import accepted_share
 from rlplan.planner.choose.candidates.short_rounds import over_issue
@@ -70,6 +74,29 @@ def test_a_cutoff_out_of_reach_names_what_can_be_reached():
     with pytest.raises(Unplannable, match=f"is {CAP} to {2 * CAP}, "):
         cutoffs(min=CAP, max=2 * CAP)
     assert cutoffs(modes=("sync", "race"), min=1, max=1) == [], "refused only where a mode has one"
+
+
+def test_cutoffs_between_neighbours_are_rounded_and_new():
+    assert cutoffs_between([1000, 2000, 2400], 4) == [1248, 1504, 1752, 2096, 2200, 2304]
+    assert cutoffs_between([1000, 1008], 4) == cutoffs_between([1000], 2) == []
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_number_of_nodes_has_engines_and_updates_for_dollars():
+    pool, model = gpu_cluster(nodes=7), {"path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16"}
+    of = small_job(
+        {"prompts_per_step": 16, "samples_per_prompt": 8}, model=model, search={"tp": [2], "micro_batch_tokens": [4096]}
+    )
+    profile, lengths = library_profile("H800", "Qwen2.5-7B"), fit_lengths(heavy_trace(), CAP)
+    for fewer, counts in ((True, set(range(1, 8))), (False, {7})):
+        found = enumerate_space(pool, of, profile, lengths, ("sync",), fewer_nodes=fewer)
+        assert {layout.engines // 4 for layout in found.decode} == counts
+        assert {update.layout.accelerators // 8 for update in found.train} == counts
+    many = node_counts(gpu_cluster(nodes=100).pools["main"], True)
+    assert many[:16] == list(range(1, 17)) and many[-1] == 100
+    assert all(b / a <= 17 / 16 for a, b in itertools.pairwise(many[15:]))
 
 
 # -- over-issue --------------------------------------------------------------------------------------------------------
@@ -153,9 +180,25 @@ def test_the_share_that_is_accepted_is_that_of_drawn_groups():
     indices = np.repeat(np.arange(len(model.prompt_ids)), 200)
     short = (model.draw_many(indices, (N,), rng) <= key.cutoff_tokens).all(axis=1)
     mixed = np.array([len(set(rng.choice(model.rewards[k], N))) > 1 for k in indices])
-    assert accepted_share(model, key, N, False) == pytest.approx(short.mean(), abs=0.02)
-    assert accepted_share(model, key, N, True) == pytest.approx((short & mixed).mean(), abs=0.02)
-    assert accepted_share(model, key._replace(mode="sync", cutoff_tokens=None), N, False) == 1.0
+    assert accepted_share(model, key.cutoff_tokens, N, False) == pytest.approx(short.mean(), abs=0.02)
+    assert accepted_share(model, key.cutoff_tokens, N, True) == pytest.approx((short & mixed).mean(), abs=0.02)
+    assert accepted_share(model, None, N, False) == 1.0
+
+
+@pytest.mark.parametrize("filters", [False, True])
+def test_rows_issue_beyond_their_need_by_how_much_it_scatters(filters):
+    filtered, trace = filtered_job() if filters else (job(), heavy_trace())
+    free = filtered.model_copy(update={"search": filtered.search.model_copy(update={"max_over_issue": 99.0})})
+    model, keys = fit_lengths(trace), [k for k in space(free, trace=trace).short if k.mode == "exact"]
+    beyond = []
+    for key in keys:
+        accepted = accepted_share(model, key.cutoff_tokens, N, filters)
+        rows, scatter = key.prompts - P / accepted, math.sqrt(P * (1.0 - accepted)) / accepted
+        assert rows <= 2.5 * scatter + 1
+        beyond.append(rows / scatter)
+    assert sum(each >= 2.5 for each in beyond) >= len({key.cutoff_tokens for key in keys})
+    # With filters also rows that are issued as if there were none, which the limit on over-issue may ask for.
+    assert min(beyond) < 0 if filters else min(beyond) >= 0.5
 
 
 # -- nothing left ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The integer program against trying everything, its limits, its ties, and what it says when nothing is left."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -73,12 +74,14 @@ def instances(draw):
                 shorts.append(drawn(key, 0.0, moved=draw(st.floats(0.5, 12.0)) if law in NEEDS_LONG else 0.0))
         if law in NEEDS_LONG:
             for layout, copies in itertools.product((A, B), range(1, 1 + draw(st.integers(1, 2)))):
-                longs.append(drawn(LongKey(law, copies, layout), 4.0))
+                # Rounds of a queue train fewer than P now and then, and take as many as they train.
+                longs.append(drawn(LongKey(law, copies, layout), 4.0, moved=draw(st.floats(12.0, 16.0))))
     assume(shorts)
     bounds = limits(
         host_memory_bytes=draw(st.sampled_from([20, 10, 8])) * 10**9,
         bias_budget=draw(st.sampled_from([math.inf, 0.3, 0.0])),
         slo=draw(st.booleans()),
+        within_s=draw(st.sampled_from([None, 5.0])),
         sharding=draw(st.sampled_from([(0, 0), (0, 1)])),
         reshard_s=draw(st.sampled_from([0.0, 0.7])),
         layout_switch_s=draw(st.sampled_from([0.0, 1.1])),
@@ -185,6 +188,26 @@ def test_for_usd_a_slower_plan_on_fewer_nodes_wins() -> None:
     assert cheap.gap == 0 and cheap.bound == pytest.approx(cheap.objective)
 
 
+def test_usd_within_pays_for_nodes_that_the_step_needs() -> None:
+    wide = column(ShortKey("sync", 16, 8, None, A), [4.0], moved=0.0)
+    narrow = column(ShortKey("sync", 16, 8, None, B), [7.0], moved=0.0)
+    dollars = limits(objective="usd", nodes={A: 2, B: 1}, usd_per_node_s=0.01, pool_nodes=2)
+
+    def within(seconds: float | None) -> Cycle:
+        return solve_program([wide, narrow], [], set(), dataclasses.replace(dollars, within_s=seconds), P).cycle
+
+    assert [within(seconds).short.layout for seconds in (None, 7.0, 6.9, 4.0)] == [B, B, A, A]
+    with pytest.raises(Infeasible, match="usd-within"):
+        within(3.9)
+
+
+def test_a_gap_counts_columns_that_the_choice_was_not_made_from() -> None:
+    slow, fast = (column(ShortKey("sync", issued, 8, None, A), [issued / 4], moved=0.0) for issued in (16, 12))
+    chosen, wider = (solve_program(columns, [], set(), limits(), P) for columns in ([slow], [slow, fast]))
+    assert chosen.gap == 0 and chosen.among(chosen).gap == 0
+    assert chosen.among(wider).gap == pytest.approx(0.25) and chosen.among(wider).cycle is chosen.cycle
+
+
 def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
     key = ShortKey("race", 20, 10, None, A)
     race = column(key, [1.0], excess_tokens=-0.1 * 50 * 128, excess_error=0.01 * 50 * 128)
@@ -257,6 +280,7 @@ def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:
     full = solve_program(shorts, longs, needs, bounds, P)
     assert cut == again
     assert full.optimal and full.gap == 0
+    assert (full.method, cut.method) == ("integer program", "enumeration")
     assert not cut.optimal and cut.cycle.violations(bounds) == []
     assert cut.bound <= full.objective <= cut.objective * (1 + 1e-9)
     assert cut.gap == pytest.approx(1 - cut.bound / cut.objective)

@@ -76,16 +76,16 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     assert turns_text(unmeasured, [(8, update, TurnsTake(0.0, 0.0))]) is None
 
 
-@pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])
+@pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (32, 4, 4), (4, 0, 0)])
 def test_states_that_leave_the_gpu_pay_the_host_link(ranks, stays, stays_offloaded):
-    """Of 12 bytes of a parameter's states, those that fit into the 4 GB that engines leave of a GPU stay."""
+    """Of 12 bytes of a parameter's states, those that fit into the 1.6 GB that engines leave of a GPU stay."""
     profile = library_profile("H100", "Qwen2.5-7B")
     physics, link, share = physics_of(profile.train_law), 0.47 * 64e9, 7.615617e9 / ranks  # of PCIe 5
     seconds = []
     for offload, on_device, kept in ((False, 12, stays), (True, 4, stays_offloaded)):
         layout = update_layout(ranks, recompute="full", offload=offload)
         cost = train_cost_in(profile, layout)
-        assert kept * share <= 0.05 * physics.gpu.memory_bytes
+        assert kept * share <= 0.02001 * physics.gpu.memory_bytes
         moved_s = cost.step_s - physics.update(layout).step_s
         assert moved_s == pytest.approx(2 * (on_device - kept) * share / link, rel=1e-3)
         assert cost.host_link_s == pytest.approx(moved_s + (2 * 8 * share / link if offload else 0.0), rel=1e-3)
@@ -197,7 +197,7 @@ def test_engines_and_trainers_apart_neither_sleep_nor_move_states():
     for entry in PROFILE.rollout:
         assert sleep_and_wake_s(PROFILE, entry.tp) > 0
         cost = decode_cost(PROFILE, entry, pools=apart())
-        assert cost.sync_s == entry.sync.p50 == cost.sync_beside(layout) and cost.turns_s == 0.0
+        assert cost.sync_s == entry.sync_apart.p50 == cost.sync_beside(layout) and cost.turns_s == 0.0
         for pools in (None, job_pools(gpu_pool(8), "main", None)):
             shared = decode_cost(PROFILE, entry, pools=pools)
             assert shared == decode_cost(PROFILE, entry) and shared.travel is None, "without links"
@@ -236,10 +236,11 @@ def test_a_transfer_waits_for_a_slow_link_alone():
     def seconds(*rates: float) -> float:
         return layout_cost(PROFILE, FOUR_OF_8, apart(*rates)).sync_beside(update_layout(32))
 
-    assert seconds(1e12) == pytest.approx(entry.sync.p50)
+    apart_s = entry.sync_apart.p50
+    assert seconds(1e12) == pytest.approx(apart_s) and apart_s > 5 * entry.sync.p50, "no GPU is shared"
     # One copy along the chain of NCCL, from one trainer rank, whatever the numbers of ranks and nodes.
-    chain = transfer_s(entry.sync.p50, 2 * PROFILE.model_parameters / 1e9, 771)
-    assert seconds(1e9) == seconds(1e9, 25e9) == pytest.approx(chain, rel=1e-3) and chain > 3 * entry.sync.p50
+    chain = transfer_s(apart_s, 2 * PROFILE.model_parameters / 1e9, 771)
+    assert seconds(1e9) == seconds(1e9, 25e9) == pytest.approx(chain, rel=1e-3) and chain > 3 * apart_s
     assert seconds(1e12, 1e9) == pytest.approx(chain, rel=1e-3), "the nodes of engines pass it on"
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
+from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, decode_cost
+from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.profiles.drafts.draft_law import geometric
 from rlplan.profiles.profile_schema import Machine, Profile
 
 from ..conftest import rollout, small_profile
@@ -27,16 +29,27 @@ def cost(**changes: Any) -> DecodeCost:
 def test_without_a_curve_a_step_takes_what_the_line_says() -> None:
     line = cost()
     assert [line.base_s(n) for n in (0, 7, 64, 200)] == pytest.approx([2e-3, 2.7e-3, 8.4e-3, 22e-3])
-    assert line.base == ()
+    assert line.device == ()
 
 
 def test_a_curve_is_linear_between_points_and_beyond_the_last() -> None:
     bent = cost(curve=BENT)
     assert [bent.base_s(n) for n in (1, 8, 36, 64, 120)] == pytest.approx([5e-3, 6e-3, 9e-3, 12e-3, 18e-3])
-    assert bent.base == tuple(bent.base_s(n) for n in range(65)) and bent.base_s(0) == 5e-3
+    assert bent.device == tuple(bent.base_s(n) for n in range(65)) and bent.base_s(0) == 5e-3
     assert replace(bent, max_sequences=4).base_s(36) == pytest.approx(9e-3)
     assert cost(curve=BENT[:1]).base_s(99) == 5e-3
-    assert replace(bent, curve=((1, 1.0),)).base == (1.0, 1.0), "a changed cost has its own table"
+    assert replace(bent, curve=((1, 1.0),)).device == (1.0, 1.0), "a changed cost has its own table"
+
+
+def test_a_step_takes_the_longer_of_device_and_host() -> None:
+    both = cost(curve=BENT, host=(1e-3, 50e-6))
+    assert [both.base_s(n) for n in (1, 8)] == [5e-3, 6e-3], "the device hides the host"
+    many = 1e-3 + 200 * 50e-6 - 200 * HELD_TOKENS * both.c
+    assert both.device_s(200) == pytest.approx(12e-3 + 136 * 6e-3 / 56)
+    quick = replace(both, curve=((1, 5e-3),))
+    assert quick.steps_s(1, 200, 200 * HELD_TOKENS) == pytest.approx(11e-3) and quick.base_s(200) == pytest.approx(many)
+    drafting = drafted(both, Drafts(2, 64, geometric(2, 0.5), geometric(2, 0.5)))
+    assert drafting.base_s(200) == pytest.approx(both.device_s(200) + 11e-3), "drafts hide nothing"
 
 
 @pytest.mark.parametrize("curve", [(), BENT])

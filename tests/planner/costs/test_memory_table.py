@@ -80,14 +80,27 @@ def test_a_bar_is_what_is_kept_and_the_largest_of_its_moments():
     assert gb(999e6) == "999 MB"
 
 
+def test_engines_and_what_stays_beside_them_leave_slack():
+    for trainers in (update_layout(16), update_layout(32), update_layout(64)):
+        bars = table("Qwen2.5-7B", EngineLayout(1, 8), trainers, 8)
+        decoding = at(bars, "device", "rollout")
+        assert decoding.holds_bytes["slack"] > 2e9 and decoding.fits
+        engine = {"engine_weights", "kv_cache", "engine_activations_and_graphs"}
+        assert sum(decoding.holds_bytes[name] for name in engine) == pytest.approx(0.9 * 80e9, rel=1e-6)
+    cpu = device_bars(small_profile(), laptop().pools["main"], 4, engines_of(small_profile(), EngineLayout(1, 2)), None)
+    assert not any("slack" in bar.holds_bytes for bar in cpu), "a laptop's engines have what they are given"
+
+
 def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
     costs = train_costs(PROFILE, 64, (16896,))
     assert len(costs) > 10
     for cost in costs:
         bars = device_bars(PROFILE, gpu_pool().pools["main"], BF16, engines_of(PROFILE, FOURS), cost.layout)
         bar = at(bars, "device", "train")
-        assert bar.needed_bytes - bar.holds_bytes["reserve"] == pytest.approx(cost.peak_bytes, rel=1e-6)
-        assert bar.holds_bytes["reserve"] == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.fits
+        free = bar.holds_bytes["reserve"] + bar.holds_bytes["slack"]
+        assert bar.needed_bytes - free == pytest.approx(cost.peak_bytes, rel=1e-6) and bar.fits
+        assert free == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.holds_bytes["slack"] > 2e9
+        assert 0 < bar.holds_bytes["trainer_allocator_fragmentation"] < 0.1 * cost.peak_bytes
 
 
 def test_offloaded_moments_are_in_host_memory_in_every_phase():
@@ -100,8 +113,7 @@ def test_offloaded_moments_are_in_host_memory_in_every_phase():
         assert bar.holds_bytes["trainer_parameters"] == pytest.approx(131.1e9, rel=1e-3)
     training = at(bars, "device", "train").holds_bytes
     assert "trainer_optimizer" not in training
-    fitted = PROFILE.train_law.memory_factors["rest"]
-    assert training["trainer_parameters"] == pytest.approx(131.1e9 / 8 * fitted, rel=1e-3)
+    assert training["trainer_parameters"] == pytest.approx(131.1e9 / 8, rel=1e-3)
     assert at(bars, "host", "sync").holds_bytes["weights_under_way"] == 3 * 2 * 152064 * 5120, "of one embedding"
     spread = table("Qwen2.5-32B", FOURS, update_layout(64, offload=True), 8)
     assert at(spread, "host", "train").holds_bytes["trainer_optimizer"] == pytest.approx(262.1e9 / 8, rel=1e-3)
@@ -111,7 +123,7 @@ def test_offloaded_moments_are_in_host_memory_in_every_phase():
     ("model", "engines", "trainers", "stay"),
     [
         ("Qwen2.5-7B", EngineLayout(2, 32), update_layout(64), {"trainer_parameters", "trainer_optimizer"}),
-        ("Qwen2.5-32B", FOURS, update_layout(64), {"trainer_parameters"}),
+        ("Qwen2.5-7B", EngineLayout(2, 32), update_layout(32), {"trainer_parameters"}),
         ("Qwen2.5-72B", FOURS, update_layout(8, tp=8), set()),
     ],
 )
@@ -194,8 +206,8 @@ def test_candidates_are_what_memory_holds_and_what_lacks_is_told():
     found = space(1000 * 10**9)
     assert len(found.train_host) == len(found.train) > 0
     assert all(share.on_node(1) > 393e9 for share in found.train_host), "eight GPUs cannot keep the states"
-    small = space(memory_bytes=73 * 10**9)
-    assert max(train.peak_bytes for train in small.train) <= MEMORY_SHARE * 73e9, "less than the data sheet says"
+    small = space(memory_bytes=75 * 10**9)
+    assert max(train.peak_bytes for train in small.train) <= MEMORY_SHARE * 75e9, "less than the data sheet says"
 
 
 def test_engines_whose_weights_or_kv_do_not_fit_are_no_candidates():

@@ -17,7 +17,7 @@ from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, 
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import drafted
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
-from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
+from rlplan.planner.explain.watched_rounds import RoundWatch, largest_of, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
@@ -70,6 +70,14 @@ def test_the_most_kv_is_that_just_before_a_sample_ends():
     watch, simulated = watched([[100, 100], [100, 100]], kv_tokens=240)
     assert simulated.times.preemptions > 0 and watch.preemptions == simulated.times.preemptions
     assert 200 < watch.kv_tokens <= 240
+
+
+def test_more_rounds_than_were_watched_hold_more_kv():
+    rng = np.random.default_rng(7)
+    many = rng.normal(100.0, 5.0, (200, 8))
+    expected = np.mean([largest_of(list(few), 300) for few in many])
+    assert expected == pytest.approx(100 + 5 * 2.85, rel=0.02)
+    assert largest_of([3.0, 9.0, 4.0], 3) == 9.0 and largest_of([5.0], 300) == 5.0
 
 
 def test_decode_steps_read_the_kv_of_all_that_run():

@@ -11,7 +11,7 @@ import pytest
 from rlplan.planner.lengths.length_cautions import at_cap, extrapolated
 from rlplan.planner.lengths.length_drift import fit_drift
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.lengths.loss_divisors import cut_share, expected_loss
+from rlplan.planner.lengths.loss_divisors import cut_share, expected_loss, kind_norms
 from rlplan.planner.lengths.table_lengths import named_lengths, shown_table
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
@@ -85,3 +85,24 @@ def test_divisors_of_the_loss_are_the_means_of_synchronous_steps(masked, dynamic
     if masked:
         with pytest.raises(Infeasible, match="mask_truncated"):
             expected_loss(capped, job)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_norms_of_the_kinds_of_round_are_those_of_their_tokens_noise(aggregation, masked) -> None:
+    """Tokens of a response push by chance, so their squared weights add up."""
+    model, cutoff = fit_lengths(heavy_trace(prompts=40, sigma=1.8), CAP), CAP // 4
+    algorithm = {"name": "grpo", "learning_rate": 1e-3, "mask_truncated": masked, "loss_aggregation": aggregation}
+    job = small_job(algorithm=algorithm)
+    rng = np.random.default_rng(6)
+    lengths = model.draw_many(rng.integers(len(model.prompt_ids), size=40_000), (job.rollout.samples_per_prompt,), rng)
+    squares = 1.0 / lengths if aggregation == "seq-mean-token-mean" else lengths.astype(float)
+    of_groups = (squares * (lengths < CAP if masked else 1.0)).sum(axis=1)
+    long = lengths.max(axis=1) > cutoff
+    found = kind_norms(model, job, cutoff, None)
+    assert found is not None and 0.1 < long.mean() < 0.9
+    for norm, kind in ((found.short, ~long), (found.long, long)):
+        assert norm == pytest.approx((of_groups[kind].mean() / of_groups.mean()) ** 0.5, rel=2e-2)
+    history = kind_norms(model, job, None, 0.25)
+    assert history is not None and (history.long > history.short) == (aggregation == "token-mean")
+    assert kind_norms(model, job, None, None) is None, "rounds of one kind"

@@ -10,11 +10,14 @@ from rlplan.planner.choose.candidates.round_kinds import LongKey, column_name
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, train_costs
+from rlplan.planner.lengths.table_lengths import named_lengths
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.phrases.why_line import levers_of
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.drafts.draft_schema import ProfiledDrafts
@@ -24,6 +27,7 @@ from ..conftest import heavy_trace, laptop, small_job, small_profile, some_input
 from ..gpu_run import gpu_cluster
 from .columns.settings import EXACT, LAYOUT, TRAIN, long_of, make_setting
 
+H100 = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 OPTIONS = SolveOptions(passes=(Pass(4, 2, math.inf), Pass(20, 8, 0.1)), mode="exact")
 
@@ -87,6 +91,14 @@ def test_a_job_that_allows_drafts_gets_them_where_they_pay(plain) -> None:
     assert predicted.seconds_per_sample < 0.9 * without.predicted.seconds_per_sample
     assert predicted.baseline.seconds_per_sample == without.predicted.baseline.seconds_per_sample, "a plain one"
     assert seconds(150) == pytest.approx(predicted.seconds_per_sample, rel=0.15)
+    saved_s = levers_of(why["levers"])
+    assert set(saved_s) == {"long_rounds", "drafts"} and min(saved_s.values()) > 0
+    kinds = {"short": rounds.short, "long": rounds.long}
+    bare = {name: kind.model_copy(update={"rollout": kind.rollout.model_copy(update={"drafts": None})})
+            for name, kind in kinds.items()}  # fmt: skip
+    undrafted = plan.model_copy(update={"job": plan.job.model_copy(update={"rounds": rounds.model_copy(update=bare)})})
+    more = saved_s["drafts"] / (SMALL["prompts_per_step"] * SMALL["samples_per_prompt"])
+    assert seconds(150, undrafted) == pytest.approx(predicted.seconds_per_sample + more, rel=0.1)
 
 
 LATER = {"drafted": (0.9, 0.8), "accepted": (0.7, 0.5), "sequence_steps": 1000}
@@ -141,17 +153,18 @@ def test_hand_overs_are_planned_where_the_update_is_dear() -> None:
     assert freed is not None and (freed.engines, freed.at_finished) == (1, 0.6)
     assert dear.job.rounds.short.hand_over is None and cheap.job.rounds.long.hand_over is None
     assert "free 1 of 2 engines at 60%" in dear.job.why["rounds.long.hand_over"]
+    assert levers_of(dear.job.why["levers"])["hand_over"] > 0 and "hand-over" not in cheap.job.why.get("levers", "")
     assert seconds(150) == pytest.approx(dear.predicted.seconds_per_sample, rel=0.15)
 
 
-def with_tail(alone: float, sync_s: float = 0.0):
+def with_tail(alone: float, sync_s: float = 0.0, each: float = 2e-3, **search: object):
     """A plan where a step of few samples takes `alone` seconds on an engine of TP 2, and 10 ms on each of two of TP 1;
     of many samples both take longer, that of TP 2 far longer."""
     narrow, wide = small_profile().rollout
     narrow = narrow.model_copy(update={"step_s": 10e-3, "step_s_per_sequence": 1e-4})
     sync = wide.sync.model_copy(update={"p50": sync_s})
-    wide = wide.model_copy(update={"step_s": alone, "step_s_per_sequence": 2e-3, "sync": sync})
-    return planned({"tail": [0.8]}, small_profile(rollout=(narrow, wide)))
+    wide = wide.model_copy(update={"step_s": alone, "step_s_per_sequence": each, "sync": sync})
+    return planned({"tail": [0.8], **search}, small_profile(rollout=(narrow, wide)))
 
 
 def test_other_engines_decode_the_tail_where_they_are_faster() -> None:
@@ -161,6 +174,14 @@ def test_other_engines_decode_the_tail_where_they_are_faster() -> None:
     assert rollout.tp == 1 and (tail.engines, tail.tp) == (1, 2)
     assert tail.at_finished == 0.8 and tail.growth_tokens > 0
     assert "on 1 x tp 2; next best: long rounds decode their tail on the same engines" in why["rounds.long.tail"]
+    assert seconds(150) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.15)
+
+
+def test_the_tails_own_engines_draft_as_the_rounds_engines_do() -> None:
+    plan, seconds = with_tail(3e-3, each=5e-4, drafts={"tokens": [3], "acceptance": 0.6})
+    long, saved_s = plan.job.rounds.long, levers_of(plan.job.why["levers"])
+    assert long.tail is not None and long.rollout.drafts is not None
+    assert set(saved_s) == {"long_rounds", "drafts", "tail"} and saved_s["tail"] > 0 and saved_s["drafts"] > 0
     assert seconds(150) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.15)
 
 
@@ -194,3 +215,21 @@ def test_every_update_that_is_best_for_some_hand_over_is_kept() -> None:
             return exposed_update_s(train, tokens, squares, samples, window.streamed(train))
 
         assert min(map(exposed, kept)) == pytest.approx(min(map(exposed, every)))
+
+
+def test_updates_without_room_beside_engines_do_not_forbid_hand_overs() -> None:
+    profile, cluster = library_profile("H100", "Qwen2.5-14B"), gpu_cluster(nodes=4, accelerators=H100)
+    sizes = {**SMALL, "max_prompt_tokens": 2048, "max_response_tokens": 16384}
+    model = {"path": "Qwen/Qwen2.5-14B", "dtype": "bfloat16"}
+
+    def space(**search: object):
+        job = small_job(sizes, model=model, search={"tp": [4], "micro_batch_tokens": [18432], **search})
+        return prepare(cluster, job, profile, named_lengths("math-16k")[0], OPTIONS).space
+
+    found = space(hand_over=[0.9])
+    assert {cost.early for cost in found.train} == {True, False} and any(key.hand_over for key in found.long)
+    window = Window(1.0, 100.0, ((0.5, 20_000, 10**8, 0),), 16)
+    copies = [cost for cost in found.train if cost.layout.replica <= 16]
+    assert {window.streamed(cost).groups for cost in copies if cost.early} == {1}
+    assert {window.streamed(cost).groups for cost in copies if not cost.early} == {0}
+    assert all(cost.early for cost in space().train), "nothing was asked for"

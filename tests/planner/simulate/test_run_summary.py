@@ -62,7 +62,10 @@ def test_what_is_owed_is_charged_per_sample(cpu):
     assert cpu["accelerator_s_per_1k_samples"] == pytest.approx(2000 * 45 / 35)
     assert cpu["usd_per_1k_samples"] == pytest.approx(1000 * 45 / 35 * 0.36 / 3600)
     assert cpu["length_ratio"] == pytest.approx(1 + 50 / 35 / 10)
-    assert cpu["settling_steps"] == 1
+    assert cpu["settling_steps"] == 1 and cpu["waits"] is None
+    waited = step("long", waits=(3, 1), ages=(2, 0, 0))
+    found = summary((step(), waited), (), [9.0, 20.0])["waits"]
+    assert found == {"prompts": 2, "mean": 2.0, "longest": 3, "long_rounds": 1, "by_queue": 1}
 
 
 def test_money_and_accelerators_are_of_the_nodes_in_use(cpu):

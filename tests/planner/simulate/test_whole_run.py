@@ -1,5 +1,6 @@
 """Whole runs: epochs, drift, switches, onlookers that change nothing, and the columns that they are made of."""
 
+import dataclasses
 import math
 from dataclasses import astuple
 from functools import partial
@@ -22,7 +23,7 @@ from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.traces.report_steps import quantile
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile, some_inputs
@@ -59,6 +60,23 @@ def test_a_run_of_whole_epochs_trains_all_their_prompts():
     trained = sum(s.groups for s in (*epoch.steps, *epoch.settling))
     assert 90 <= trained <= 90 + 4, "the last round fills up with the next epoch's"
     assert {s.groups for s in epoch.steps} == {4}
+
+
+def test_a_run_with_a_queue_trains_each_prompt_of_its_epoch():
+    rule = QueueRule(12, more_copies_every=1, until_long_after=4)
+    epoch = run(dataclasses.replace(EXACT, queue=rule), steps=0, prompts=400)
+    assert 400 <= sum(s.groups for s in (*epoch.steps, *epoch.settling)) <= 404
+    by_queue = [step for step in epoch.steps if step.ages]
+    assert len(by_queue) > 20 and mean([s.groups for s in by_queue]) > 3.8
+    assert {len(step.ages) for step in by_queue} == {12} and max(max(step.ages) for step in by_queue) == 4
+    assert sum(len(step.waits) for step in (*epoch.steps, *epoch.settling)) == sum(
+        step.groups for step in (*epoch.steps, *epoch.settling) if step.kind == "long"
+    )
+    waves = run(EXACT, steps=0, prompts=400)
+    assert epoch.length_ratio() == pytest.approx(waves.length_ratio(), abs=0.08)
+    # The longest response and the unluckiest prompt: a round by queue waits for the first alone.
+    rollouts = [mean([s.rollout_s for s in r.steps if s.kind == "long"]) for r in (epoch, waves)]
+    assert rollouts[0] < rollouts[1]
 
 
 def test_what_a_run_owes_at_its_end_is_settled_and_charged(owing):

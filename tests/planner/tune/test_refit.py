@@ -17,10 +17,12 @@ from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, fit_line, fit_ratio
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.schema.sections.planned_rounds import RoundRollout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.profile_schema import Profile, RoundCheck
+from rlplan.rounds.round_spec import QueueRule
 from rlplan.traces.run_log import TRACE
 
 from ..conftest import CAP
@@ -64,6 +66,19 @@ def test_copies_that_were_all_aborted_are_replayed_as_copies(tmp_path):
     assert len(seen) < sum(s.issued_samples for s in long) / 4, "some draws left no finished sample"
     for replay in replay_run(run, CAP, False, documents.profile):
         assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)
+
+
+def test_rounds_by_queue_are_replayed_at_their_prompts_ages(tmp_path, monkeypatch):
+    documents = solved(mode="exact")
+    target, of_plan = documents.plan.job.issue.prompts_per_step, PlannedJob.round_numbers
+    rule = QueueRule(2 * target + 3, more_copies_every=1, until_long_after=3)
+    monkeypatch.setattr(PlannedJob, "round_numbers", lambda self: {**of_plan(self), "queue": rule})
+    run = ran(tmp_path / "r", documents, noise=0.0, steps=40)
+    by_queue = [step for step in run.steps if step.ages]
+    assert {len(step.ages) for step in by_queue} == {rule.prompts} and max(max(step.ages) for step in by_queue) > 0
+    for replay in replay_run(run, CAP, False, documents.profile):
+        assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)
+        assert replay.update_s == pytest.approx(replay.step.train_s)
 
 
 def test_what_is_no_run_is_refused_with_what_would_be_one(tmp_path):

@@ -11,7 +11,7 @@ from rlplan.plans.phrases.numbers import bytes_of, bytes_text, count, digits, fi
 from rlplan.plans.phrases.sentences import listed, one_line, sentence, shorten
 from rlplan.plans.phrases.solver_status import solver_status
 from rlplan.plans.phrases.update_text import trainers_text, update_text
-from rlplan.plans.phrases.why_line import Alternative, parse
+from rlplan.plans.phrases.why_line import Alternative, levers_of, levers_text, parse
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.origin import Solver
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -125,3 +125,13 @@ def test_a_line_of_why_says_what_the_next_best_costs():
     assert line.text() == f"{text} (rollout +6.7%)"
     assert line._replace(rest="chosen anew").text() == f"{text}, the rest chosen anew (rollout +6.7%)"
     assert Alternative("a", "b", None).text() == "a; next best: b, within 0.5% of it"
+
+
+def test_the_seconds_of_levers_are_read_as_they_were_written():
+    saved_s = {"long rounds": 58.3, "drafts": 1.25e-05, "hand-over": -0.5, "tail": 123456.0}
+    text = levers_text(saved_s, 121.28)
+    assert "long rounds +58.3 s (+48.1%), drafts" in text
+    read = levers_of(text)
+    assert list(read) == ["long_rounds", "drafts", "hand_over", "tail"]
+    assert list(read.values()) == pytest.approx(list(saved_s.values()), rel=5e-3)
+    assert levers_of(None) == {}

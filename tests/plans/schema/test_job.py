@@ -6,6 +6,7 @@ import pytest
 from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.sections.job_terms import objective_of
 from rlplan.plans.schema.sections.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.schema.sections.reward_spec import RewardList, RewardSpec
 from rlplan.plans.yaml.errors import InputError
@@ -26,6 +27,17 @@ def test_a_name_alone_sets_what_its_paper_sets(name, aggregation):
     assert (found.loss_aggregation, found.clip_low, found.clip_high) == (aggregation, 0.2, 0.2)
     assert found.dynamic_sampling is found.mask_truncated is False
     assert found.importance_sampling is None and found.overrides() == ()
+
+
+def test_an_objective_is_dollars_within_seconds_or_told_how_to_be():
+    assert objective_of("usd-within 120") == objective_of("usd-within:120") == ("usd", 120.0)
+    assert [objective_of(text) for text in ("seconds", "usd")] == [("seconds", None), ("usd", None)]
+    for text in ("usd-within", "usd-within 0", "usd-within soon", "usd-within nan", "usd 120", "cheap"):
+        with pytest.raises(InputError, match="objective"):
+            objective_of(text)
+    assert loads(f"{JOB}objective: usd-within 90\n", Job).objective == "usd-within 90"
+    with pytest.raises(InputError, match="write it as usd-within 120"):
+        loads(f"{JOB}objective: usd-within\n", Job)
 
 
 def test_only_what_a_job_sets_otherwise_is_told():

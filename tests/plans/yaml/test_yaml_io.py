@@ -98,7 +98,7 @@ def test_defaults_are_written_in_the_models_order_and_lists_in_one_line(folder):
     head, tail = JOB.split("reward:\n")
     text = dump(loads(JOB, Job))
     assert dump(loads("reward:\n" + tail + head, Job)) == text
-    assert "  betas: [0.9, 0.95]\n" in text and "  mask_truncated: false\n" in text
+    assert "  betas: [0.9, 0.999]\n" in text and "  mask_truncated: false\n" in text
     assert "  micro_batch_tokens: [1024, 2048, 4096, 8192]\n" in text
     assert dump(loads(PLAN_TEXT, Plan), folder.path("again.yaml")) == PLAN_TEXT == folder.path("again.yaml").read_text()
 

@@ -44,7 +44,7 @@ def decode(model, gpu, tp, sequences, kv_tokens, ep=1.0, dp=1.0, weight_bytes=2.
 
 def served(tp, ep, dp, batch, isl, osl):
     """Milliseconds of an output token while so many requests are served, and how many of them decode at once."""
-    points = Served(*(np.array([float(each)]) for each in (tp, ep, dp, batch, isl, osl, 1.0)))
+    points = Served(*(np.array([float(each)]) for each in (tp, ep, dp, batch, isl, osl, 1.0, 1.0)))
     law = DecodeLaw(sheet(architecture_of("Qwen3-30B-A3B"), GPUS["H100"], 2.0), np.linspace(-0.3, 0.4, len(FACTORS)))
     return [1e3 * float(seconds_per_token(law, points)[0]), float(running(law, points)[0])]
 
@@ -98,13 +98,13 @@ def test_the_laws_give_the_figures_that_they_gave():
             memory("Qwen2.5-14B", sharded=False, dp=4, cp=2, pp=4, recompute="selective", offload=True),
             [13.57689, 62.79922, 3.692298],
         ),
-        (decode("Qwen3-32B", "H100", 4, 64, 200_000), [13.4681, 1.926367, 3.629886]),
-        (decode("Qwen3-30B-A3B", "A100", 2, 200, 10**6, 2.0), [49.46209, 1.099514, 22.36412]),
-        (decode("DeepSeek-V3", "H200", 8, 30, 10**5, 8.0, 4.0, 1.0), [20.4692, 2.279477, 0.3395541]),
-        (decode("gpt-oss-120b", "B200", 1, 16, 10**5, weight_bytes=0.5), [5.701986, 0, 0.4275042]),
-        (served(4, 1, 1, 64, 1024, 512), [11.01384, 64]),
-        (served(1, 8, 8, 32, 4096, 512), [38.29006, 256]),
-        (served(2, 1, 1, 4096, 8192, 1024), [33.18706, 117.2386]),
+        (decode("Qwen3-32B", "H100", 4, 64, 200_000), [11.94606, 1.873837, 3.486215]),
+        (decode("Qwen3-30B-A3B", "A100", 2, 200, 10**6, 2.0), [44.38456, 1.069034, 21.47895]),
+        (decode("DeepSeek-V3", "H200", 8, 30, 10**5, 8.0, 4.0, 1.0), [19.72093, 2.217935, 0.3261146]),
+        (decode("gpt-oss-120b", "B200", 1, 16, 10**5, weight_bytes=0.5), [5.336486, 0, 0.4105836]),
+        (served(4, 1, 1, 64, 1024, 512), [9.622016, 64]),
+        (served(1, 8, 8, 32, 4096, 512), [30.0153, 256]),
+        (served(2, 1, 1, 4096, 8192, 1024), [30.69317, 120.9796]),
         (
             memory("Qwen2.5-0.5B", compute_bytes=4, on_gpu=False, tokens=900, dp=1, recompute="full"),
             [7.903379, 0.6366224, 1.183592, 1.179064, 0.2354486, 0.557441, 0],

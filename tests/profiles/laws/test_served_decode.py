@@ -19,7 +19,16 @@ BLACKWELL = Group("b200_sxm", "Qwen/Qwen3-32B", "bf16")
 
 def served(**columns):
     length = max(len(v) for v in columns.values())
-    usual = {"tp": 4.0, "ep": 1.0, "dp": 1.0, "batch": 16.0, "isl": 1024.0, "osl": 1024.0, "seconds": 0.01}
+    usual = {
+        "tp": 4.0,
+        "ep": 1.0,
+        "dp": 1.0,
+        "batch": 16.0,
+        "isl": 1024.0,
+        "osl": 1024.0,
+        "seconds": 0.01,
+        "ahead": 1.0,
+    }
     return Served(**{name: np.array(columns.get(name, [value] * length), float) for name, value in usual.items()})
 
 
@@ -44,6 +53,22 @@ def test_newcomers_cost_in_proportion_to_prompts_over_outputs():
     alone = truth().step_s(4.0, 16.0, 16 * np.array([512 + 2048, 4096 + 256]))
     assert short == pytest.approx(float(alone[0]), rel=0.1)
     assert long > 1.3 * float(alone[1])
+
+
+def test_engines_that_schedule_ahead_hide_the_shorter_of_host_and_device():
+    ahead, after = seconds_per_token(truth(), served(batch=[512.0] * 2, isl=[128.0] * 2, ahead=[1.0, 0.0]))
+    host = float(truth().host_s(512.0))
+    assert max(host, after - host) <= ahead < 1.1 * max(host, after - host) and after > 1.4 * ahead
+
+
+def test_versions_from_0_14_on_schedule_ahead(tmp_path):
+    header = ",".join([*COLUMNS, "versions"])
+    rows = [
+        f"h100,m,bf16,1024,1024,1,1,1,8,10,False,{v}" for v in ("0.12.0", "0.14.1", "0.17.0|0.19.0", "", "nightly-1")
+    ]
+    (tmp_path / "s.csv").write_text("\n".join([header, *rows]))
+    (points,) = read_served(tmp_path / "s.csv").values()
+    assert points.ahead.tolist() == [0, 1, 1, 0, 1]
 
 
 def test_no_more_run_than_kv_holds():

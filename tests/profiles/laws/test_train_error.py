@@ -54,7 +54,7 @@ def test_the_error_of_a_step_takes_the_layouts_own():
 )
 def test_published_parallel_updates_are_within_the_stated_error(model, layout, gpus, short_s, plain_s):
     """RollPacker's updates of 1,024 samples on H800 (figure 10c, figure 9), of about 800 tokens each in short rounds
-    and 1,250 in plain ones, prompts included. Physics is never too slow, and often too fast."""
+    and 1,250 in plain ones, prompts included. Physics is never too slow for them."""
     profile = library_profile("H800", model)
     sizes = {key: value for key, value in layout.items() if key != "pad_to_tokens"}
     padded = update_layout(gpus // math.prod(sizes.values()), micro_batch_tokens=2048, **sizes)
@@ -66,7 +66,7 @@ def test_published_parallel_updates_are_within_the_stated_error(model, layout, g
     for tokens, published_s in ((800, short_s), (1250, plain_s)):
         tokens_s = update.per_token_s * 1024 * tokens + update.per_token_squared_s * 2 * 1024 * tokens**2
         ours_s = step_s + tokens_s + update.per_sample_s * 1024
-        assert 0.9 * ours_s < published_s < ours_s * (1 + 2.5 * deviation)
+        assert ours_s < published_s < ours_s * math.exp(2.5 * deviation)
 
 
 def test_a_packed_update_of_32b_takes_realistic_seconds():

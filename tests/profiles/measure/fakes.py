@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import rlplan
+from rlplan.executor.engines.engine_bench import EngineBench
 from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.profiles.measure.time_budget import TimeBudget
@@ -63,6 +64,8 @@ class Bench:
 
     def prompts(self, engines, sequences, tokens):
         return [[(next(self._serial), *[0] * (tokens - 1)) for _ in range(sequences)] for _ in range(engines)]
+
+    step_s = EngineBench.step_s
 
     async def seconds(self, engines, batches, tokens):
         batch, (step_s, sequence_s, kv_s) = batches[0], self._law

@@ -11,6 +11,7 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport
+from rlplan.executor.engines import engine_bench
 from rlplan.executor.engines.engine_handle import EngineDied, EngineEvents
 from rlplan.executor.engines.messages import EngineEvent
 from rlplan.executor.rollout.prompts import PromptText
@@ -24,7 +25,7 @@ from rlplan.profiles.laws.reward_fit import ScoredSample
 from rlplan.profiles.measure import measure_engines as engines_module
 from rlplan.profiles.measure import measure_rounds as rounds_module
 from rlplan.profiles.measure import measure_updates as updates_module
-from rlplan.profiles.measure.decoding import engine_bench, measure_drafts
+from rlplan.profiles.measure.decoding import measure_drafts
 from rlplan.profiles.measure.decoding import measure_rollout as rollout
 from rlplan.profiles.measure.decoding.measure_rollout import Decoded, decode_grid, measure_layout, spread
 from rlplan.profiles.measure.measure_rounds import Effort, RoundSampler, Sampled, wide_prompts

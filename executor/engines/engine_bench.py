@@ -1,4 +1,4 @@
-"""Batches of forced length on engines, timed."""
+"""Batches of forced length on engines, timed: for profiles, and for a run that looks how fast its machine is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import random
 import time
 from collections.abc import Sequence
 
-from ....executor.actors import within
-from ....executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
-from ....executor.engines.fleet import Fleet
-from ....executor.engines.messages import EngineEvent, Request
-from ....plans.yaml.errors import RunFailed
+from ...plans.yaml.errors import RunFailed
+from ..actors import within
+from .engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
+from .fleet import Fleet
+from .messages import EngineEvent, Request
 
 BATCH_DEADLINE_S = 300.0
+SHORT_TOKENS, LONG_TOKENS = 8, 72
+"""Tokens of the two decodes whose difference tells the seconds of a decode step."""
 
 Batches = list[list[tuple[int, ...]]]
 """Prompts as token ids, a batch an engine."""
@@ -50,15 +52,22 @@ class EngineBench:
         await asyncio.gather(
             *(engine.submit(batch, engine.version) for engine, batch in zip(engines, requests, strict=True))
         )
-        missing = sum(len(batch) for batch in requests)
+        missing = {request.request_id for batch in requests for request in batch}
         names = ", ".join(engine.name for engine in engines)
         while missing:
-            events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
+            events = await within(BATCH_DEADLINE_S, self._news.get(), f"timing {names}")
             if not events:
-                raise RunFailed(f"an engine of {names} died while it was profiled")
-            missing -= sum(event.name == "finished" for event in events)
+                raise RunFailed(f"an engine of {names} died while it was timed")
+            missing -= {event.request_id for event in events if event.name == "finished"}
         return time.perf_counter() - began
+
+    async def step_s(self, engines: Sequence[EngineHandle], batches: Batches) -> float:
+        """Seconds of a decode step: a long decode less a short one, so that submission, prefill and delivery, which are
+        in both, are not in it. At most 0 where the machine stalled in the short one."""
+        short = await self.seconds(engines, batches, SHORT_TOKENS)
+        long = await self.seconds(engines, batches, LONG_TOKENS)
+        return (long - short) / (LONG_TOKENS - SHORT_TOKENS)
 
     def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:
         number = next(self._serial)
-        return Request(f"profile-{number}", prompt, tokens, ignore_eos=True, seed=number if self._seeded else None)
+        return Request(f"bench-{number}", prompt, tokens, ignore_eos=True, seed=number if self._seeded else None)
