@@ -351,7 +351,7 @@ class Search:
         has on all of its rounds over what it has on as many as the column."""
         if other is None or column.rounds >= other.rounds:
             return column
-        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[cast(LongKey, other.key)]
+        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[other.key]
         few_s = sum(held.first(column.rounds).phases_s(self.space.train[train], column.rounds).values())
         factor = other.step_s[train] / few_s
         return dataclasses.replace(column, step_s=tuple(factor * seconds for seconds in column.step_s))
