@@ -101,7 +101,7 @@ def solve(
     """
     read = _read(
         job, cluster, profile, trace, lengths, mode, bias_budget, objective, for_any, max_nodes, seed, force, out,
-        nodes or {}, passes,
+        nodes or {}, passes, plain,
     )  # fmt: skip
     with at_its_line(read.job_path, read.cluster_path):
         tell = progress or (lambda text, share: None)
@@ -163,6 +163,7 @@ def _read(
     out: File | None,
     nodes: Mapping[str, int] = MappingProxyType({}),
     passes: Sequence[Pass] = PASSES,
+    plain: bool = False,
 ) -> _Read:
     """Read and check the arguments of `solve`."""
     must_be_one_of("mode", mode, get_args(Mode))
