@@ -80,6 +80,7 @@ PAGES = {
             ("With lengths that ship, for a first look", "rlplan solve job --lengths math-16k"),
             ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
             ("For another framework", "rlplan solve job --for any --out plans/any.yaml"),
+            ("Plain rounds, to measure others against", "rlplan solve job --plain --out plain.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
                 "The same, beside what runs already",
