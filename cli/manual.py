@@ -82,6 +82,7 @@ PAGES = {
             ("Fewest dollars, the mean step within 120 s", "rlplan solve job --objective usd-within 120"),
             ("How many nodes pay", "rlplan solve job --frontier nodes"),
             ("For another framework", "rlplan solve job --for any --out plans/any.yaml"),
+            ("Plain rounds, to measure others against", "rlplan solve job --plain --out plain.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
                 "The same, beside what runs already",
