@@ -278,7 +278,7 @@ def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapp
 
 
 def _long_kind(step: ExecutedStep, spec: RoundSpec, prompts: int) -> RoundKind:
-    return spec.long_by_queue(step.ages) if step.ages else spec.long(prompts)
+    return spec.long_by_queue(step.ages) if step.ages and spec.queue else spec.long(prompts)
 
 
 def _machine(step: ExecutedStep, spec: RoundSpec, order: list[str]) -> Round:
