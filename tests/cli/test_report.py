@@ -23,7 +23,7 @@ from .solved_folder import listing
 GOLDEN = Path(__file__).with_name("golden")
 
 DETAIL = {
-    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
+    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {}, "owed_prompts": 0.0,
     "step_s_predicted": 1.1, "deviation": -0.09, "phases_s": {},
     "rounds": {}, "reward_first": 0.1, "reward_last": 0.2, "rewards": [0.1, 0.2], "on_policy_violations": 0,
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
