@@ -98,7 +98,7 @@ class _Front:
             near = {p.nodes for p in self.points if p.usd_per_1k_samples <= NEAR * least}
             # What cannot be planned on few nodes may be on more.
             near |= self.tried - {point.nodes for point in self.points}
-            edge = sorted({wider for at in near for wider in self._beside(at, (0, 1))} - self.tried)
+            edge = sorted({wider for at in near for wider in self._beside(at, (1,))} - self.tried)
         if not self.points:
             raise Infeasible(
                 f"job {self.name} has no plan on any nodes of pools '{self.pools[0]}' and '{self.pools[1]}'"
@@ -107,11 +107,11 @@ class _Front:
     def around(self, nodes: Nodes) -> bool:
         """Plan the points beside one; whether a new one came of it."""
         before = len(self.points)
-        self._at(sorted(self._beside(nodes, (-1, 0, 1)) - self.tried))
+        self._at(sorted(self._beside(nodes, (-1, 1)) - self.tried))
         return len(self.points) > before
 
     def _beside(self, nodes: Nodes, steps: Iterable[int]) -> set[Nodes]:
-        beside = {(nodes[0] + a, nodes[1] + b) for a in steps for b in steps if a or b}
+        beside = {at for step in steps for at in ((nodes[0] + step, nodes[1]), (nodes[0], nodes[1] + step))}
         return {at for at in beside if all(1 <= n <= most for n, most in zip(at, self.most, strict=True))}
 
     def _at(self, wanted: Iterable[Nodes]) -> None:

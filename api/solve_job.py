@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, get_args
@@ -22,9 +23,11 @@ from ..plans.schema.sections.job_terms import objective_of
 from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, loads
-from ..profiles.fitness import unfit
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads
+from ..profiles.fitness import differences, machine_of, unfit
+from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
+from ..profiles.library import library_profile
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
 from .given_documents import (
@@ -105,7 +108,17 @@ def solve(
     )  # fmt: skip
     with at_its_line(read.job_path, read.cluster_path):
         tell = progress or (lambda text, share: None)
-        plan = solve_documents(read.cluster, read.job, read.profile, read.lengths, read.inputs, read.options, tell).plan
+        documents = read.cluster, read.job, read.profile, read.lengths, read.inputs, read.options, tell
+        plan = solve_documents(*documents, read.priced).plan
+    pool = plan.job.rounds.short.rollout.pool
+    if pool in read.others:
+        path, of_pool = read.others[pool]
+        if out is None:
+            path = path_of(of_pool)
+        elif not path.exists():
+            write_document(of_pool, path)
+        named = inputs_of(read.target, read.cluster_path, read.job_path, path, of_pool, plan.inputs.lengths)
+        plan = plan.model_copy(update={"inputs": named.model_copy(update={"rewards": plan.inputs.rewards})})
     if out is not None:
         write_document(plan, read.target, WRITTEN_DIGITS)
     return standing_in(read.target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))
@@ -130,7 +143,8 @@ def front_of_nodes(
     read = _read(job, cluster, profile, trace, lengths, mode, bias_budget, None, for_any, None, seed, force, None)
     with at_its_line(read.job_path, read.cluster_path):
         tell = progress or (lambda text, share: None)
-        return list(nodes_front(read.cluster, read.job, read.profile, read.lengths, read.options, tell))
+        documents = read.cluster, read.job, read.profile, read.lengths, read.options, tell
+        return list(nodes_front(*documents, read.priced))
 
 
 class _Read(NamedTuple):
@@ -145,6 +159,36 @@ class _Read(NamedTuple):
     job_path: Path
     cluster_path: Path
     target: Path
+    others: dict[str, tuple[Path, Profile]]
+
+    @property
+    def priced(self) -> dict[str, Profile]:
+        """Profiles of other pools, as they price the job's model."""
+        folder = model_folder(self.job, self.job_path)
+        return {pool: priced_as(profile, self.job, folder) for pool, (_, profile) in self.others.items()}
+
+
+def _profiles_of_others(
+    cluster: Cluster, job: Job, profile: Profile, profile_path: Path
+) -> dict[str, tuple[Path, Profile]]:
+    """Profiles of pools that the job's own does not price, by pool, each with its path: `profile.POOL.yaml` beside the
+    job's, else, where that was not measured, the one that ships of the pool's GPUs and the same model."""
+    others: dict[str, tuple[Path, Profile]] = {}
+    unlike = {
+        name: pool
+        for name, pool in sorted(cluster.pools.items())
+        if pool.accelerators.kind == profile.machine.kind and differences(profile, machine_of(pool))
+    }
+    if job.placement is not None or len(unlike) == len(cluster.pools):
+        return others
+    for name, pool in unlike.items():
+        path, gpu = profile_path.with_name(f"profile.{name}.yaml"), gpu_of(pool.accelerators.name)
+        if path.is_file():
+            others[name] = path, load(path, Profile)
+        elif profile.provenance != "measured" and profile.train_law is not None and gpu is not None:
+            with suppress(InputError):  # none ships
+                others[name] = path, library_profile(gpu.name, profile.train_law.model)
+    return {name: found for name, found in others.items() if not differences(found[1], machine_of(cluster.pools[name]))}
 
 
 def _read(
@@ -180,8 +224,8 @@ def _read(
     job, cluster, profile = read_documents(job_path, cluster_path, profile_path)
     target = STDOUT if out is None else Path(out)
     trace_path = None if trace is None else path_of(trace)
-    others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
-    check_target(target, job_path, cluster_path, profile_path, *others, kind="plan", force=force)
+    files = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+    check_target(target, job_path, cluster_path, profile_path, *files, kind="plan", force=force)
     accelerators_must_be_known(cluster, cluster_path, profile)
     fewer = {name: cluster.pools[name].model_copy(update={"nodes": most}) for name, most in nodes.items()}
     cluster = cluster.model_copy(update={"pools": {**cluster.pools, **fewer}})
@@ -198,6 +242,7 @@ def _read(
             ]
         )
     must_know_model(job, job_path, profile, force)
+    others = _profiles_of_others(cluster, job, profile, profile_path)
     profile = priced_as(profile, job, model_folder(job, job_path))
     source, response_lengths = given_lengths(profile, profile_path, trace, lengths, job_path, target)
     inputs = inputs_of(target, cluster_path, job_path, profile_path, profile, source)
@@ -215,4 +260,4 @@ def _read(
         model=shape_of_job(job, job_path),
         passes=passes,
     )
-    return _Read(cluster, job, profile, response_lengths, inputs, options, job_path, cluster_path, target)
+    return _Read(cluster, job, profile, response_lengths, inputs, options, job_path, cluster_path, target, others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..plans.facts.digest import job_decisions
@@ -66,6 +66,7 @@ def solve(
     inputs: Inputs,
     options: SolveOptions = DEFAULTS,
     progress: Progress = lambda text, share: None,
+    others: Mapping[str, Profile] | None = None,
 ) -> Solved:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
@@ -75,6 +76,7 @@ def solve(
     Args:
         inputs: the files that the arguments were read from; goes into the plan as it is.
         progress: called with a text and the share that is done.
+        others: profiles of pools that `profile` does not price, by their names; they are considered, too.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when no schedule keeps the limits (it
     says so if one that only other frameworks can run would), and InputError when the trace does not fit the job, or the
@@ -84,12 +86,13 @@ def solve(
         _must_train_family(job, options)
     job = without_levers(job) if options.plain else job
     pools = engine_pools(cluster, job, profile) if options.pool is None else [options.pool]
-    if len(pools) > 1:
+    priced = {**dict.fromkeys(pools, profile), **(others or {})}
+    if len(priced) > 1:
 
         def on(pool: str) -> Solved:
-            return solve(cluster, job, profile, trace, inputs, replace(options, pool=pool), progress)
+            return solve(cluster, job, priced[pool], trace, inputs, replace(options, pool=pool), progress)
 
-        return _on_the_best_pool(pools, on)
+        return _on_the_best_pool(sorted(priced), on)
     places = places_of_judge(cluster, job, profile, options)
 
     def at(judge: RewardJudge | None) -> Solved:

@@ -14,7 +14,8 @@ Invariants:
   prompt waits without bound;
 - where a short round would find fewer prompts than it issues in two epochs, what is deferred has its long rounds first;
   only refills of a round begin a third epoch, and nothing a fourth: no prompt is trained three times more often than
-  another, however long others wait;
+  another, however long others wait. Where epochs defer so few that a long round fills over more than two, it is so many
+  epochs instead, `MOST_OPEN_EPOCHS` at most;
 - a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
   fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
   failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds
@@ -54,8 +55,10 @@ from .round_spec import RoundName, RoundSpec
 MAX_WAIT_ROUNDS = 64
 
 # Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one
-# runs into the next; a third one is begun by refills of a round alone.
+# runs into the next; a third one is begun by refills of a round alone. Where an epoch defers less than half of a long
+# round, so many may be open as fill one, up to the second number: else each epoch would end with a small long round.
 MAX_OPEN_EPOCHS = 3
+MOST_OPEN_EPOCHS = 8
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class _Epoch:
         number: counted from 0.
         fresh: prompts that are neither settled nor deferred, in the epoch's order; those of the round at hand too.
         settled: prompts that were trained, filtered or failed.
+        put_off: how many of its prompts short rounds deferred so far.
         expected_long: in `predict`, prompts that go to the deferred queue instead of to a short round.
     """
 
@@ -73,6 +77,7 @@ class _Epoch:
     fresh: list[str]
     settled: set[str]
     expected_long: frozenset[str]
+    put_off: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class Schedule:
         place = 0
         while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
             if place == len(self._open):
-                if place >= MAX_OPEN_EPOCHS:
+                if place >= self._most_open():
                     break
                 self._begin_epoch()
             epoch = self._open[place]
@@ -233,12 +238,18 @@ class Schedule:
         return (first[:target] if waiting >= target or must else []), False
 
     def _epochs_wait(self) -> bool:
-        """Whether a short round would find fewer prompts than it issues in two epochs."""
-        if len(self._open) < MAX_OPEN_EPOCHS - 1:
+        """Whether a short round would find fewer prompts than it issues in all epochs that may be open but one."""
+        most = self._most_open() - 1
+        if len(self._open) < most:
             return False
         busy = set(self.deferred)
-        free = {prompt for epoch in self._open[: MAX_OPEN_EPOCHS - 1] for prompt in epoch.fresh if prompt not in busy}
+        free = {prompt for epoch in self._open[:most] for prompt in epoch.fresh if prompt not in busy}
         return len(free) < self.spec.short_prompts
+
+    def _most_open(self) -> int:
+        """How many epochs may be open: a full long round comes from as many as the oldest one's deferrals say."""
+        fills = -(-self.spec.prompts_per_step // max(self._open[0].put_off, 1))
+        return MAX_OPEN_EPOCHS + min(max(fills - 2, 0), max(MOST_OPEN_EPOCHS - MAX_OPEN_EPOCHS, 0))
 
     def begin(self) -> Round:
         """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
@@ -274,6 +285,8 @@ class Schedule:
             self._deferred += [
                 _Deferred(prompt, self._issued[prompt], self.round_number) for prompt in outcome.prompts[Fate.DEFERRED]
             ]
+            for prompt in outcome.prompts[Fate.DEFERRED]:
+                epochs[self._issued[prompt]].put_off += 1
         for epoch in self._open:
             # Returned prompts keep their place in the stream.
             epoch.fresh = [p for p in epoch.fresh if not (p in gone and self._issued[p] == epoch.number)]
@@ -314,7 +327,12 @@ class Schedule:
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs, as JSON-ready data. A round that is not ended is as if never begun."""
         epochs = [
-            {"epoch": epoch.number, "fresh": list(epoch.fresh), "settled": sorted(epoch.settled)}
+            {
+                "epoch": epoch.number,
+                "fresh": list(epoch.fresh),
+                "settled": sorted(epoch.settled),
+                "put_off": epoch.put_off,
+            }
             | ({"expected_long": sorted(epoch.expected_long)} if self.spec.mode == "predict" else {})
             for epoch in self._open
         ]
@@ -342,7 +360,13 @@ class Schedule:
         self._next_epoch = int(state["next_epoch"])
         # An epoch that was begun in another mode goes on as one without history.
         self._open = [
-            _Epoch(int(e["epoch"]), list(e["fresh"]), set(e["settled"]), frozenset(e.get("expected_long", ())))
+            _Epoch(
+                int(e["epoch"]),
+                list(e["fresh"]),
+                set(e["settled"]),
+                frozenset(e.get("expected_long", ())),
+                int(e.get("put_off", 0)),
+            )
             for e in state["epochs"]
         ]
         # Older checkpoints have no ages.

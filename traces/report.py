@@ -94,6 +94,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
         ),
         **_training(steps),
+        "gradients": _gradients(run),
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "reward_parts": reward_parts(run.samples),
@@ -152,6 +153,25 @@ def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if values:
             figures[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
     return figures
+
+
+def _gradients(run: RunTrace) -> dict[str, Any] | None:
+    """By kind of round: root mean square `norm` of gradients and mean `scale` that clipping left of them; `ratio` of
+    the norms, long over short, and what the plan states. None where it states no norms or one of the kinds did not run.
+    """
+    planned = run.plan.job.loss.grad_norms
+    if planned is None:
+        return None
+    result: dict[str, Any] = {}
+    for kind in ("short", "long"):
+        metrics = [s["metrics"] for s in run.steps if s["kind"] == kind and "grad_scale" in s["metrics"]]
+        if not metrics:
+            return None
+        norms = [float(each["grad_norm"]) for each in metrics]
+        scale = statistics.fmean(float(each["grad_scale"]) for each in metrics)
+        result[kind] = {"norm": math.hypot(*norms) / len(norms) ** 0.5, "scale": scale}
+    ratio = _quotient(result["long"]["norm"], result["short"]["norm"])
+    return {**result, "ratio": ratio, "ratio_planned": planned.long / planned.short}
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -261,6 +261,15 @@ def _training(detail: dict[str, Any]) -> list[str]:
         mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], "{:.1e}".format) for name in ("mean", "p99"))
         beyond = _figure(detail["logprob_beyond_share"], percent)
         lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
+    if (gradients := detail.get("gradients")) is not None:
+        norms, left = (
+            [_figure(gradients[kind][key], told) for kind in ("short", "long")]
+            for key, told in (("norm", "{:.3g}".format), ("scale", percent))
+        )
+        lines.append(
+            f"  gradient norm {norms[0]} in short and {norms[1]} in long rounds, {_figure(gradients['ratio'], times)} "
+            f"(planned {times(gradients['ratio_planned'])}); clipping left {left[0]} and {left[1]} of them"
+        )
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:
             mean = _figure(detail["importance_ratio_mean"], "{:.4f}".format)  # near 1: `ratio` has too few digits

@@ -25,6 +25,7 @@ from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
 from ..groups.inputs.capacity import shortages
 from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
+from ..groups.inputs.job_points import points_there
 from ..groups.inputs.measured_phases import given_phases, with_phases
 from ..groups.inputs.workload_jobs import Problem, problem_of
 from ..groups.place.group_nodes import resident_bytes
@@ -81,8 +82,12 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
         faults.append(Fault.of("unknown-pool" if location[-1] == "pool" else "does-not-fit-pool", location, fault_text))
     if faults:
         return faults
+    # What `solve` will plan has no seconds yet.
+    known = {name: job for name, job in workload.jobs.items() if job.phases or points_there(Path(path), name)}
+    if not known:
+        return []
     try:
-        problem = problem_of(workload, Path(path), cluster)
+        problem = problem_of(workload.model_copy(update={"jobs": known}), Path(path), cluster)
     except InputError as error:
         return [_unsolvable(("jobs",), each) for each in error.each()]
     return _too_large(problem)
@@ -123,7 +128,15 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
             location: Loc = ("groups", key, "jobs", name)
             solo_at: Loc = (*location, "slowdown", "alone_s")
             yield from _changed(solo_at, member.slowdown.alone_s, job.solo_s, "its reference takes")
-            rollout, train = _way(member.rollout, job.rollout), _way(member.train, job.train)
+            if job.points:  # by name, since their numbers change with the points that are planned
+                names = [point.name for point in job.points]
+                if member.point is None or member.point.name not in names:
+                    continue
+                ways = (names.index(member.point.name),) * 2
+            else:
+                ways = member.rollout.way, member.train.way
+            rollout = _way(member.rollout, job.rollout, ways[0])
+            train = _way(member.train, job.train, ways[1])
             for phase, pinned, way in (("rollout", member.rollout, rollout), ("train", member.train, train)):
                 if way is not None:
                     yield from _changed(
@@ -133,12 +146,12 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
                         (*location, phase, "switch_s"), pinned.switch_s, way.warm_s, "a warm switch takes"
                     )
             if rollout is not None and train is not None:
-                pins.append(Pin(name, member.rollout.way, member.rollout.units, member.train.way, member.train.units))
+                pins.append(Pin(name, ways[0], member.rollout.units, ways[1], member.train.units))
         yield from _states(key, group, pins, problem)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...]) -> PhaseWay | None:
-    way = ways[pinned.way] if pinned.way < len(ways) else None
+def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...], number: int) -> PhaseWay | None:
+    way = ways[number] if number < len(ways) else None
     return way if way is not None and way.pool == pinned.pool else None
 
 

@@ -38,6 +38,7 @@ class TrainCost:
         peak_bytes: accelerator memory of a rank; 0: not known.
         host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
         moves_s: of `step_s`, states that make room for engines and come back.
+        early: whether ranks have room for their shards beside engines that decode, so that freed devices may train.
     """
 
     layout: UpdateLayout
@@ -48,6 +49,7 @@ class TrainCost:
     per_sample_s: float = 0
     host_link_s: float = 0
     moves_s: float = 0
+    early: bool = True
 
     def with_moves(self, moves_s: float) -> TrainCost:
         """The same where the moves of states take so long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.schema.base import Mode
@@ -16,7 +16,7 @@ from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import PASSES, Progress, Search
 from ..choose.candidates.engine_layouts import node_counts
-from ..choose.candidates.pool_choice import choose_pools
+from ..choose.candidates.pool_choice import choose_pools, engine_pools
 from ..choose.cycle_cost import Cycle
 from ..search_inputs import prepare
 from ..solve_options import SolveOptions
@@ -50,18 +50,37 @@ class NodesPoint:
 
 
 def nodes_front(
-    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions, progress: Progress
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    options: SolveOptions,
+    progress: Progress = lambda text, share: None,
+    others: Mapping[str, Profile] | None = None,
 ) -> Iterator[NodesPoint]:
-    """Yield a point for each number of nodes, of both pools where trainers have their own; the fewest first.
+    """Yield a point for each number of nodes of each pool that the profiles price, and, where trainers have a pool of
+    their own, of that; the fewest nodes of a pool first. `others`: as of `solve`.
 
     Each is of a search of its own with fewer rounds than `solve` simulates, on the same draws. Warns of nothing.
     """
+    priced = {**dict.fromkeys(engine_pools(cluster, job, profile), profile), **(others or {})}
+    for place, (pool, of_pool) in enumerate(sorted(priced.items())):
+        on = dataclasses.replace(options, pool=pool, objective="seconds", within_s=None, passes=PASSES[:1])
+
+        def of_all(text: str, share: float, place: int = place) -> None:
+            progress(text, (place + share) / len(priced))
+
+        yield from _on_pool(cluster, job, of_pool, trace, on, of_all)
+
+
+def _on_pool(
+    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions, progress: Progress
+) -> Iterator[NodesPoint]:
     chosen = choose_pools(cluster, job, profile, None, options.pool)
     own = chosen.train and cluster.pools[chosen.train]
     counts = list(
         itertools.product(node_counts(cluster.pools[chosen.rollout], True), node_counts(own, True) if own else [0])
     )
-    options = dataclasses.replace(options, objective="seconds", within_s=None, passes=PASSES[:1])
     for number, (rollout, train) in enumerate(counts):
         progress(f"on {rollout + train} nodes", number / len(counts))
         sizes = {chosen.rollout: rollout, **({chosen.train: train} if chosen.train else {})}

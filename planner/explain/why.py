@@ -19,11 +19,10 @@ from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
-from ..choose.balance_choice import ROUNDS as BALANCE_ROUNDS
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.candidates.short_rounds import over_issue
-from ..choose.cycle_cost import Cycle, make_cycle
+from ..choose.cycle_cost import Column, Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.rewards.reward_choices import fixed_workers
 from ..choose.schedule_choice import Decided
@@ -86,50 +85,47 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
 
 def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:
     """By lever of the schedule, what a step of `step_s` seconds takes more without it, all else being kept: on rounds
-    that nothing was chosen on, the same for both. Without long rounds it is the fastest schedule of mode sync."""
+    that nothing was chosen on, the same for both. Without long rounds it is the fastest schedule of mode sync.
+
+    Balanced rounds are slow to simulate: what other levers save is told of rounds that are not balanced."""
     holdout, chosen = decided.holdout.search, decided.holdout.cycle
-    kinds = [kind for kind in (chosen.short, chosen.long) if kind is not None]
-    balanced = any(kind.key.balanced for kind in kinds)
-    # Balanced rounds are slow to simulate.
-    few = BALANCE_ROUNDS if balanced else search.passes[-1]
-    rounds = min(few.short_rounds, chosen.short.rounds), min(few.long_rounds, chosen.long.rounds if chosen.long else 0)
+    rounds = chosen.short.rounds, chosen.long.rounds if chosen.long else 0
 
     def seconds(cycle: Cycle, on: Search = holdout) -> float:
         simulated = on.simulate(cycle, *rounds)
         return sum(on.phase_seconds(simulated, *rounds).values()) if simulated.trains else math.inf
 
-    def without(**off: Any) -> Cycle | None:
-        """The schedule without a lever; None if it does not use it."""
-        keys = [
-            kind.key._replace(**{name: value for name, value in off.items() if name in kind.key._fields})
-            for kind in kinds
-        ]
-        if all(key == kind.key for key, kind in zip(keys, kinds, strict=True)):
-            return None
-        short, *long = [replace(kind, key=key) for key, kind in zip(keys, kinds, strict=True)]
-        return replace(chosen, short=short, long=long[0] if long else None)
+    def without(cycle: Cycle, **off: Any) -> Cycle:
+        def less(column: Column) -> Column:
+            values = {name: value for name, value in off.items() if name in column.key._fields}
+            return replace(column, key=column.key._replace(**values))
 
-    tried = {
-        "long rounds": _without_long_rounds(search, chosen) if chosen.long is not None else None,
-        "drafts": without(draft_tokens=0),
-        "balance": without(balanced=False),
-        "hand-over": without(hand_over=0.0),
-        "tail": without(tail=0.0, tail_tp=0),
-        "queue": without(queue=()),
+        return replace(cycle, short=less(cycle.short), long=less(cycle.long) if cycle.long else None)
+
+    bare = without(chosen, balanced=False)
+    less = {
+        "long rounds": _without_long_rounds(search, bare) if bare.long is not None else None,
+        "drafts": without(bare, draft_tokens=0),
+        "hand-over": without(bare, hand_over=0.0),
+        "tail": without(bare, tail=0.0, tail_tp=0),
+        "queue": without(bare, queue=()),
     }
-    taken = {name: seconds(cycle) for name, cycle in tried.items() if cycle is not None}
+    planned, bare_s = seconds(chosen), seconds(bare)
+    more = {name: seconds(cycle) - bare_s for name, cycle in less.items() if cycle is not None and cycle != bare}
+    if bare != chosen:
+        more["balance"] = bare_s - planned
     if search.setting.streams:
-        again = holdout.anew([chosen], holdout.setting.draws)
+        again = holdout.anew([bare], holdout.setting.draws)
         whole = replace(holdout.setting, streams=False)
-        taken["streaming"] = seconds(chosen, Search(whole, again.space, again.limits, None, search.mode, search.passes))
-    planned = seconds(chosen)
-    return {name: step_s * (each / planned - 1.0) for name, each in taken.items() if math.isfinite(each)}
+        waiting = Search(whole, again.space, again.limits, None, search.mode, search.passes)
+        more["streaming"] = seconds(bare, waiting) - bare_s
+    return {name: step_s * each / planned for name, each in more.items() if math.isfinite(each)}
 
 
 def _without_long_rounds(search: Search, chosen: Cycle) -> Cycle | None:
     """The fastest schedule of mode sync on the nodes of `chosen`, scored as it is, with no lever that it has not."""
-    limits, keys = search.limits, [kind.key for kind in (chosen.short, chosen.long) if kind is not None]
-    drafts = any(key.draft_tokens for key in keys)
+    limits = search.limits
+    drafts = any(kind.key.draft_tokens for kind in (chosen.short, chosen.long) if kind is not None)
     alike = [
         c
         for c in search.sync_cycles()
@@ -139,8 +135,7 @@ def _without_long_rounds(search: Search, chosen: Cycle) -> Cycle | None:
     best = min(alike, key=lambda c: (c.seconds_per_sample(limits.group_size), c.name), default=None)
     if best is None:
         return None
-    key = best.short.key._replace(reward=chosen.short.reward, balanced=any(key.balanced for key in keys))
-    return replace(best, short=replace(best.short, key=key))
+    return replace(best, short=replace(best.short, key=best.short.key._replace(reward=chosen.short.reward)))
 
 
 def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:

@@ -139,6 +139,7 @@ class Engine:
         cost, count = self.cost, len(self.running)
         quadratic = cost.kv_s(count) * count / 2
         linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
+        begun = self.prefill + self.held_up > 0  # else it may be at that boundary already, but for rounding
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:
@@ -146,7 +147,7 @@ class Engine:
         else:
             root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
             steps = math.ceil(root - 1e-9)
-        self._advance(min(max(steps, 1), self._steps_to_event()))
+        self._advance(min(max(steps, int(begun)), self._steps_to_event()))
 
     def take_event(self) -> tuple[int, Sample] | None:
         """Advance to the next event and take it; None if it was a preemption."""

@@ -54,7 +54,7 @@ class Window:
         """The groups that are trained in the window by `train`, of which whole replicas on free devices take part."""
         layout = train.layout
         replicas = free_replicas(range(layout.accelerators), layout.replica, range(self.staying))
-        return streamed(self.freed_s, self.end_s, self.groups, train, len(replicas))
+        return streamed(self.freed_s, self.end_s, self.groups, train, len(replicas) if train.early else 0)
 
 
 def round_window(

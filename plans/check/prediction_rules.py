@@ -62,7 +62,10 @@ def forgetful_moments(plan: Plan, job: Job) -> Iterator[Fault]:
     norms, long = plan.job.loss.grad_norms, plan.predicted.rounds.long
     if norms is None or long is None:
         return
-    moved = long_move(job.algorithm.betas, long.share, norms.long / norms.short)
+    # What tokens that push alike make of the norms is as far from the planned ratio, which is that of noise, as that is
+    # from 1: with a mean over tokens beyond it, with one over responses (a ratio below 1) back at 1.
+    ratio = norms.long / norms.short
+    moved = long_move(job.algorithm.betas, long.share, max(ratio, 1.0 / ratio))
     if moved < LEAST_MOVE:
         message = (
             f"algorithm.betas: where the tokens of a round push alike, one of a long round moves weights {moved:.2f} "

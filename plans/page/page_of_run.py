@@ -87,7 +87,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "State",
             state_names.get(worst, worst),
             "; ".join(
-                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] and d["steps_wanted"] >= d["steps"] else "")
+                f"{n} {d['steps']:,}"
+                + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
                 for n, d in runs.items()
             )
             + " steps",

@@ -37,9 +37,9 @@ def exposed_text(beside: Mapping[str, Any]) -> str:
 
 
 def as_trained_text(detail: Mapping[str, Any]) -> str:
-    """Return what a run's length ratio is without the prompts that it owes, which the ratio itself imputes; empty if it
-    owes none. `detail`: its part of a report (traces/report.py)."""
-    if not detail["owed_prompts"] or not is_finite(detail.get("length_ratio_as_trained")):
+    """Return what a run's length ratio is without the prompts that it owes, which the ratio itself imputes; empty if
+    it owes none. `detail`: its part of a report (traces/report.py)."""
+    if not detail.get("owed_prompts") or not is_finite(detail.get("length_ratio_as_trained")):
         return ""
     owed = count(detail["owed_prompts"], "deferred prompt")
     return f"; {ratio(detail['length_ratio_as_trained'])} as trained, without {owed} that a long round would train"

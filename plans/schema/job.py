@@ -115,9 +115,9 @@ class Search(Strict):
 
     max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
     """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short
-    round over prompts_per_step times samples_per_prompt, and the copies of a long round by waves. Most of what is issued
-    beyond 1 is decoded and not trained. A long round by queue draws what waits once or more, by its age. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
-    synchronous rounds and mode predict."""
+    round over prompts_per_step times samples_per_prompt, and the copies of a long round by waves. (What a long round by
+    queue issues follows from its cutoff.) Most of what is issued beyond 1 is decoded and not trained. The default has
+    room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain synchronous rounds and mode predict."""
 
 
 class Job(Strict):

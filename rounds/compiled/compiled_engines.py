@@ -151,6 +151,7 @@ def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: 
     count = E[e].running
     quadratic = steps_s[count].kv_s * count / 2
     linear = steps_s[count].base_s + steps_s[count].kv_s * E[e].kv - quadratic
+    begun = E[e].prefill + E[e].held_up > 0  # else it may be at that boundary already, but for rounding
     if ahead <= 0:
         steps = 1
     elif quadratic * ahead < 1e-12 * linear * linear:
@@ -158,7 +159,7 @@ def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: 
     else:
         root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
         steps = math.ceil(root - 1e-9)
-    _advance(E, e, min(max(steps, 1), _steps_to_event(S, E, R, heaps[e], e)), steps_s)
+    _advance(E, e, min(max(steps, int(begun)), _steps_to_event(S, E, R, heaps[e], e)), steps_s)
 
 
 @compiled

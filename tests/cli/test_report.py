@@ -81,6 +81,12 @@ VARIANTS = {
         "judge": {"mean": None, "mean_s": None, "outcomes": {"ok": 9}}}},
     "lengths beside the plain run's": {"length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01,
                                        "length_ratio_predicted": 1.0},
+    "lengths of a run that owes prompts": {
+        "length_ratio": 0.98, "length_ks": 0.01234, "length_ratio_standard_error": 0.01, "length_ratio_predicted": 1.0,
+        "owed_prompts": 3, "length_ratio_as_trained": 0.94},
+    "gradients of both kinds of round": {"gradients": {
+        "short": {"norm": 0.31, "scale": 1.0}, "long": {"norm": 0.42, "scale": 0.875}, "ratio": 1.35,
+        "ratio_planned": 1.5}},
     "samples cut at the cap": {"cut_share": 0.125, "cut_share_predicted": 0.1},
     "samples cut at the cap, of an older plan": {"cut_share": 0.125, "cut_share_predicted": None},
     "tails and waste": {"tail": {"short": {"share": 0.25, "rounds": 2, "of_rounds": 3}, "long": None},

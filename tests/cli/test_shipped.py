@@ -45,6 +45,24 @@ def test_the_plan_of_a_shipped_profile_runs_as_predicted(shipped_once):
     printed("execute", shipped_once / "plan.yaml", "--dry-run")
 
 
+def test_a_pool_of_other_gpus_is_chosen_with_its_own_profile(shipped):
+    other = (shipped / "cluster.yaml").read_text().split("pools:\n")[1].replace("main:", "a100:")
+    edit(shipped / "cluster.yaml", "pools:\n", "pools:\n" + other.replace("NVIDIA H800", "A100").replace("40.0", "4.0"))
+    lengths = ("--trace", shipped / "lengths.jsonl")
+    plan = ("solve", shipped, *lengths, "--mode", "sync", "--objective", "usd")
+    found = data(*plan)
+    assert found["method"] == "enumeration"
+    written = load_plan(shipped / "plan.yaml")
+    assert written.job.rounds.short.rollout.pool == "a100" and written.inputs.profile.path == "profile.a100.yaml"
+    assert load(shipped / "profile.a100.yaml", Profile).machine.accelerator == "A100"
+    assert " more a sample" in written.job.why["rounds.short.rollout.pool"]
+    assert printed("check", shipped / "plan.yaml") and data(*plan)["step_s"] == found["step_s"], (
+        "the file is read as it was written"
+    )
+    front = data("solve", shipped, *lengths, "--mode", "sync", "--frontier", "nodes")["frontier"]
+    assert [(point["pool"], point["nodes"]) for point in front] == [("a100", 1), ("a100", 2), ("main", 1), ("main", 2)]
+
+
 def test_a_limit_that_nothing_keeps_names_what_could_be_kept(shipped):
     harmed(shipped, [("job.yaml", "search:", "slo: {step_p95_s: 0.001}\nsearch:")])
     result = rlplan("solve", shipped, "--trace", shipped / "lengths.jsonl", "--mode", "sync")

@@ -108,7 +108,7 @@ def plans(draw: st.DrawFn) -> Plan:
                     "samples": draw(positive),
                     "tokens": draw(counts),
                     "grad_norms": draw(st.none() | st.just({"short": 0.8, "long": 1.3})),
-                },  # fmt: skip
+                },
                 "sync": {"checksum_every": draw(counts)},
                 "why": draw(st.dictionaries(names, texts, max_size=3)),
             },

@@ -9,6 +9,7 @@ import pytest
 
 from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
+from rlplan.plans.schema.sections.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
 from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained
@@ -137,6 +138,19 @@ def test_the_ratio_as_trained_lacks_what_is_owed():
     detail = {"owed_prompts": 2, "length_ratio_as_trained": ratio_as_trained(owing, plain)}
     assert as_trained_text(detail) == "; 0.710 as trained, without 2 deferred prompts that a long round would train"
     assert as_trained_text(detail | {"owed_prompts": 0}) == ""
+
+
+def test_gradient_norms_of_both_kinds_stand_beside_the_planned_ones():
+    planned = EXAMPLE.model_copy(deep=True)
+    object.__setattr__(planned.job.loss, "grad_norms", KindNorms(short=0.8, long=1.2))
+    rows = [
+        step(number, kind=kind, metrics={"grad_norm": norm, "grad_scale": scale})
+        for number, (kind, norm, scale) in enumerate([("short", 3.0, 1.0), ("short", 5.0, 0.5), ("long", 6.0, 0.9)], 1)
+    ]
+    detail = run_report(RunTrace("r", planned, rows), None)["gradients"]
+    assert detail["short"] == {"norm": pytest.approx(17**0.5), "scale": 0.75} and detail["long"]["norm"] == 6.0
+    assert detail["ratio"] == pytest.approx(6 / 17**0.5) and detail["ratio_planned"] == pytest.approx(1.5)
+    assert run_report(RunTrace("r", planned, rows[:2]), None)["gradients"] is None, "no long round ran"
 
 
 def test_the_share_cut_at_the_cap_counts_owed_long_rounds():

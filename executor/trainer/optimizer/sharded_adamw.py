@@ -4,11 +4,11 @@ Each rank updates what it holds, as plain tensors: AdamW is elementwise, so it n
 how a parameter is cut. Weight decay leaves out norms and biases (parameters of one dimension): pulling them to zero
 does not regularise, it changes the scale of what the network computes.
 
-Rounds of two kinds train short and long responses in steps of their own, and a long round's gradient is larger. In the
-second moment it would divide itself: a token of it would move weights less than one of a short round, for as long as
-the moment forgets within a cycle, and in a run's first steps. So the second moment takes a step's gradient over what
-the plan states for its kind (`norm_share`), and the first moment takes it as it is: a token of either moves weights
-alike.
+Rounds of two kinds train short and long responses in steps of their own, whose gradients differ in size. In the second
+moment a larger gradient would divide itself: a token of it would move weights less than one of the other kind, for as
+long as the moment forgets within a cycle, and in a run's first steps. So the second moment takes a step's gradient over
+what the plan states for its kind (`norm_share`), and the first moment takes it as it is: a token of either moves
+weights alike.
 
 Offloaded moments come to the device a bucket of elements at a time and go back after the update, so that few of them
 are there at once. On a CPU the host is the device, and nothing moves.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ....plans.facts.model_shape import ModelShape
@@ -114,7 +114,18 @@ def enumerate_space(
     rules = sorted({s.deferral for s in short if defers(s.deferral, job.rollout.prompts_per_step)})
     drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
     hand_over = () if pools.apart else job.search.hand_over
-    hands_over = frozenset(key for key in decode if _hands_over(profile, pools, weight_bytes, key, train))
+    early = {key: _early(profile, pools, weight_bytes, key, train) for key in decode} if hand_over else {}
+    hands_over = frozenset(key for key, updates in early.items() if updates)
+    train = tuple(
+        replace(cost, early=all(_has_room(profile, pools, weight_bytes, key, cost) for key in hands_over))
+        for cost in train
+    )
+    no_hand_over = (
+        "no engines are handed over: trainers have a pool of their own, and train while engines decode"
+        if pools.apart
+        else "no engines are handed over: no update has a replica on the accelerators of half of the engines, and "
+        "room for its shards beside the others"
+    )
     long = long_keys(job, model, rules, decode, drafted, hands_over, hand_over, prompts)
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
@@ -126,7 +137,7 @@ def enumerate_space(
         short=tuple(short),
         long=tuple(long),
         host_memory_bytes=pools.rollout.host_memory_bytes - under_way,
-        refused=(*refused, *without, *no_drafts),
+        refused=(*refused, *without, *no_drafts, *([] if hands_over or not job.search.hand_over else [no_hand_over])),
         reshard_s=_reshard_s(profile, pools.of_trainers),
         layout_switch_s=_layout_switch_s(profile, pools.apart),
         drafted=drafted,
@@ -137,20 +148,25 @@ def enumerate_space(
     )
 
 
-def _hands_over(
+def _early(
     profile: Profile, pools: JobPools, weight_bytes: float, layout: EngineLayout, train: Sequence[TrainCost]
-) -> bool:
-    """Whether half of the engines of a layout could be handed over: they leave a replica of some update its devices,
-    and the others have room for shards of the trainer."""
-    stay = (layout.engines - layout.engines // 2) * layout.tp
-    early = [cost for cost in train if free_replicas(range(cost.layout.accelerators), cost.layout.replica, range(stay))]
-    if layout.engines < 2 or not early:
-        return False
+) -> list[TrainCost]:
+    """The updates that train while half of the engines of a layout decode on: those leave a replica its devices, and
+    have room for shards of the trainer."""
+    if layout.engines < 2:
+        return []
+    stay = range((layout.engines - layout.engines // 2) * layout.tp)
+    free = [cost for cost in train if free_replicas(range(cost.layout.accelerators), cost.layout.replica, stay)]
+    return [cost for cost in free if _has_room(profile, pools, weight_bytes, layout, cost)]
+
+
+def _has_room(profile: Profile, pools: JobPools, weight_bytes: float, layout: EngineLayout, update: TrainCost) -> bool:
+    """Whether engines of a layout have room for shards of an update beside them."""
     accelerators = pools.rollout.accelerators
     if accelerators.kind != "cuda":
         return True
-    engines, capacity = engines_of(profile, layout), float(accelerators.memory_bytes)
-    return all(could_stream(profile, capacity, weight_bytes, cost.layout, engines) for cost in early)
+    capacity = float(accelerators.memory_bytes)
+    return could_stream(profile, capacity, weight_bytes, update.layout, engines_of(profile, layout))
 
 
 def _rewards(

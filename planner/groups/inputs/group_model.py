@@ -105,6 +105,10 @@ class GroupJob:
         """The tail's share of a rollout by way `way`."""
         return self.points[way].tail_share if self.points else self.tail_share
 
+    def at_reference(self) -> GroupJob:
+        """The job by its reference point only."""
+        return replace(self, rollout=self.rollout[:1], train=self.train[:1], points=self.points[:1])
+
     def with_spread(self, spread: Spread) -> GroupJob:
         """The job with this spread, whatever its ways."""
         return replace(self, spread=spread, points=tuple(replace(point, spread=spread) for point in self.points))

@@ -123,7 +123,7 @@ def _points(group: Group, jobs: Jobs, node_types: NodeTypes, rules: Rules) -> It
             f"{job.name} runs by {here.name} ({own_s:.4g} s, {usd(own_usd)} USD alone) and not by {alone.name} "
             f"({of_alone})"
         )
-        only = replace(job, rollout=job.rollout[:1], train=job.train[:1], points=job.points[:1])
+        only = job.at_reference()
         with_it = {**jobs, job.name: only}
         rest = without_idle_nodes(Group(group.nodes, tuple(p for p in group.pins if p is not pin)), node_types)
         prices = sorted(

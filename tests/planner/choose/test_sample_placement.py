@@ -12,6 +12,7 @@ from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
+from rlplan.plans.phrases.why_line import levers_of
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
@@ -113,6 +114,7 @@ def test_rounds_are_balanced_where_a_job_allows_it_and_it_saves_time(mode) -> No
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
     said = [text for key, text in plan.job.why.items() if "balance" in key]
     assert any("longest expected samples first; next best" in text for text in said)
+    assert levers_of(plan.job.why["levers"])["balance"] > 0
     run = simulate_plan(plan, job, profile, heavy_trace(), steps=40, prompts=96)
     seconds = sum(step.rollout_s for step in run.steps) / len(run.steps)
     assert seconds == pytest.approx(plan.predicted.phases_s.rollout, rel=0.15)

@@ -76,16 +76,16 @@ def test_turns_that_were_measured_are_charged_as_they_were():
     assert turns_text(unmeasured, [(8, update, TurnsTake(0.0, 0.0))]) is None
 
 
-@pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (16, 4, 4), (4, 0, 0)])
+@pytest.mark.parametrize(("ranks", "stays", "stays_offloaded"), [(64, 12, 4), (32, 4, 4), (4, 0, 0)])
 def test_states_that_leave_the_gpu_pay_the_host_link(ranks, stays, stays_offloaded):
-    """Of 12 bytes of a parameter's states, those that fit into the 4 GB that engines leave of a GPU stay."""
+    """Of 12 bytes of a parameter's states, those that fit into the 1.6 GB that engines leave of a GPU stay."""
     profile = library_profile("H100", "Qwen2.5-7B")
     physics, link, share = physics_of(profile.train_law), 0.47 * 64e9, 7.615617e9 / ranks  # of PCIe 5
     seconds = []
     for offload, on_device, kept in ((False, 12, stays), (True, 4, stays_offloaded)):
         layout = update_layout(ranks, recompute="full", offload=offload)
         cost = train_cost_in(profile, layout)
-        assert kept * share <= 0.05 * physics.gpu.memory_bytes
+        assert kept * share <= 0.02001 * physics.gpu.memory_bytes
         moved_s = cost.step_s - physics.update(layout).step_s
         assert moved_s == pytest.approx(2 * (on_device - kept) * share / link, rel=1e-3)
         assert cost.host_link_s == pytest.approx(moved_s + (2 * 8 * share / link if offload else 0.0), rel=1e-3)

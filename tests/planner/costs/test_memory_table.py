@@ -87,7 +87,7 @@ def test_engines_and_what_stays_beside_them_leave_slack():
         assert decoding.holds_bytes["slack"] > 2e9 and decoding.fits
         engine = {"engine_weights", "kv_cache", "engine_activations_and_graphs"}
         assert sum(decoding.holds_bytes[name] for name in engine) == pytest.approx(0.9 * 80e9, rel=1e-6)
-    cpu = device_bars(small_profile(), laptop().pools["main"], 4, engines_of(small_profile(), EngineLayout(1, 1)), None)
+    cpu = device_bars(small_profile(), laptop().pools["main"], 4, engines_of(small_profile(), EngineLayout(1, 2)), None)
     assert not any("slack" in bar.holds_bytes for bar in cpu), "a laptop's engines have what they are given"
 
 
@@ -123,7 +123,7 @@ def test_offloaded_moments_are_in_host_memory_in_every_phase():
     ("model", "engines", "trainers", "stay"),
     [
         ("Qwen2.5-7B", EngineLayout(2, 32), update_layout(64), {"trainer_parameters", "trainer_optimizer"}),
-        ("Qwen2.5-32B", FOURS, update_layout(64), {"trainer_parameters"}),
+        ("Qwen2.5-7B", EngineLayout(2, 32), update_layout(32), {"trainer_parameters"}),
         ("Qwen2.5-72B", FOURS, update_layout(8, tp=8), set()),
     ],
 )
@@ -206,8 +206,8 @@ def test_candidates_are_what_memory_holds_and_what_lacks_is_told():
     found = space(1000 * 10**9)
     assert len(found.train_host) == len(found.train) > 0
     assert all(share.on_node(1) > 393e9 for share in found.train_host), "eight GPUs cannot keep the states"
-    small = space(memory_bytes=73 * 10**9)
-    assert max(train.peak_bytes for train in small.train) <= MEMORY_SHARE * 73e9, "less than the data sheet says"
+    small = space(memory_bytes=75 * 10**9)
+    assert max(train.peak_bytes for train in small.train) <= MEMORY_SHARE * 75e9, "less than the data sheet says"
 
 
 def test_engines_whose_weights_or_kv_do_not_fit_are_no_candidates():

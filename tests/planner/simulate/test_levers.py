@@ -10,6 +10,8 @@ from rlplan.planner.choose.candidates.round_kinds import LongKey, column_name
 from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, train_costs
+from rlplan.planner.lengths.table_lengths import named_lengths
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan
@@ -26,6 +28,7 @@ from ..conftest import heavy_trace, laptop, small_job, small_profile, some_input
 from ..gpu_run import gpu_cluster
 from .columns.settings import EXACT, LAYOUT, TRAIN, long_of, make_setting
 
+H100 = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 OPTIONS = SolveOptions(passes=(Pass(4, 2, math.inf), Pass(20, 8, 0.1)), mode="exact")
 
@@ -236,3 +239,21 @@ def test_every_update_that_is_best_for_some_hand_over_is_kept() -> None:
             return exposed_update_s(train, tokens, squares, samples, window.streamed(train))
 
         assert min(map(exposed, kept)) == pytest.approx(min(map(exposed, every)))
+
+
+def test_updates_without_room_beside_engines_do_not_forbid_hand_overs() -> None:
+    profile, cluster = library_profile("H100", "Qwen2.5-14B"), gpu_cluster(nodes=4, accelerators=H100)
+    sizes = {**SMALL, "max_prompt_tokens": 2048, "max_response_tokens": 16384}
+    model = {"path": "Qwen/Qwen2.5-14B", "dtype": "bfloat16"}
+
+    def space(**search: object):
+        job = small_job(sizes, model=model, search={"tp": [4], "micro_batch_tokens": [18432], **search})
+        return prepare(cluster, job, profile, named_lengths("math-16k")[0], OPTIONS).space
+
+    found = space(hand_over=[0.9])
+    assert {cost.early for cost in found.train} == {True, False} and any(key.hand_over for key in found.long)
+    window = Window(1.0, 100.0, ((0.5, 20_000, 10**8, 0),), 16)
+    copies = [cost for cost in found.train if cost.layout.replica <= 16]
+    assert {window.streamed(cost).groups for cost in copies if cost.early} == {1}
+    assert {window.streamed(cost).groups for cost in copies if not cost.early} == {0}
+    assert all(cost.early for cost in space().train), "nothing was asked for"

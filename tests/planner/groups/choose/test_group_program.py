@@ -1,6 +1,7 @@
 """Set partitioning over co-execution groups, by USD per hour and by USD per unit of training."""
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from rlplan.benchmarks.brute_force import cheapest_groups, placements_of_all
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.choose.group_solution import Effort
 from rlplan.planner.groups.choose.placements import job_placements
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Rules, slowdown_bound
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Point, Rules, slowdown_bound
 from rlplan.planner.groups.inputs.running_plan import unconnected_groups
 from rlplan.planner.groups.place.group_nodes import resident
 from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
@@ -213,3 +214,47 @@ def test_a_search_that_is_cut_claims_the_fluid_bound_only() -> None:
     found = solve_groups(jobs, NODE_TYPES, Rules(), effort=effort)
     assert found.status != "optimal" and found.gap > 0
     assert found.bound_usd_per_hour == pytest.approx(found.fluid_usd_per_hour)
+
+
+def with_points(name: str, slo: float, *seconds: tuple[int, int, int, float]) -> GroupJob:
+    """A job whose points decode on so many nodes: (nodes, rollout seconds, train seconds, share of the tail)."""
+    return GroupJob(
+        name,
+        slo,
+        tuple(PhaseWay("roll", nodes, 1, float(r), 1e11) for nodes, r, _, _ in seconds),
+        tuple(PhaseWay("train", 1, 1, float(t), 1e11) for _, _, t, _ in seconds),
+        points=tuple(Point(f"{nodes}+1-exact", (), tail, 8) for nodes, _, _, tail in seconds),
+    )
+
+
+def at_point(one: GroupJob, number: int) -> GroupJob:
+    """The job with another of its points, its bound in seconds as it was."""
+    only = slice(number, number + 1)
+    narrowed = replace(one, rollout=one.rollout[only], train=one.train[only], points=one.points[only])
+    return replace(narrowed, slo=max(1.0, one.slo * one.solo_s / narrowed.solo_s))
+
+
+@pytest.mark.parametrize("tail_keep", [0.0, 0.5])
+def test_points_are_chosen_with_the_groups_as_by_trying_each(tail_keep: float) -> None:
+    rules = Rules(tail_keep=tail_keep)
+    jobs = [
+        with_points("a", 1.25, (1, 200, 50, 0.0), (2, 100, 50, 0.4)),
+        with_points("b", 1.25, (1, 196, 50, 0.0), (2, 98, 50, 0.4)),
+        with_points("c", 1.25, (1, 192, 50, 0.0), (2, 96, 50, 0.4)),
+    ]
+    found = solve_groups(jobs, NODE_TYPES, rules)
+    assert_sound(found.groups, named(*jobs), rules=rules)
+    assert all(pin.rollout == pin.train for group in found.groups for pin in group.pins)
+    tried = [
+        solve_groups([at_point(one, n) for one, n in zip(jobs, numbers, strict=True)], NODE_TYPES, rules).usd_per_hour
+        for numbers in product((0, 1), repeat=3)
+    ]
+    assert found.usd_per_hour == pytest.approx(min(tried))
+    assert min(tried) < tried[0], "what is best alone is not best together"
+
+
+def test_a_point_of_another_plan_never_lends_its_training() -> None:
+    one = with_points("a", 2.0, (1, 100, 90, 0.0), (2, 40, 100, 0.0))
+    assert [p.ways for p in job_placements(one, NODE_TYPES, Rules())] == [(0, 0), (1, 1)]
+    unpaired = job_placements(replace(one, points=()), NODE_TYPES, Rules())
+    assert (1, 0) in [p.ways for p in unpaired]
