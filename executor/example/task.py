@@ -44,8 +44,8 @@ DIFFICULTY = ((1, 0.10), (28, 0.30), (40, 0.60))
 shares are chosen for a cap of 1024 tokens and have the shape of published lengths of mixed tasks (`rlplan lengths show
 gym-8k`, eight times as long: median 33, p95 1457, 1% at the cap of 8192, most of the variance between prompts): the
 median is near 10, p95 near 270, and 0.7% of the samples reach the cap. In nine of ten steps of 24 x 2 samples one is
-hard, and the longest has more than 12 times the tokens of the median. A step has few samples since on a CPU, unlike on a
-GPU, some 25 sequences take as long as a decode step of one: of 24 x 2 samples two or three at a time are in the tail."""
+hard, and in four of five the longest has at least 12 times the tokens of the median. A step has few samples since on a
+CPU, unlike on a GPU, a decode step of some 25 sequences takes twice as long as one of one."""
 
 
 @dataclass(frozen=True)
