@@ -24,11 +24,14 @@ def slack(member: GroupMember, rules: GroupRules) -> float:
 
 
 def point_text(member: GroupMember) -> str:
-    """The plan that a job runs by, after a comma: `, by 2+1-exact (alone by 1+1-exact)`; empty if it has one only."""
+    """The plan that a job runs by, after a comma: `, by 2+1-exact (alone by 1+1-exact, 40.80 USD/h)`; empty if it has
+    one only."""
     point = member.point
     if point is None:
         return ""
-    return f", by {point.name}" + ("" if point.name == point.alone else f" (alone by {point.alone})")
+    return f", by {point.name}" + (
+        "" if point.name == point.alone else f" (alone by {point.alone}, {usd(point.alone_usd_per_hour)} USD/h)"
+    )
 
 
 def declined_text(plan: GroupsPlan) -> str:

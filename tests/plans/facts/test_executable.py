@@ -69,3 +69,18 @@ def test_rollouts_may_be_paused_and_training_may_not():
         ("jobs", "has no plan of its own to execute"),
         ("train", "the executor pauses rollouts, and no training"),
     ]
+
+
+def test_a_job_runs_by_the_plan_of_any_of_its_points() -> None:
+    made = group({"a": member()})
+    ways = {phase: made["jobs"]["a"][phase] | {"way": 1} for phase in ("rollout", "train")}
+    point = {"name": "1+1-sync", "nodes": [1, 1], "reward_cores": 8, "step_s": 90.0, "usd_per_hour": 50.0}
+    made["jobs"]["a"] |= ways
+
+    def ways_refused() -> int:
+        found = unsupported_in_groups(groups_plan({"g1": made}))
+        return sum(location[-1] == "way" for location, _, _ in found)
+
+    assert ways_refused() == 2
+    made["jobs"]["a"]["point"] = point | {"alone": "2+1-exact", "alone_usd_per_hour": 60.0}
+    assert ways_refused() == 0
