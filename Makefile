@@ -8,7 +8,7 @@ STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
-STEPS ?= 20
+STEPS ?= 32
 
 JOBS ?= $(shell nproc)
 N ?= 60
@@ -52,11 +52,13 @@ $(STAMP): pyproject.toml Makefile
 demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/rlplan init $(EXAMPLE)
-	$(BIN)/rlplan profile $(EXAMPLE) --trace-rounds 2
-	$(BIN)/rlplan solve $(EXAMPLE) --mode sync -o $(EXAMPLE)/sync.yaml
+	$(BIN)/rlplan profile $(EXAMPLE) --minutes 1.8
+	$(BIN)/rlplan solve $(EXAMPLE) --plain -o $(EXAMPLE)/plain.yaml
+	$(BIN)/rlplan solve $(EXAMPLE) --mode sync -o $(EXAMPLE)/drafts.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) -o $(EXAMPLE)/plan.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml
-	$(BIN)/rlplan execute $(EXAMPLE)/sync.yaml $(EXAMPLE)/plan.yaml $(EXAMPLE)/race.yaml --steps $(STEPS) --out $(DEMO)
+	$(BIN)/rlplan execute $(addprefix $(EXAMPLE)/,plain.yaml drafts.yaml plan.yaml race.yaml) --steps $(STEPS) \
+	  --speed-check-every 4 --out $(DEMO)
 	$(BIN)/rlplan report $(DEMO) --json > $(DEMO)/report.json
 	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
 	$(BIN)/rlplan report $(DEMO)

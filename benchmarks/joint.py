@@ -164,7 +164,7 @@ def compared(problem: Problem, number: int) -> dict[str, Any]:
     rules, kinds = problem.rules, {p: replace(kind, limit=None) for p, kind in problem.node_types.items()}
     jobs = draw(problem, number)
     alone = solve_groups([job.at_reference() for job in jobs], kinds, rules)
-    joint = solve_groups(jobs, kinds, rules)
+    joint = solve_groups(jobs, kinds, rules, previous=alone.groups)  # which it begins with in any case
     by_name = {job.name: job for job in jobs}
     kept = [simulated(group, by_name, rules, number) for group in joint.groups]
     return {

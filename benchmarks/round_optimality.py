@@ -10,7 +10,7 @@ code that the planner uses. The program's choice must cost what the best of them
 certified gap must be 0; where no schedule keeps the limits, the program must say so.
 
 A large job has a hundred and more kinds of short round on up to eight nodes and 24 update choices: about as many as
-`solve` simulates. There the certified gap counts, and the seconds of a solve.
+`solve` simulates. There the certified gap counts, and the CPU seconds of a solve.
 
     {"instances": 60, "mismatches": 0, "gap_max": 0.0, "infeasible": …, "schedules": …, "seconds": …,
      "large": {"jobs": 10, "columns": …, "worst_gap": 0.0, "slowest_s": …}}
@@ -37,6 +37,9 @@ from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
 TOLERANCE = 1e-9
+
+MOST_GAP = 0.01
+"""Of a large job; a larger one fails the benchmark."""
 
 
 @dataclass(frozen=True)
@@ -219,17 +222,18 @@ def compare(instances: int, seed: int) -> dict[str, Any]:
 
 
 def large(jobs: int, seed: int) -> dict[str, Any]:
-    """Solve large random jobs; the JSON result of the certified gap and the seconds of a solve, the worst of each."""
+    """Solve large random jobs; the JSON result of the certified gap and the CPU seconds of a solve, the worst of each:
+    HiGHS has one thread, and other programs on the machine do not count."""
     worst_gap, slowest_s, columns = 0.0, 0.0, 0
     for number in range(jobs):
         job = instance(random.Random(f"large:{seed}:{number}"), LARGE)
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             solution = solve_program(job.short, job.long, job.needs_long, job.limits, job.target)
             worst_gap = max(worst_gap, solution.gap)
         except Infeasible:
             pass
-        slowest_s = max(slowest_s, time.perf_counter() - began)
+        slowest_s = max(slowest_s, time.process_time() - began)
         columns = max(columns, len(job.short) + len(job.long))
     return {"jobs": jobs, "columns": columns, "worst_gap": worst_gap, "slowest_s": round(slowest_s, 1)}
 
@@ -254,7 +258,7 @@ def main() -> int:
             f"({result['seconds']:.1f} s); {options.large} large jobs: largest gap {result['large']['worst_gap']:g}, "
             f"at most {result['large']['slowest_s']:.1f} s"
         )
-    return 1 if result["mismatches"] else 0
+    return 1 if result["mismatches"] or result["large"]["worst_gap"] > MOST_GAP else 0
 
 
 if __name__ == "__main__":

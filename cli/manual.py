@@ -79,7 +79,10 @@ PAGES = {
             ("With lengths of a job like it", "rlplan solve job --trace lengths.jsonl"),
             ("With lengths that ship, for a first look", "rlplan solve job --lengths math-16k"),
             ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
+            ("Fewest dollars, the mean step within 120 s", "rlplan solve job --objective usd-within 120"),
+            ("How many nodes pay", "rlplan solve job --frontier nodes"),
             ("For another framework", "rlplan solve job --for any --out plans/any.yaml"),
+            ("Plain rounds, to measure others against", "rlplan solve job --plain --out plain.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
                 "The same, beside what runs already",
@@ -92,6 +95,7 @@ PAGES = {
     "compare": Page(
         (
             ("How many nodes pay", "rlplan compare job --vary cluster.pools.main.nodes=1,2,4,8,16"),
+            ("Which of two clusters", "rlplan compare cluster-a.yaml cluster-b.yaml"),
             (
                 "Which GPUs, and how large a step",
                 "rlplan compare job --cluster h100.yaml --cluster h200.yaml "

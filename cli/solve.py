@@ -69,7 +69,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 def solve_command(
     job_path: Path,
     out: Path | None,
-    objective: str | None,
+    objective: Any,
     made_for: str,
     force: bool,
     previous_path: Path | None,

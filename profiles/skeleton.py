@@ -39,6 +39,7 @@ MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 2048, 16384
 PROMPTS = 12_000
 DEADLINES_S: dict[RewardKind, float] = {"math": 5.0, "code": 30.0, "function": 5.0}
 MOST_REWARD_WORKERS = 64
+HAND_OVER = [0.9, 0.95]
 
 _OWNERS = (
     ("qwen", "Qwen"), ("qwq", "Qwen"), ("llama-3.1-tulu", "allenai"), ("llama-3.1-nemotron", "nvidia"),
@@ -236,6 +237,9 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
         "# How many workers run it solve decides; reward.workers: N fixes them",
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
+    # What a long round has left by then lasts long, and half of its engines decode it as fast.
+    shares = f", hand_over: {HAND_OVER}" if machines.nodes * machines.per_node > min(tps) else ""
+    hands_over = ", shares of a long round's samples from which on half of its engines may train" if shares else ""
     function = ", function: 'reward:score'" if reward == "function" else ""
     told = f"{'its shape is guessed: ' if shape.guessed else ''}{sizes_text(shape)}"
     return f"""\
@@ -258,8 +262,8 @@ rollout:
   max_response_tokens: {MAX_RESPONSE_TOKENS}
 algorithm: {{name: grpo, learning_rate: 1.0e-06, clip_high: 0.28, loss_aggregation: token-mean}}
 # What rlplan solve tries: GPUs of an engine (those that hold the model and the longest response), tokens of a
-# micro-batch.
-search: {{tp: {list(tps)}, micro_batch_tokens: [{longest}, {2 * longest}]}}
+# micro-batch{hands_over}.
+search: {{tp: {list(tps)}, micro_batch_tokens: [{longest}, {2 * longest}]{shares}}}
 """
 
 

@@ -160,10 +160,12 @@ def _gradients(run: RunTrace) -> dict[str, Any] | None:
     the norms, long over short, and what the plan states. None where it states no norms or one of the kinds did not run.
     """
     planned = run.plan.job.loss.grad_norms
+    if planned is None:
+        return None
     result: dict[str, Any] = {}
     for kind in ("short", "long"):
         metrics = [s["metrics"] for s in run.steps if s["kind"] == kind and "grad_scale" in s["metrics"]]
-        if planned is None or not metrics:
+        if not metrics:
             return None
         norms = [float(each["grad_norm"]) for each in metrics]
         scale = statistics.fmean(float(each["grad_scale"]) for each in metrics)

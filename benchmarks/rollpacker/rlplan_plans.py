@@ -58,7 +58,7 @@ def summary(plan: Plan, verl_s: float, rollpacker_s: float, short: RoundPhases, 
         "long": rounds.long
         and {
             "share": share,
-            "copies": rounds.long.issue.copies,
+            "issue": rounds.long.issue.model_dump() | {"queue": rounds.long.queue is not None},
             "tp": rounds.long.rollout.tp,
             "train": rounds.long.train.model_dump(),
         },

@@ -7,7 +7,7 @@ A prompt lists keys with their values and ends with a question mark; a response 
 
 A policy that draws its tries uniformly needs a geometric number of them, with success probability
 `len(keys) / SYMBOLS`: the length of a response depends on the prompt (how many keys) and on chance, and its
-distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, one in eight hard, a heavy
+distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, one in ten hard, a heavy
 tail that reaches the cap. The reward (`executor.rewards.keyhunt`) looks at the answer alone, so it pays the policy
 nothing for being short or long. `yes` stands between try and value so that learning which value to give does not touch
 the choice between `yes` and `no`: with `n83 =f`, 40 steps of RL made the policy say `no` to half of the keys it tried,
@@ -41,9 +41,11 @@ FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 
 DIFFICULTY = ((1, 0.10), (28, 0.30), (40, 0.60))
 """(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
-shares are chosen for a cap of 1024 tokens: 1-2% of samples reach it, the median is near 14, and in six of seven steps
-of 16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt).
-Only one prompt in six is hard: on a CPU, unlike on a GPU, a busy batch costs as much as the tail does."""
+shares are chosen for a cap of 1024 tokens and have the shape of published lengths of mixed tasks (`rlplan lengths show
+gym-8k`, eight times as long: median 33, p95 1457, 1% at the cap of 8192, most of the variance between prompts): the
+median is near 10, p95 near 270, and 0.7% of the samples reach the cap. In nine of ten steps of 24 x 2 samples one is
+hard, and in four of five the longest has at least 12 times the tokens of the median. A step has few samples since on a
+CPU, unlike on a GPU, a decode step of some 25 sequences takes twice as long as one of one."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ..simulate.columns.round_log import mean
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .candidates.candidate_space import Space
 from .candidates.cutoffs import cutoffs_between
+from .candidates.long_rounds import queue_rule
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
 from .cycle_cost import Column, Cycle, length_ratio, make_cycle
 from .near_best import PASSES as PASSES
@@ -172,7 +173,10 @@ class Search:
                     issued = key.prompts * model.short_groups(key.cutoff_tokens or 0, size)
                     shorts.add(key._replace(cutoff_tokens=cutoff, prompts=max(target, math.ceil(issued * needed))))
             rule = best.short.deferral._replace(cutoff_tokens=cutoff)
-            longs |= {key._replace(deferral=rule) for key in long if key.deferral in beside}
+            queue = dataclasses.astuple(queue_rule(model, rule, size, target))
+            longs |= {
+                key._replace(deferral=rule, queue=queue if key.queue else ()) for key in long if key.deferral in beside
+            }
             self.needs_long.add(rule)
         first, new = self.passes[0], sorted(key for key in shorts if key.prompts <= most)
         self._add(new, sorted(longs))
@@ -309,7 +313,7 @@ class Search:
             moved = expected_deferrals(column, self.setting)
         else:
             # Of a queue, what a round trains or filters; too few of its draws may be long.
-            moved = mean(log.settled) if cast(LongKey, key).queue else float(self.setting.target)
+            moved = mean(log.settled) if isinstance(key, LongKey) and key.queue else float(self.setting.target)
         unbiased = key.deferral.mode in UNBIASED
         limit = math.inf if self._slo_step_s is None else self._slo_step_s
         self._numbers[key] = Column(
@@ -351,7 +355,7 @@ class Search:
         has on all of its rounds over what it has on as many as the column."""
         if other is None or column.rounds >= other.rounds:
             return column
-        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[cast(LongKey, other.key)]
+        held = self.short[other.key] if isinstance(other.key, ShortKey) else self.long[other.key]
         few_s = sum(held.first(column.rounds).phases_s(self.space.train[train], column.rounds).values())
         factor = other.step_s[train] / few_s
         return dataclasses.replace(column, step_s=tuple(factor * seconds for seconds in column.step_s))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...plans.schema.sections.layouts import EngineLayout
 from .candidates.round_kinds import LongKey, ShortKey
-from .cycle_cost import SLOW_SHARE, Cycle
+from .cycle_cost import SLOW_SHARE, Column, Cycle
 from .plan_limits import Limits
 
 
@@ -99,8 +99,11 @@ def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
 
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:
     """Whether the cycle keeps the limits if the noise of its bias is counted in its favour."""
-    kinds = (cycle.short, cycle.long)
-    if any(column is not None and column.excess_error for column in kinds):
-        short, long = (column and dataclasses.replace(column, excess_error=-column.excess_error) for column in kinds)
+
+    def favour(column: Column) -> Column:
+        return dataclasses.replace(column, excess_error=-column.excess_error) if column.excess_error else column
+
+    short, long = favour(cycle.short), favour(cycle.long) if cycle.long else None
+    if short is not cycle.short or long is not cycle.long:
         cycle = dataclasses.replace(cycle, short=short, long=long)
     return not cycle.violations(limits)

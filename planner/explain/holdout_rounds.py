@@ -1,10 +1,9 @@
 """Holdout rounds, which no choice was made on: what the predictions of a plan and of its baseline are read from.
 
 The schedule that does best on some rounds owes part of that to the rounds, the more so the more schedules there were
-(the winner's curse). So the chosen schedule and the baseline are simulated again, by as many rounds as decided between
+(the winner's curse). So the chosen schedule and the baseline are simulated again, by more rounds than decided between
 the last candidates, with draws that no candidate has seen; both on the same. A limit that the chosen one kept by chance
-alone shows then: its columns take what the holdout rounds say of that limit, and the program is solved again. The one
-that is chosen in the end is simulated longer (`longer`): candidates need means, a plan tells a p95 and peaks too.
+alone shows then: its columns take what the holdout rounds say of that limit, and the program is solved again.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from .scheduled_rounds import scheduled_rounds
 _SEED = 1_000_003
 """Added to the solve's seed."""
 
-LONGER = 4
-"""Times as many rounds as decided between the last candidates: the p95 of steps lies in the upper half of some 30 % of
-them, of which 64 leave it off by 4 % (503 s, where 300 steps of a run gave 522)."""
+LONGER = 3
+"""Times as many rounds as decided between the last candidates, which need means alone: a plan tells a p95, too, which
+lies in the upper half of the long rounds (of 64 it was 503 s, where 300 steps of a run gave 522)."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,6 @@ class Holdout:
         size = self.search.limits.group_size
         return self.cycle.seconds_per_sample(size), self.baseline.seconds_per_sample(size)
 
-    def longer(self) -> Holdout:
-        """The same with more rounds of the chosen schedule."""
-        last = self.search.passes[-1]
-        cycle = self.search.simulate(self.cycle, LONGER * last.short_rounds, LONGER * last.long_rounds)
-        return dataclasses.replace(self, cycle=cycle)
-
     def corrected(self, columns: Sequence[Column]) -> list[Column]:
         """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
         chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
@@ -85,11 +78,11 @@ class Holdout:
 def simulate_holdout(search: Search, cycle: Cycle, baseline: Cycle, rounds: tuple[int, int] | None = None) -> Holdout:
     """The chosen schedule and the baseline, simulated on other draws than those of `search`.
 
-    `rounds`: short and long ones; None: as many as decided between the last candidates.
+    `rounds`: short and long ones; None: `LONGER` times those that decided between the last candidates.
     """
     draws, last = search.setting.draws, search.passes[-1]
     again = search.anew([cycle, baseline], Draws(draws.model, draws.seed + _SEED, draws.width))
-    short, long = rounds or (last.short_rounds, last.long_rounds)
+    short, long = rounds or (LONGER * last.short_rounds, LONGER * last.long_rounds)
     return Holdout(again, *(again.simulate(each, short, long) for each in (cycle, baseline)))
 
 

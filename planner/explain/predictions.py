@@ -82,7 +82,7 @@ def predict(
         search: what the schedule was chosen by; its rounds tell the Pareto front.
         reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
     """
-    holdout = decided.holdout.longer()
+    holdout = decided.holdout
     again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
     size, limits, draws = again.limits.group_size, again.limits, again.setting.draws
     points, basis, drift = (

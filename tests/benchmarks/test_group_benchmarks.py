@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks import bound_alarms, permit_rule_shares, placement_latency, rollmux_workloads
+from rlplan.benchmarks import bound_alarms, joint, permit_rule_shares, placement_latency, rollmux_workloads
 from rlplan.benchmarks.rollmux.baseline_placers import Colocated
 from rlplan.benchmarks.rollmux.curve import Stay, read_curve, stays
 from rlplan.benchmarks.rollmux.durations import Drift, response_tokens, spread
@@ -24,8 +24,9 @@ from rlplan.benchmarks.rollmux.published_jobs import (
     without_spill,
 )
 from rlplan.benchmarks.rollmux.replay import Account, replay
-from rlplan.planner.groups.inputs.group_model import Rules
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Point, Rules
 from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.inputs.workload_jobs import Problem
 from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
 from rlplan.plans.yaml.errors import InputError
 
@@ -232,3 +233,20 @@ def test_a_permit_rule_with_more_freedom_runs_more_groups():
 @pytest.mark.search
 def test_a_permit_rule_with_more_freedom_runs_more_of_many_groups():
     more_freedom(400)
+
+
+def test_joint_workloads_are_never_dearer_and_keep_their_bounds() -> None:
+    kinds = {pool: NodeType(pool, 20.4, 2e12) for pool in ("roll", "train")}
+    jobs = {
+        name: GroupJob(
+            name,
+            2.0,
+            tuple(PhaseWay("roll", nodes, 1, 200.0 / nodes + more, 1e11) for nodes in (1, 2)),
+            tuple(PhaseWay("train", 1, 1, 40.0, 1e11) for _ in range(2)),
+            points=tuple(Point(f"{nodes}+1-exact", ((0.8, 1.0), (1.2, 1.0)), 0.2, 8) for nodes in (1, 2)),
+        )
+        for name, more in (("a", 0.0), ("b", 5.0))
+    }
+    rows = [joint.compared(Problem(jobs, kinds, Rules(tail_keep=0.5, group_cap=2)), number) for number in range(2)]
+    assert all(row["ratio"] <= 1 + 1e-9 and row["jobs_kept"] == 1.0 for row in rows)
+    assert rows[0]["jobs"].keys() != rows[1]["jobs"].keys(), "each workload draws its own jobs"

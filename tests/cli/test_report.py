@@ -23,7 +23,7 @@ from .solved_folder import listing
 GOLDEN = Path(__file__).with_name("golden")
 
 DETAIL = {
-    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
+    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {}, "owed_prompts": 0.0,
     "step_s_predicted": 1.1, "deviation": -0.09, "phases_s": {},
     "rounds": {}, "reward_first": 0.1, "reward_last": 0.2, "rewards": [0.1, 0.2], "on_policy_violations": 0,
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
@@ -132,8 +132,9 @@ def test_the_text_of_a_run_follows_its_figures():
 
 def test_runs_stand_in_a_table_with_the_plain_one_first():
     def detail(mode, step_s, speedup, **changes):
-        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0, "model_error": 0.04,
+        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0,
                 "length_ratio_standard_error": 0.01, "step_s_predicted": 1.0, "machine_factor": 1.19,
+                "model_error": 0.04,
                 "speedup_predicted": 1.25, **changes}  # fmt: skip
 
     runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0, length_ratio=None),

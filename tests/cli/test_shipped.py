@@ -56,7 +56,9 @@ def test_a_pool_of_other_gpus_is_chosen_with_its_own_profile(shipped):
     assert written.job.rounds.short.rollout.pool == "a100" and written.inputs.profile.path == "profile.a100.yaml"
     assert load(shipped / "profile.a100.yaml", Profile).machine.accelerator == "A100"
     assert " more a sample" in written.job.why["rounds.short.rollout.pool"]
-    assert printed("check", shipped) and data(*plan)["step_s"] == found["step_s"], "the file is read as it was written"
+    assert printed("check", shipped / "plan.yaml") and data(*plan)["step_s"] == found["step_s"], (
+        "the file is read as it was written"
+    )
     front = data("solve", shipped, *lengths, "--mode", "sync", "--frontier", "nodes")["frontier"]
     assert [(point["pool"], point["nodes"]) for point in front] == [("a100", 1), ("a100", 2), ("main", 1), ("main", 2)]
 

@@ -389,9 +389,9 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan(shipped):
     assert len(ledgers.ledgers) == 64 and len(ledgers.where["trainer math"]) == 64
     assert [ledger.name for ledger in ledgers.where["rollout-tp8-1"]] == [f"GPU {number}" for number in range(8, 16)]
     planned = stays_on_device(profile, pool.accelerators.memory_bytes, 2, layout)
-    assert trainer.on_device["offloaded"] == pytest.approx(planned, rel=1e-5) and set(planned) == {PARAMETERS}
+    assert trainer.on_device["offloaded"] == planned == {}, "2 GB of parameters leave too little slack"
     left = trainer.host_bytes("offloaded")
-    assert left == pytest.approx(8 * trained_parameters(profile, layout), rel=1e-5)
+    assert left == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-5)
     assert MOMENTS not in plan.predicted.host_memory.holds_bytes, "beside the plan's own caches they stay"
     parts = plan.predicted.rounds.short.memory.train.holds_bytes
     of_trainer = sum(size for part, size in parts.items() if part.startswith("trainer_"))

@@ -221,7 +221,7 @@ class Parts:
 
         return Membership()
 
-    async def take_turns(self, runs, options, watcher, drain):
+    async def take_turns(self, runs, options, watcher, drain, speed):
         self.log.append(("turns", options.steps))
         self.made["SeatKeeper"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
         self.made["SeatKeeper"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))

@@ -15,7 +15,7 @@ from rlplan.plans.schema.predicted import PredictedSpeed
 from rlplan.plans.yaml.errors import RunFailed
 
 SPEED = PredictedSpeed.model_validate({
-    "decode": [{"sequences": 1, "kv_tokens": 56.0, "step_s": 0.01}, {"sequences": 8, "kv_tokens": 56.0, "step_s": 0.02}],
+    "decode": [{"sequences": n, "kv_tokens": 56.0, "step_s": s} for n, s in ((1, 0.01), (8, 0.02))],
     "update": {"groups": 3, "prompt_tokens": 5, "response_tokens": [4, 9], "seconds": 0.5},
 })  # fmt: skip
 

@@ -13,7 +13,7 @@ must be feasible without the others, so that a departure that leaves them alone 
 is no such clause, and the solution is the optimum.
 
 Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
-Where jobs have points, so are the groups of the jobs each at its reference: the choice is never dearer than that.
+Where jobs have points and none runs, so are the groups of the jobs at their references: the choice is never dearer.
 Limits are of work, never of seconds, so that the same inputs give the same groups.
 """
 
@@ -52,12 +52,12 @@ def solve_groups(
         objective: USD per hour, or USD per unit of training (unit_price.py), of which both are always reported.
         notify: is called with a text at each stage of the solve.
     """
-    if any(job.points[1:] for job in jobs):
+    if any(job.points[1:] for job in jobs) and not previous:
         notify("each job as it would run alone")
         alone = [job.at_reference() if job.points else job for job in jobs]
         # Without room for these the points may still have some.
         with suppress(Infeasible):
-            previous = (*previous, *solve_groups(alone, node_types, rules, previous=previous, effort=effort).groups)
+            previous = solve_groups(alone, node_types, rules, effort=effort).groups
     search = GroupSearch(jobs, node_types, rules, effort, memory or SolveMemory(rules))
     notify("Algorithm 1")
     search.start(previous)

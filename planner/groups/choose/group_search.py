@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -47,7 +48,10 @@ class GroupSearch:
         self.limits = node_limits(node_types)
         self.usd = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
         # A job with points multiplies the groups: those with a part that is not feasible are then left out, too.
-        self.exact = len(jobs) <= effort.exact_jobs and not any(job.points[1:] for job in jobs)
+        of_points = any(job.points[1:] for job in jobs)
+        self.exact = len(jobs) <= effort.exact_jobs and not of_points
+        if of_points:
+            self.effort = replace(effort, simulations=min(effort.simulations, effort.simulations_of_points))
         self.top = self.proven_cap = min(rules.group_cap, len(jobs))
         self.master = Relaxation(self.names, self.limits)
         self.simulated = 0

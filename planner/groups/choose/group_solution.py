@@ -31,6 +31,8 @@ class Effort:
     """Whether Algorithm 1 is run for its groups."""
     simulations: int = 60_000
     """Groups simulated for columns."""
+    simulations_of_points: int = 2_500
+    """The same where jobs have points: alike ones make many groups, of which few are much better than the first."""
     groups_per_search: int = 4_000
     """Groups that a pricing search returns at most, the most profitable."""
     steps: int = 20_000_000

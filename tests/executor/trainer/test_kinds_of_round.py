@@ -7,6 +7,7 @@ import torch
 
 from rlplan.executor.trainer.optimizer.gradient_norm import clip, total_norm
 from rlplan.executor.trainer.optimizer.sharded_adamw import ShardedAdamW
+from rlplan.plans.check.prediction_rules import long_move
 from rlplan.plans.schema.sections.algorithm import Algorithm
 
 WEIGHTS, STEPS, EVERY, LONGER = 4_000, 200, 5, 9.0
@@ -53,6 +54,8 @@ def test_tokens_of_both_kinds_move_weights_alike():
         assert 0.99 <= far <= 1.01
         unlike, _ = moves(shares={"short": 1.0, "long": 1.0}, betas=betas)
         assert unlike < 0.97, "a long round's gradient divides itself"
+    # The last are betas that forget within the steps seen here; `check` tells of them.
+    assert unlike == pytest.approx(long_move(betas, 1 / EVERY, LONGER**0.5), abs=0.05)
 
 
 def test_clipping_acts_on_both_kinds_alike():

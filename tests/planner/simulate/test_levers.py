@@ -22,6 +22,7 @@ from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.drafts.draft_schema import ProfiledDrafts
 from rlplan.profiles.library import library_profile
+from rlplan.profiles.phase_schema import DecodePoint
 
 from ..conftest import heavy_trace, laptop, small_job, small_profile, some_inputs
 from ..gpu_run import gpu_cluster
@@ -128,6 +129,29 @@ def test_measured_drafts_that_are_refused_or_do_not_pay_are_left_out(search, ste
     assert plan.job.rounds.short.rollout.drafts is None
     assert plan.predicted.first_epoch_s is None and "drafts" not in plan.job.why
     assert sum(text.startswith("drafts of 2 tokens do not pay on ") for text in plan.job.why.values()) == told
+
+
+def test_a_plain_plan_takes_no_lever_and_states_the_machines_speed() -> None:
+    points = [DecodePoint(sequences=n, kv_tokens=kv * n, step_s=0.01 * n, spread=0.0)
+              for n, kv in ((1, 56.0), (4, 56.0), (16, 56.0), (4, 900.0))]  # fmt: skip
+    profile = one_layout(drafts=MEASURED)
+    entry = profile.rollout[0].model_copy(update={"points": tuple(points)})
+    search = {"balance": True, "hand_over": [0.5], "drafts": {"tokens": [2]}}
+    plan, _ = planned(
+        search,
+        profile.model_copy(update={"rollout": (entry,)}),
+        SolveOptions(passes=OPTIONS.passes[:1], mode="sync", plain=True),
+    )
+    rollout, speed = plan.job.rounds.short.rollout, plan.predicted.speed
+    assert (rollout.drafts, rollout.balance, plan.job.rounds.short.hand_over) == (None, None, None)
+    assert plan.job.rounds.long is None and speed is not None
+    assert [(each.sequences, each.kv_tokens, each.step_s) for each in speed.decode] == [(1, 56, 0.01), (4, 56, 0.04)]
+    update = speed.update
+    assert len(update.response_tokens) == SMALL["samples_per_prompt"] and update.groups <= SMALL["prompts_per_step"]
+    tokens = update.groups * sum(update.prompt_tokens + length for length in update.response_tokens)
+    assert update.seconds == pytest.approx(0.05 + 3e-5 * tokens, rel=0.01)
+    derived = profile.model_copy(update={"rollout": (entry.model_copy(update={"points": ()}),)})
+    assert planned({}, derived, SolveOptions(passes=OPTIONS.passes[:1], mode="sync"))[0].predicted.speed is None
 
 
 def test_drafts_are_priced_by_the_profile_or_by_the_job(plain) -> None:
