@@ -32,8 +32,11 @@ WAIT_S = 300
 @pytest.fixture(scope="module")
 def job_dir(tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
-    write_job(folder, tiny_model, rows=24)
-    write_plan(make_plan(folder), folder / "plan.yaml")
+    write_job(folder, tiny_model, rows=60)
+    plan = make_plan(folder, cutoff=46)  # a good part of the responses reach the cap of 48
+    long = plan["job"]["rounds"]["long"]
+    long["issue"]["prompts"], long["queue"] = 7, {"more_copies_every": 1, "until_long_after": 3}
+    write_plan(plan, folder / "plan.yaml")
     return folder
 
 
@@ -70,6 +73,7 @@ def check_run(out, steps):
     # was seen once). Weights that are one step old differ by 0.25 and more, also if that step's gradient was zero.
     assert 0 < detail["logprob_max_abs_diff"] <= LOGPROB_LIMITS["float32"].bound
     assert {step["kind"] for step in run.steps} == {"short", "long"}
+    assert {len(step["ages"]) for step in run.steps} == {0, 7}, "some long rounds are by queue"
     trained = {}
     for line in (out / "trace.jsonl").read_text().splitlines():
         event = json.loads(line)
@@ -180,6 +184,9 @@ def test_a_dead_trainer_takes_its_run_back_to_the_checkpoint(fleet, loop, job_di
             assert run.step_number == 1, "back at the checkpoint"
             while run.step_number < 7:
                 assert await step(run) is not None
+            run.schedule.drain()
+            while run.schedule.deferred:
+                await step(run)
         finally:
             await run.close()
 
