@@ -134,11 +134,11 @@ def compare_command(
     source, lengths = given_lengths(profile, profile_path, trace, lengths, job_path, job_path)
     inputs = inputs_of(job_path, cluster_paths[0], job_path, profile_path, profile, source)
     options = SolveOptions(
-        mode,
-        bias_budget,
-        minimised,
-        within_s,
-        seed,
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=minimised,
+        within_s=within_s,
+        seed=seed,
         prompts=rows,
         for_any=made_for == "any",
         model=shape_of_job(job, job_path),

@@ -183,9 +183,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         if not turns.bounded:
             await in_group.enter_async_context(membership(permits))
         speed = None
-        known = {e.name: found for e in executions if (found := e.plan.predicted.speed) is not None}
-        if known and options.speed_check and member is None:  # in a group the machine is others', too
-            speed = SpeedCheck(fleet, known, len(tokenizer), job.rollout.seed_per_sample, options.speed_check_every)
+        profiled = {e.name: speeds for e in executions if (speeds := e.plan.predicted.speed) is not None}
+        if profiled and options.speed_check and member is None:  # in a group the machine is others', too
+            speed = SpeedCheck(fleet, profiled, len(tokenizer), job.rollout.seed_per_sample, options.speed_check_every)
         return await take_turns(
             runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines), speed
         )
