@@ -24,7 +24,7 @@ from .choose.candidates.candidate_space import MODES, Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.prefix_placement import place
 from .choose.candidates.prompt_supply import few_for_refills
-from .choose.candidates.round_kinds import ShortKey
+from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits, TrainPool
 from .choose.rewards.judge_places import judge_places
@@ -190,8 +190,10 @@ def warn_of_few_prompts(search: Search, cycle: Cycle, prompts: int | None) -> No
     if prompts is None:
         return
     setting, key = search.setting, cast(ShortKey, cycle.short.key)
+    rule = None if cycle.long is None else cast(LongKey, cycle.long.key).queue_rule
+    queue = None if rule is None else rule.prompts
     caution = few_for_refills(
-        setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts
+        setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts, queue
     )
     if caution is not None:
         warnings.warn(caution, stacklevel=3)

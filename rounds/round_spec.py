@@ -181,9 +181,9 @@ def prompts_wanted(
 ) -> int:
     """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
 
-    While a short round is issued, up to P - 1 prompts wait for a long one, or with a `queue` that issues Q prompts up
-    to Q - 1, and no prompt is issued twice. In `predict`
-    a short round that goes on into the next epoch also passes over those of its own prompts.
+    While a short round is issued, up to P - 1 prompts wait for a long one, or Q - 1 with a queue that issues Q prompts
+    (`queue`), and no prompt is issued twice. In `predict` a short round that goes on into the next epoch also passes
+    over those of its own prompts.
 
     `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
     whose rewards differ with dynamic sampling. In the place of others it takes further prompts, as many as chance has

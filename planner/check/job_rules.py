@@ -118,10 +118,9 @@ def few_prompts(
         if job.data.prompts in (None, rows):
             return []
         return [Fault.of("prompts-miscounted", ("data", "prompts"), other_count(job, rows))]
-    short, target = plan.rounds.short, plan.issue.prompts_per_step
-    wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
-    if plan.rounds.long is not None and plan.rounds.long.queue is not None:
-        wanted += plan.rounds.long.issue.prompts - target
+    short, long, target = plan.rounds.short, plan.rounds.long, plan.issue.prompts_per_step
+    queue = None if long is None or long.queue is None else long.issue.prompts
+    wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0, queue=queue)
     if rows >= wanted:
         return []
     message = f"{named} has {count(rows, 'prompt')}; a round's and those that wait for another are up to {wanted}"

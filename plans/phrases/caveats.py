@@ -30,8 +30,8 @@ def wait_text(predicted: Predicted) -> str:
         return ""
     least = f", and {percent(wait.untrained)} of a long round's prompts are lacking" if wait.untrained >= 5e-4 else ""
     return (
-        f"deferred prompts wait {digits(wait.mean_rounds)} long rounds in the mean, {wait.longest_rounds:g} at most of "
-        f"{wait.followed_rounds} followed{least}"
+        f"deferred prompts wait {digits(wait.mean_rounds)} long rounds in the mean, their own included, "
+        f"{wait.longest_rounds:g} at most of {wait.followed_rounds} followed{least}"
     )
 
 

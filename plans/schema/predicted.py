@@ -277,7 +277,7 @@ class PredictedWait(Strict):
     """How long deferred prompts wait in the queue of long rounds, by lengths alone."""
 
     mean_rounds: NonNegative
-    """Long rounds that a prompt waits for before the one that trains it, mean."""
+    """Long rounds that a deferred prompt waits, the one that trains it included, mean."""
 
     longest_rounds: NonNegative
     """The longest of these waits in the long rounds that were followed."""

@@ -34,12 +34,18 @@ def _all_alike(rewards: tuple[float, ...], group_size: int) -> float:
 
 
 def few_for_refills(
-    model: LengthModel, key: ShortKey, target: int, group_size: int, dynamic_sampling: bool, prompts: int
+    model: LengthModel,
+    key: ShortKey,
+    target: int,
+    group_size: int,
+    dynamic_sampling: bool,
+    prompts: int,
+    queue: int | None = None,
 ) -> str | None:
     """A caution where the `prompts` of the data are too few for every step to train `target` groups; None if all but a
-    few in a thousand do."""
+    few in a thousand do. `queue`: Q, where long rounds are by queue."""
     accepted = accepted_share(model, key.cutoff_tokens, group_size, dynamic_sampling)
-    wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted)
+    wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted, queue)
     if prompts >= wanted:
         return None
     return (

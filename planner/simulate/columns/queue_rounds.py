@@ -1,10 +1,11 @@
 """The queue of `exact` in its steady state: which prompts a long round issues, how old they are, how long they waited.
 
 Which draws are long does not depend on engines. So the queue is followed without them: whether a prompt counts in a
-round is a coin with the length model's probability, thrown once for each of its copies. What the queue holds when a
-round begins is kept, after a warm-up or, where the number of prompts is known, over whole epochs, each of which ends
-with waves. A long round that is simulated on engines takes what one of these held, and draws lengths of its own: all
-layouts the same, so the queue of a cutoff is followed once.
+round is a coin with the length model's probability, thrown once for each of its copies. The queue grows by what a short
+round defers in the mean, and may hold more than a long round issues. What is issued is kept, after a warm-up or, where
+the number of prompts is known, over whole epochs, each of which ends with waves. A long round that is simulated on
+engines takes what one of these held, and draws lengths of its own: all layouts the same, so the queue of a cutoff is
+followed once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class QueueStates:
 
     Attributes:
         kept: what the long rounds that were followed issued, in order.
-        trained, waits: prompts that each of them trained, and of each the long rounds that it waited before its last.
+        trained, waits: prompts that each of them trained, and of each prompt the long rounds that it waited, the one
+            that trains it included.
     """
 
     draws: Draws
@@ -109,11 +111,13 @@ class QueueStates:
         who = ages = since = np.empty(0, dtype=np.int64)
         waits: list[Numbers] = []
         number, warm = 0, WARM_UP if self.prompts is None else 0
-        left = math.inf if self.prompts is None else max(target, round(self.prompts * float(self._long.mean())))
-        of_epoch = left
+        long_share = float(self._long.mean())
+        of_epoch = left = math.inf if self.prompts is None else max(target, round(self.prompts * long_share))
+        deferred = max(1, round(target * long_share / max(1e-12, 1.0 - long_share)))  # by a short round
         while True:
-            fresh = int(min(left, max(0, most - len(who))))
-            ends = fresh < most - len(who)
+            wanted = max(0, most - len(who))
+            fresh = int(min(left, math.ceil(wanted / deferred) * deferred))
+            ends = fresh < wanted
             if ends:  # the last rounds of an epoch take what is left of it, and are filled from the next
                 waves = math.ceil((len(who) + fresh) / target)
                 fresh = waves * target - len(who)
@@ -124,24 +128,24 @@ class QueueStates:
                 for _ in range(waves):
                     self.kept.append(Issued(who[:target], ages[:target], waves=True))
                     self.trained.append(target)
-                    waits.append(number - since[:target])
+                    waits.append(number + 1 - since[:target])
                     who, ages, since = who[target:], ages[target:], since[target:]
                     number += 1
                 left += of_epoch
                 if len(self.kept) >= KEPT:
                     break
                 continue
-            issued = Issued(who, ages)
-            chance = 1.0 - (1.0 - self._long[who]) ** self._copies(issued)
-            chance[ages >= self.rule.until_long_after] = 1.0
-            long = rng.random(len(who)) < chance
+            issued = Issued(who[:most], ages[:most])
+            chance = 1.0 - (1.0 - self._long[issued.prompts]) ** self._copies(issued)
+            chance[issued.ages >= self.rule.until_long_after] = 1.0
+            long = np.append(rng.random(len(chance)) < chance, np.zeros(len(who) - len(chance), dtype=bool))
             ahead = np.cumsum(long)  # long prompts up to this one, itself included
             trained = long & (ahead <= target)
-            decided = ahead - long < target
+            decided = (ahead - long < target) & (np.arange(len(who)) < most)
             if number >= warm:
                 self.kept.append(issued)
                 self.trained.append(int(trained.sum()))
-                waits.append(number - since[trained])
+                waits.append(number + 1 - since[trained])
             ages = ages + (decided & ~long)
             who, ages, since = who[~trained], ages[~trained], since[~trained]
             number += 1

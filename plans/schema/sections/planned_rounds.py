@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ....rounds.round_spec import QueueRule
 from ...phrases.numbers import count
 from ..base import Count, Name, Strict, cross_error, is_none
 from ..limits import MOST_ISSUED
@@ -17,6 +18,8 @@ from .levers import (
     RoundPrefix,
     RoundTail,
 )
+
+_RULE = QueueRule(1)  # for its defaults
 
 
 class RoundIssue(Strict):
@@ -60,10 +63,10 @@ class LongQueue(Strict):
     """Long rounds of mode exact that issue more deferred prompts than they train, in the order of their queue. The
     first of them that are long are trained; what was short stays in the queue, and is a long round older."""
 
-    more_copies_every: Count = 2
+    more_copies_every: Count = _RULE.more_copies_every
     """A prompt is drawn once more at once for each so many long rounds that found it short."""
 
-    until_long_after: Count = 32
+    until_long_after: Count = _RULE.until_long_after
     """Long rounds after which a prompt is drawn in waves until a draw is long, so that none waits for ever."""
 
 
