@@ -46,11 +46,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     # Here, since these import Ray and torch.
     from .actors import start_ray
     from .configuration import configuration
-    from .leaving import Leaving
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
     from .groups.member_turns import GroupTurns
     from .groups.permit_actor import membership
+    from .leaving import Leaving
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
     from .memory.other_processes import beside_others, held_by_others, held_text
