@@ -28,13 +28,14 @@ from .choose.candidate_search import PASSES, Pass, Progress, Search
 from .choose.candidates.round_kinds import is_plain_key
 from .choose.cycle_cost import Cycle
 from .choose.plain_baseline import baseline_of
-from .choose.round_program import Solution, solve_program
-from .choose.schedule_choice import Decided, finalists_of
+from .choose.round_program import Solution
+from .choose.schedule_choice import Decided, solve_all
 from .choose.ties import simplest, tolerance_of
 from .explain.assumed_effects import assumed_why
 from .explain.holdout_rounds import Holdout, simulate_holdout
 from .explain.predictions import error_of, predict
 from .explain.why import explain
+from .highs import MAX_NODES
 from .solve_options import SolveOptions
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan
@@ -168,6 +169,6 @@ def _must_keep(search: Search, cycle: Cycle, holdout: Holdout) -> None:
 def _proven(search: Search) -> Solution | None:
     """The schedule of the search that costs least, with its proof; None where none keeps the limits."""
     try:
-        return solve_program(*finalists_of(search), search.needs_long, search.limits, search.setting.target)
+        return solve_all(search, MAX_NODES)
     except Infeasible:
         return None
