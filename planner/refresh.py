@@ -38,7 +38,7 @@ from .explain.why import explain
 from .highs import MAX_NODES
 from .solve_options import SolveOptions
 from .what_if import Documents
-from .write_plan import solver_facts, write_plan
+from .write_plan import norms_of, solver_facts, write_plan
 from .written_rounds import WrittenRounds, search_with_plan
 
 FEW_ROUNDS = (48, 24)
@@ -59,7 +59,7 @@ def refresh(
     passes: Sequence[Pass] = PASSES,
     prompts: int | None = None,
 ) -> Plan:
-    """The plan with its decisions as they are and everything else of them.
+    """The plan with its decisions as they are and everything else of them, norms of gradients (`loss`) included.
 
     Args:
         plan: fits `cluster` and `job` (plans/check/plan_fit.py).
@@ -115,7 +115,11 @@ def refresh(
         }
     )
     progress("done", 1.0)
-    return write_plan(plan.job.model_copy(update={"why": why}), predicted, solver, inputs, reward_table, began)
+    # They follow from the cutoff, which may have been edited.
+    loss = plan.job.loss.model_copy(update={"grad_norms": norms_of(search, cycle, job)})
+    return write_plan(
+        plan.job.model_copy(update={"why": why, "loss": loss}), predicted, solver, inputs, reward_table, began
+    )
 
 
 def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
