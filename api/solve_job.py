@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 
-from ..planner.choose.candidate_search import PASSES, Pass, Progress
+from ..planner.choose.candidate_search import Pass, Progress
 from ..planner.explain.nodes_front import NodesPoint, nodes_front
 from ..planner.highs import MAX_NODES
 from ..planner.solve import solve as solve_documents
@@ -68,7 +69,7 @@ def solve(
     max_nodes: int | None = None,
     seed: int = 0,
     nodes: Mapping[str, int] | None = None,
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     force: bool = False,
     out: File | None = None,
     progress: Progress | None = None,
@@ -92,7 +93,7 @@ def solve(
         max_nodes: limit of the integer program's search; default: 200,000.
         seed: of the simulation.
         nodes: by pool, how many nodes the plan may take at most; default: those of the cluster.
-        passes: how many rounds are simulated of which candidates.
+        passes: how many rounds are simulated of which candidates; default: those of `rlplan solve`.
         force: take a profile of another machine or job; overwrite a file at `out` that rlplan did not write.
         out: write the plan here. The plan names its inputs relative to this file's folder, without it relative to the
             current folder.
@@ -206,7 +207,7 @@ def _read(
     force: bool,
     out: File | None,
     nodes: Mapping[str, int] = MappingProxyType({}),
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     plain: bool = False,
 ) -> _Read:
     """Read and check the arguments of `solve`."""
@@ -258,6 +259,6 @@ def _read(
         prompts=prompts,
         for_any=for_any,
         model=shape_of_job(job, job_path),
-        passes=passes,
     )
+    options = options if passes is None else replace(options, passes=passes)
     return _Read(cluster, job, profile, response_lengths, inputs, options, job_path, cluster_path, target, others)

@@ -119,7 +119,8 @@ def test_the_rules_are_listed_with_what_they_find():
     listed = [line.split(maxsplit=1) for line in printed("check", "--rules").splitlines() if line.startswith("  ")]
     assert [name for name, _ in listed] == list(RULES) and all(len(finds) > 20 for _, finds in listed)
     assert [name for name, finds in listed if finds.endswith("(warning)")] == [
-        "profile-scaled", "slow-update", "slow-decode", "impossible-order", "model-guessed", "thin-trace",
+        "profile-scaled", "slow-update", "slow-decode", "impossible-order", "forgetful-moments",
+        "model-guessed", "thin-trace",
     ]  # fmt: skip
     assert [rule["rule"] for rule in data("check", "--rules")["rules"]] == list(RULES)
 

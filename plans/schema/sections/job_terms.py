@@ -20,13 +20,13 @@ def objective_of(text: str) -> tuple[Literal["seconds", "usd"], float | None]:
     if text in ("seconds", "usd"):
         return ("usd", None) if text == "usd" else ("seconds", None)
     if name != WITHIN:
-        raise InputError(f"objective '{text}' is none of seconds, usd and {WITHIN} SECONDS")
+        raise InputError(f"objective: '{text}' is none of seconds, usd, {WITHIN} SECONDS")
     try:
         within_s = float(number)
     except ValueError:
         within_s = math.nan
     if not 0 < within_s < math.inf:
-        raise InputError(f"objective '{text}' has no seconds above 0 of the mean step; write it as {WITHIN} 120")
+        raise InputError(f"objective: '{text}' has no seconds above 0 of the mean step; write it as {WITHIN} 120")
     return "usd", within_s
 
 
@@ -34,7 +34,7 @@ def _is_objective(text: str) -> str:
     try:
         objective_of(text)
     except InputError as error:
-        raise cross_error(str(error).removeprefix(f"objective '{text}' ")) from None
+        raise cross_error(str(error).removeprefix(f"objective: '{text}' ")) from None
     return text
 
 
