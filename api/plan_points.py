@@ -42,9 +42,9 @@ Notify = Callable[[str], None]
 
 def plan_near_alone(path: Path, workload: Workload, cluster: Cluster, notify: Notify) -> None:
     """Plan the points near the best alone of each job that is planned here. Raises InputError, Infeasible."""
-    for name, source in _planned_here(workload):
-        front = _Front(path, name, source, cluster, notify)
-        front.near_alone(source.nodes)
+    fronts = [_Front(path, name, source, cluster, notify) for name, source in _planned_here(workload)]
+    for front in fronts:  # once the documents of all jobs are read: a fault in one is told at once
+        front.near_alone(front.source.nodes)
 
 
 def plan_neighbours(path: Path, workload: Workload, cluster: Cluster, plan: GroupsPlan, notify: Notify) -> bool:

@@ -139,7 +139,7 @@ def ran(example: Path, plan: Plan, counts: list[int], steps: int) -> dict[int, l
         path = example / f"run-{number}-workers-{workers}.yaml"
         dump(plan.model_copy(update={"job": plan.job.model_copy(update={"reward": reward})}), path)
         out = example.parent / "runs" / path.stem
-        if not execute(prepare([path], out, resume=False), Options(steps), Progress()):
+        if not execute(prepare([path], out, resume=False), Options(steps, drain_queue=False), Progress()):
             raise SystemExit(130)
         seconds[workers] += measured_s(out)
     return seconds

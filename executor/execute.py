@@ -46,11 +46,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     # Here, since these import Ray and torch.
     from .actors import start_ray
     from .configuration import configuration
-    from .drain import Drain
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
     from .groups.member_turns import GroupTurns
     from .groups.permit_actor import membership
+    from .leaving import Leaving
     from .memory.device_holds import device_ledgers
     from .memory.device_turns import DeviceTurns
     from .memory.other_processes import beside_others, held_by_others, held_text
@@ -187,7 +187,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         if profiled and options.speed_check and member is None:  # in a group the machine is others', too
             speed = SpeedCheck(fleet, profiled, len(tokenizer), job.rollout.seed_per_sample, options.speed_check_every)
         return await take_turns(
-            runs, options, watcher, Drain(seats, fleet, runs, [] if judge is None else judge.engines), speed
+            runs, options, watcher, Leaving(seats, fleet, runs, [] if judge is None else judge.engines), speed
         )
     finally:
         watcher.phase("stopping")

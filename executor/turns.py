@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
-from .drain import Drain
+from .leaving import Leaving
 from .loop import checkpoint_if_due, step
 from .prepare import Options
 from .records.run_record import StepRecord
@@ -45,18 +45,18 @@ async def take_turns(
     runs: Sequence[TrainingRun],
     options: Options,
     watcher: Watcher,
-    drain: Drain | None = None,
+    leaving: Leaving | None = None,
     speed: SpeedCheck | None = None,
 ) -> bool:
     """Take the steps of all runs. True if all are done, False if a signal ended the runs before.
 
-    `drain` is asked after each step whether nodes are to be left, `speed` before each. Each run's trace says how it
+    `leaving` is asked after each step whether nodes are to be left, `speed` before each. Each run's trace says how it
     ended. Either way what was trained is saved. Raises RunFailed if it is not.
     """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
-                await _until(runs, options, watcher, stop, drain, speed)
+                await _until(runs, options, watcher, stop, leaving, speed)
                 for run in runs:
                     await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
                     tell_faults(run, watcher)
@@ -84,7 +84,7 @@ async def _until(
     options: Options,
     watcher: Watcher,
     stop: StopRequests,
-    drain: Drain | None,
+    leaving: Leaving | None,
     speed: SpeedCheck | None,
 ) -> None:
     """Take steps in turns until all are done or a signal came."""
@@ -109,8 +109,8 @@ async def _until(
                 if record.metrics.get("skipped"):
                     watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
                 await checkpoint_if_due(run, options.checkpoint_every)
-            if drain is not None and not stop.at_round_end.is_set():
-                await drain.between_steps(watcher.note)
+            if leaving is not None and not stop.at_round_end.is_set():
+                await leaving.between_steps(watcher.note)
             tell_faults(run, watcher)
 
 

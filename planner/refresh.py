@@ -28,16 +28,17 @@ from .choose.candidate_search import PASSES, Pass, Progress, Search
 from .choose.candidates.round_kinds import is_plain_key
 from .choose.cycle_cost import Cycle
 from .choose.plain_baseline import baseline_of
-from .choose.round_program import Solution, solve_program
-from .choose.schedule_choice import Decided, finalists_of
+from .choose.round_program import Solution
+from .choose.schedule_choice import Decided, solve_all
 from .choose.ties import simplest, tolerance_of
 from .explain.assumed_effects import assumed_why
 from .explain.holdout_rounds import Holdout, simulate_holdout
 from .explain.predictions import error_of, predict
 from .explain.why import explain
+from .highs import MAX_NODES
 from .solve_options import SolveOptions
 from .what_if import Documents
-from .write_plan import solver_facts, write_plan
+from .write_plan import norms_of, solver_facts, write_plan
 from .written_rounds import WrittenRounds, search_with_plan
 
 FEW_ROUNDS = (48, 24)
@@ -58,7 +59,7 @@ def refresh(
     passes: Sequence[Pass] = PASSES,
     prompts: int | None = None,
 ) -> Plan:
-    """The plan with its decisions as they are and everything else of them.
+    """The plan with its decisions as they are and everything else of them, norms of gradients (`loss`) included.
 
     Args:
         plan: fits `cluster` and `job` (plans/check/plan_fit.py).
@@ -114,7 +115,11 @@ def refresh(
         }
     )
     progress("done", 1.0)
-    return write_plan(plan.job.model_copy(update={"why": why}), predicted, solver, inputs, reward_table, began)
+    # They follow from the cutoff, which may have been edited.
+    loss = plan.job.loss.model_copy(update={"grad_norms": norms_of(search, cycle, job)})
+    return write_plan(
+        plan.job.model_copy(update={"why": why, "loss": loss}), predicted, solver, inputs, reward_table, began
+    )
 
 
 def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
@@ -164,6 +169,6 @@ def _must_keep(search: Search, cycle: Cycle, holdout: Holdout) -> None:
 def _proven(search: Search) -> Solution | None:
     """The schedule of the search that costs least, with its proof; None where none keeps the limits."""
     try:
-        return solve_program(*finalists_of(search), search.needs_long, search.limits, search.setting.target)
+        return solve_all(search, MAX_NODES)
     except Infeasible:
         return None

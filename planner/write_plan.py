@@ -17,6 +17,7 @@ from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPref
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
 from ..plans.schema.sections.planned_job import (
     Bias,
+    KindNorms,
     PlacementSpec,
     PlannedJob,
     RewardPlan,
@@ -105,8 +106,6 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
     reward, model = search.space.rewards[cycle.short.reward], search.setting.draws.model
-    key = cast(ShortKey, cycle.short.key)
-    norms = None if cycle.long is None else kind_norms(model, job, key.cutoff_tokens, key.long_share)
     return PlannedJob(
         name=job.name,
         bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
@@ -121,11 +120,19 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
             judge=search.space.judge,
             further=dict(reward.further),
         ),
-        loss=expected_loss(model, job).model_copy(update={"grad_norms": norms}),
+        loss=expected_loss(model, job).model_copy(update={"grad_norms": norms_of(search, cycle, job)}),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
         placement=PlacementSpec(train_pool=apart, streams=search.setting.streams) if apart else None,
         why=why,
     )
+
+
+def norms_of(search: Search, cycle: Cycle, job: Job) -> KindNorms | None:
+    """Norms of the gradients of the kinds of round of `cycle`; None where a step of each is taken as it is."""
+    if cycle.long is None:
+        return None
+    key = cast(ShortKey, cycle.short.key)
+    return kind_norms(search.setting.draws.model, job, key.cutoff_tokens, key.long_share)
 
 
 def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:

@@ -16,7 +16,7 @@ ARROWS = {
     "planner": {"profiles", "plans", "rounds", "traces"},
     "executor": {"plans", "rounds", "traces"},
     "profiles": {"plans"},
-    "plans": set(),
+    "plans": {"rounds"},
     "traces": {"plans", "rounds"},
     "rounds": set(),
 }

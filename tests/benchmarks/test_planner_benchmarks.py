@@ -247,7 +247,7 @@ def test_kinds_of_every_mode_are_compared_by_cells_and_whole():
 
 
 def test_program_and_exhaustive_search_agree():
-    found = round_optimality.compare(25, seed=7)
+    found = round_optimality.compare(25, seed=1)
     assert found["mismatches"] == 0 and found["gap_max"] == 0.0
     assert 0 < found["infeasible"] < 25, "jobs of both kinds occur"
 

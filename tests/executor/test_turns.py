@@ -95,20 +95,20 @@ def steps_of_the_fake(monkeypatch):
     monkeypatch.setattr(turns_module, "step", lambda run: run.step())
 
 
-def turns(*runs, watcher=None, drain=None, **options):
-    return played(take_turns(runs, Options(**{"steps": 3} | options), watcher or Watcher(), drain))
+def turns(*runs, watcher=None, leaving=None, **options):
+    return played(take_turns(runs, Options(**{"steps": 3} | options), watcher or Watcher(), leaving))
 
 
 def test_runs_take_turns_and_end_finished():
-    watcher, drained = Watcher(), []
+    watcher, asked = Watcher(), []
     a, b = FakeRun("a"), FakeRun("b")
     b.step_number = 2  # it was resumed
 
     async def between_steps(note):
-        drained.append(note)
+        asked.append(note)
 
-    drain = SimpleNamespace(between_steps=between_steps)
-    assert turns(a, b, watcher=watcher, drain=drain, checkpoint_every=2) is True
+    leaving = SimpleNamespace(between_steps=between_steps)
+    assert turns(a, b, watcher=watcher, leaving=leaving, checkpoint_every=2) is True
     assert [told for told in watcher.told if len(told) == 3] == [
         ("a", "short", 1), ("b", "short", 3), ("a", "short", 2), ("a", "short", 3),
     ]  # fmt: skip
@@ -116,7 +116,7 @@ def test_runs_take_turns_and_end_finished():
     for run, begun in ((a, [2]), (b, [])):
         assert run.events == [{"event": "end", "step": 3, "finished": True}]
         assert run.saved == [3] and run.begun == begun
-    assert len(drained) == 4
+    assert len(asked) == 4
 
 
 class RunOfRounds(FakeRun):

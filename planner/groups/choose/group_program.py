@@ -84,6 +84,7 @@ def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], object
     gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
     universe = (
         f"groups of at most {search.proven_cap if search.proven_cap < search.top else search.rules.group_cap} jobs"
+        + (", of the points that are planned" if any(job.points for job in search.jobs.values()) else "")
         + ("" if search.exact else ", feasible also in every two and three of their members")
     )
     status = (

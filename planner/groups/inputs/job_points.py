@@ -55,7 +55,7 @@ def points_folder(workload: Path, job: str) -> Path:
 def points_there(workload: Path, job: str) -> list[PlannedPoint]:
     """The points that are planned, the narrowest first; plans of changed inputs and of other versions are left out."""
     points = []
-    for path in sorted(points_folder(workload, job).glob("*.yaml")):
+    for path in sorted(points_folder(workload, job).glob("[!.]*.yaml")):
         try:
             plan = load_plan(path)
         except InputError:

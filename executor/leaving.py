@@ -20,7 +20,7 @@ from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied
 
 
-class Drain:
+class Leaving:
     """Looks after the nodes of `seats`; `between_steps` is called when no round and no update goes on.
 
     `judges`: the copies of a judge, which are engines beside the fleet.
@@ -32,7 +32,7 @@ class Drain:
         self._seats, self._fleet, self._runs, self._judges = seats, fleet, runs, judges
 
     async def between_steps(self, note: Callable[[str], None]) -> None:
-        """Leave nodes that drain; `note` takes a line for the person who watches. Raises RunFailed."""
+        """Leave nodes that Ray drains; `note` takes a line for the person who watches. Raises RunFailed."""
         for number, left_s in self._seats.newly_draining().items():
             address = self._seats.address(number)
             note(f"node {address} is to be taken away" + ("" if left_s is None else f" in {left_s:.0f} s"))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.drain import Drain
+from rlplan.executor.leaving import Leaving
 
 
 class Stage:
@@ -57,11 +57,11 @@ class Stage:
         )  # fmt: skip
 
     def between_steps(self):
-        drain = Drain(self, self, [self.run("a"), self.run("b")], [self.engine("judge-1")])
+        leaving = Leaving(self, self, [self.run("a"), self.run("b")], [self.engine("judge-1")])
 
         async def body():
             for _ in range(2):
-                await drain.between_steps(self.notes.append)
+                await leaving.between_steps(self.notes.append)
 
         asyncio.run(body())
         return self.log
