@@ -42,7 +42,7 @@ def example() -> Plan:
 def workload(tmp_path):
     """A workload of two jobs that are to be planned on pools of three nodes each."""
     (tmp_path / "a").mkdir()
-    for name in ("job.yaml", "profile.yaml", "data.jsonl", "lengths.jsonl"):
+    for name in ("job.yaml", "profile.yaml", "lengths.jsonl"):
         text = (EXAMPLES / "math-32b" / name).read_text()
         placement = "placement: {train_pool: train, streams: false}\n" if name == "job.yaml" else ""
         (tmp_path / "a" / name).write_text(text + placement)
