@@ -20,7 +20,7 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.groups_plan import GroupsPlan
 from ..plans.schema.job import load_job
 from ..plans.schema.workload import Source, Workload
-from ..plans.yaml.errors import Infeasible
+from ..plans.yaml.errors import Infeasible, InputError
 from ..plans.yaml.yaml_io import error_at, load
 from ..profiles.length_tables import table_names
 from ..profiles.profile_schema import Profile
@@ -80,12 +80,32 @@ class _Front:
             )
         profile_path = self.job_path.with_name("profile.yaml")
         need_profile(profile_path, self.job_path, job)
-        pools = choose_pools(cluster, job, load(profile_path, Profile))
+        profile = load(profile_path, Profile)
+        pools = choose_pools(cluster, job, profile)
         assert pools.train is not None, "the job has a placement"
         self.pools = pools.rollout, pools.train
         self.most = cluster.pools[self.pools[0]].nodes, cluster.pools[self.pools[1]].nodes
+        self.trace = self._trace(profile)
+        for pool, most, wanted in zip(self.pools, self.most, source.nodes or self.most, strict=True):
+            if wanted > most:
+                raise self._error("nodes", f"{wanted} nodes of pool '{pool}', which has {most}; write at most as many")
         self.points = points_there(path, name)
         self.tried = {point.nodes for point in self.points}
+
+    def _trace(self, profile: Profile) -> Path | None:
+        """The file of the job's lengths, where the workload names one."""
+        given, ship = self.source.lengths, f"the name of a table that ships ({', '.join(table_names())})"
+        if given is None and profile.lengths is None:
+            raise self._error("lengths", f"missing, and the profile holds none; write a trace's file, or {ship}")
+        if given is None or given in table_names() or "=" in given:
+            return None
+        if not (trace := self.path.parent / given).is_file():
+            raise self._error("lengths", f"no such file: '{given}'; write that of a trace, or {ship}")
+        return trace
+
+    def _error(self, key: str, text: str) -> InputError:
+        loc = ("jobs", self.name, "source", key)
+        return error_at(self.path, loc, f"{'.'.join(loc)}: {text}")
 
     def near_alone(self, nodes: Nodes | None) -> None:
         """Plan points from the narrowest on, and that on `nodes`."""
@@ -131,8 +151,7 @@ class _Front:
 
     def _planned(self, nodes: Nodes, mode: Mode | None) -> PlannedPoint | None:
         self.notify(f"{self.name} on {nodes[0]} + {nodes[1]} nodes")
-        given, out = self.source.lengths, self.folder / ".new.yaml"
-        trace = None if given is None or given in table_names() or "=" in given else self.path.parent / given
+        out = self.folder / ".new.yaml"
         self.folder.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
             if self.points:  # the first plan has warned of all that is the same at every point
@@ -141,8 +160,8 @@ class _Front:
                 plan = solve(
                     self.job_path,
                     cluster=self.cluster_path,
-                    trace=trace,
-                    lengths=given if trace is None else None,
+                    trace=self.trace,
+                    lengths=self.source.lengths if self.trace is None else None,
                     mode=mode,
                     bias_budget=None if mode is None else 0.0,
                     nodes=dict(zip(self.pools, nodes, strict=True)),

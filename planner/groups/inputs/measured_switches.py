@@ -5,7 +5,8 @@ A workload has the seconds that a turn takes longer after another job's, or they
 have the devices neither meanwhile, so a switch takes both.
 
 A phase keeps its seconds where too few turns were measured, and where what was measured differs by no more than its
-own error, or by less than LEAST_SHARE of the job's iteration, which no choice of groups would show.
+own error, or by less than LEAST_SHARE of the job's iteration, which no choice of groups would show. A job that is
+planned with its group keeps them, too: the workload has no phases of it.
 """
 
 from __future__ import annotations
@@ -68,18 +69,21 @@ def measured_switches(run: Path, plan: GroupsPlan) -> list[MeasuredSwitch]:
             raise InputError(f"runs a group {key}, and the plan has none; name the plan that it runs", str(run))
         for name, member in plan.groups[key].jobs.items():
             figures = switches(folder / name, member, [turn for turn in turns if turn.job == name])
-            found += [_switch(name, phase, figures[phase], member.slowdown.alone_s) for phase in PHASES]
+            found += [
+                _switch(name, phase, figures[phase], member.slowdown.alone_s, member.point is None) for phase in PHASES
+            ]
     return found
 
 
-def _switch(job: str, phase: str, figures: dict[str, float | None], alone_s: float) -> MeasuredSwitch:
+def _switch(job: str, phase: str, figures: dict[str, float | None], alone_s: float, stated: bool) -> MeasuredSwitch:
     turns, planned_s, error_s = figures["turns"], figures["planned_s"], figures["error_s"]
     assert turns is not None and planned_s is not None, "what is counted and planned is always there"
     measured_s = None
     if figures["in_s"] is not None and figures["out_s"] is not None:
         measured_s = figures["in_s"] + figures["out_s"]
     changes = (
-        measured_s is not None
+        stated
+        and measured_s is not None
         and error_s is not None
         and turns >= FEWEST_TURNS
         and abs(measured_s - planned_s) > max(error_s, LEAST_SHARE * alone_s)

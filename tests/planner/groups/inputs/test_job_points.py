@@ -29,8 +29,8 @@ WORKLOAD = """\
 rlplan_workload: 1
 cluster: cluster.yaml
 jobs:
-  a: {slo: 2.0, source: {job: a/job.yaml}}
-  b: {slo: 2.0, source: {job: a/job.yaml}}
+  a: {slo: 2.0, source: {job: a/job.yaml, lengths: a/lengths.jsonl}}
+  b: {slo: 2.0, source: {job: a/job.yaml, lengths: a/lengths.jsonl}}
 """
 
 
@@ -42,7 +42,7 @@ def example() -> Plan:
 def workload(tmp_path):
     """A workload of two jobs that are to be planned on pools of three nodes each."""
     (tmp_path / "a").mkdir()
-    for name in ("job.yaml", "profile.yaml", "data.jsonl", "lengths.jsonl"):
+    for name in ("job.yaml", "profile.yaml", "lengths.jsonl"):
         text = (EXAMPLES / "math-32b" / name).read_text()
         placement = "placement: {train_pool: train, streams: false}\n" if name == "job.yaml" else ""
         (tmp_path / "a" / name).write_text(text + placement)
@@ -145,7 +145,7 @@ def test_the_reference_is_the_cheapest_point_or_the_stated_nodes(workload, solve
     points = points_there(workload, "a")
     assert alone(points, None).usd_per_1k_samples == min(point.usd_per_1k_samples for point in points)
     assert alone(points, (2, 1)).name == "2+1-exact"
-    document, cluster = planned(workload, WORKLOAD.replace("a/job.yaml}", "a/job.yaml, nodes: [2, 2]}"))
+    document, cluster = planned(workload, WORKLOAD.replace("lengths.jsonl}", "lengths.jsonl, nodes: [2, 2]}"))
     job = problem_of(document, workload, cluster).jobs["a"]
     assert job.points[0].name == "2+2-exact"
     assert job.solo_s == pytest.approx(180.0)
@@ -162,7 +162,7 @@ def test_a_group_plan_names_the_plan_of_each_chosen_point(workload, solves, tmp_
             path = tmp_path / plan.inputs.sources[name].path
             assert path.stem == member.point.name
             assert member.rollout.way == member.train.way, "the ways of one plan go together"
-            assert len(member.rollout.units), len(member.train.units) == member.point.nodes
+            assert (len(member.rollout.units), len(member.train.units)) == member.point.nodes
             assert sha256_file(path) == plan.inputs.sources[name].sha256
     assert all("alone" in group.why["points"] for group in plan.groups.values() if len(group.jobs) > 1)
     shared = any(len(group.jobs) > 1 for group in plan.groups.values())
@@ -193,7 +193,7 @@ def test_the_tail_is_what_runs_after_most_samples_have_ended() -> None:
 )
 def test_a_source_that_cannot_be_is_refused(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        loads(WORKLOAD.replace("{job: a/job.yaml}", source), Workload)
+        loads(WORKLOAD.replace("{job: a/job.yaml, lengths: a/lengths.jsonl}", source), Workload)
 
 
 def test_a_job_without_nodes_of_its_own_to_train_is_refused(workload) -> None:
@@ -201,6 +201,21 @@ def test_a_job_without_nodes_of_its_own_to_train_is_refused(workload) -> None:
     job.write_text(job.read_text().replace("placement: {train_pool: train, streams: false}\n", ""))
     with pytest.raises(InputError, match="streams: false"):
         planned(workload)
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ("a/job.yaml", "source.lengths: missing, and the profile holds none"),
+        ("a/job.yaml, lengths: math-61k", "no such file: 'math-61k'.*math-16k"),
+        ("a/job.yaml, lengths: math-16k, nodes: [4, 1]", "4 nodes of pool 'roll', which has 3"),
+    ],
+)
+def test_faults_of_any_source_are_told_before_a_job_is_planned(workload, solves, now: str, message: str) -> None:
+    first, second = WORKLOAD.rsplit("a/job.yaml, lengths: a/lengths.jsonl", 1)
+    with pytest.raises(InputError, match=message):
+        planned(workload, first + now + second)
+    assert solves == []
 
 
 def test_a_workload_that_is_not_planned_yet_passes_check(workload) -> None:

@@ -14,6 +14,7 @@ from rlplan.cli.tune import tune_command
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.planner.groups.inputs.measured_switches import DIGITS, FEWEST_TURNS, measured_switches
 from rlplan.plans.schema.groups_plan import load_groups_plan
+from rlplan.plans.schema.sections.planned_group import MemberPoint
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.permits.permit_events import Seat
@@ -79,6 +80,19 @@ def test_a_workload_gets_the_seconds_that_differ_and_keeps_the_rest(files):
     assert before.jobs == {**after.jobs, "math-7b": again} and before.rules == after.rules
     remarks = [line.split("#", 1)[1] for line in old.read_text().splitlines() if "#" in line]
     assert all(remark in new.read_text() for remark in remarks), "people's comments stay"
+
+
+def test_a_job_planned_with_its_group_keeps_its_switches(files):
+    folder = files[0]
+    plan, point = load_groups_plan(folder / "groups.yaml"), "1+1-exact"
+    key, group = next(item for item in plan.groups.items() if "math-7b" in item[1].jobs)
+    of_point = MemberPoint(
+        name=point, nodes=(1, 1), reward_cores=8, step_s=9.0, usd_per_hour=9.0, alone=point, alone_usd_per_hour=9.0
+    )
+    plan.groups[key].jobs["math-7b"] = group.jobs["math-7b"].model_copy(update={"point": of_point})
+    told(folder, rollout=(90.0, 9.0), train=(90.0, 9.0))
+    found = measured_switches(folder / "run", plan)
+    assert not any(switch.changes for switch in found) and any(switch.measured_s for switch in found)
 
 
 def test_the_new_workload_is_solved_for_with_the_measured_seconds(files):

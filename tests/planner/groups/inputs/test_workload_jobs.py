@@ -66,7 +66,7 @@ FAULTS = {
         ["phases.rollout", "Llama-3.1-405B's weights", "at tp 1", "; write nodes: 2 and tp: 16"]),
     "weights beyond the pool": ("model: Qwen2.5-14B", "model: Qwen2.5-7200B", 2,
         ["; the pool's 3 nodes of 8 do not hold it: 158 are needed; take more nodes, accelerators with more"]),
-    "jobs of other worlds": ("mean_s: 40.0}", "mean_s: 20000000.0}", -7,
+    "jobs of other worlds": ("mean_s: 40.0}", "mean_s: 20000000.0}", -10,
         ["more than 10,000 times the", "of 'big'", "check the units"]),
     "a model of unknown size": ("model: Qwen2.5-3B", "model: my-model", 0, ["size of 'my-model'", "'7B'"]),
     "a source that is not there": ("    model: Qwen2.5-3B", "    source: {plan: none.yaml}", 0,
