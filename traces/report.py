@@ -273,7 +273,9 @@ def report(folder: Path) -> dict[str, Any]:
     """
     loaded, refused = readable_runs(folder)
     runs = [run for run in loaded if run.steps]  # after an early end some plans have no step yet
-    plain = min((run for run in runs if run.plan.job.bias.mode == "sync"), key=_levers, default=None)
+    sync = [run for run in runs if run.plan.job.bias.mode == "sync"]
+    # Where levers gain nothing, two plans are alike: then the one that is called plain is the baseline.
+    plain = min(sync, key=lambda run: (_levers(run), run.name != "plain"), default=None)
     details = {run.name: run_report(run, plain) for run in loaded}
     result: dict[str, Any] = {"runs": details, "unreadable": {name: str(error) for name, error in refused.items()}}
     if plain is None:

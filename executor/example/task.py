@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-SYMBOLS = 192
+SYMBOLS = 384
 """Number of symbols that can be keys or tries."""
 
 VALUES = 8
@@ -39,13 +39,13 @@ TOKEN = {word: i for i, word in enumerate(WORDS)}
 FIRST_VALUE = TOKEN[VALUE_WORDS[0]]
 FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 
-DIFFICULTY = ((1, 0.10), (28, 0.30), (40, 0.60))
+DIFFICULTY = ((1, 0.10), (56, 0.30), (80, 0.60))
 """(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
-shares are chosen for a cap of 1024 tokens and have the shape of published lengths of mixed tasks (`rlplan lengths show
-gym-8k`, eight times as long: median 33, p95 1457, 1% at the cap of 8192, most of the variance between prompts): the
-median is near 10, p95 near 270, and 0.7% of the samples reach the cap. In nine of ten steps of 24 x 2 samples one is
-hard, and in four of five the longest has at least 12 times the tokens of the median. A step has few samples since on a
-CPU, unlike on a GPU, a decode step of some 25 sequences takes twice as long as one of one."""
+shares are chosen for a cap of 2048 tokens and have the shape of published lengths of mixed tasks (`rlplan lengths show
+gym-8k`, four times as long: median 33, p95 1457, 1% at the cap of 8192, most of the variance between prompts): the
+median is near 10, p95 near 500, and 0.6% of the samples reach the cap. In four of five steps of 16 x 3 samples a prompt
+is hard, and in three of four the longest has at least 30 times the tokens of the median. A step has few samples since
+on a CPU, unlike on a GPU, a decode step of some 25 sequences takes twice as long as one of one."""
 
 
 @dataclass(frozen=True)

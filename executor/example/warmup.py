@@ -9,7 +9,7 @@ Three things make that possible in the time:
 - looking a try up in the prompt needs an induction circuit (find the earlier occurrence, copy what followed), which
   random weights take many minutes to form: `_start_as_induction` gives them a rough one, training makes it exact;
 - positions jump, so that looking up is learnt at every distance up to the cap although most sequences are short;
-- the last phase trains on a few sequences of full length, where a try competes with a thousand earlier tokens.
+- the last phase trains on a few sequences of full length, where a try competes with two thousand earlier tokens.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RIGHT = 0.5
 """Probability of the right value in the teacher's answers."""
 
 HIDDEN, LAYERS, HEADS = 128, 2, 2
-MAX_POSITIONS = 2048
+MAX_POSITIONS = 4096
 ROPE_THETA = 1e6
-TRAINED_POSITIONS = 1152
-"""Positions that the warm-up reaches: the demo's longest prompt and its cap of 1024 tokens, and some room."""
+TRAINED_POSITIONS = 2240
+"""Positions that the warm-up reaches: the demo's longest prompt and its cap of 2048 tokens, and some room."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Phase:
 
 
 PHASES = (
-    Phase(steps=150, rows=24, tokens=64, keys=20, hits=0.5),
+    Phase(steps=200, rows=24, tokens=64, keys=20, hits=0.5),
     Phase(steps=150, rows=24, tokens=96, keys=32, hits=0.5),
-    Phase(steps=24, rows=3, tokens=1116, keys=64, hits=0.2),
+    Phase(steps=20, rows=2, tokens=2208, keys=96, hits=0.2),
 )
 LEARNING_RATE = 1.5e-3
 """At 3e-3 training destroys, for about half of the seeds, the circuit that it starts from."""

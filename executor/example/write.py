@@ -43,10 +43,10 @@ def job_document(seed: int) -> Job:
                 "retries": 2,
             },
             "rollout": {
-                "prompts_per_step": 24,
-                "samples_per_prompt": 2,
-                "max_prompt_tokens": 96,
-                "max_response_tokens": 1024,
+                "prompts_per_step": 16,
+                "samples_per_prompt": 3,
+                "max_prompt_tokens": 192,
+                "max_response_tokens": 2048,
                 "temperature": 1.0,
                 # Plans are to be compared and lengths are heavy-tailed: the same random draws take much noise out.
                 "seed_per_sample": True,
@@ -64,7 +64,7 @@ def job_document(seed: int) -> Job:
                 "mask_truncated": True,
                 "seed": seed,
             },
-            "search": {"tp": [1], "micro_batch_tokens": [2048, 4096, 8192]},
+            "search": {"tp": [1], "micro_batch_tokens": [4096, 8192]},
             "slo": {"step_p95_s": None},
         }
     )

@@ -82,17 +82,17 @@ def test_a_uniform_policy_has_heavy_tailed_lengths_cut_at_the_cap() -> None:
 
     def length(keys: int) -> int:
         tries = 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - keys / task.SYMBOLS))
-        return min(1024, 2 * tries + 2)
+        return min(2048, 2 * tries + 2)
 
     keys = [number for number, share in task.DIFFICULTY for _ in range(round(1000 * share))]
-    steps = [[length(number) for number in rng.sample(keys, 24) for _ in range(2)] for _ in range(384)]
+    steps = [[length(number) for number in rng.sample(keys, 16) for _ in range(3)] for _ in range(384)]
     lengths = sorted(tokens for step in steps for tokens in step)
-    assert 0.004 <= sum(tokens >= 1024 for tokens in lengths) / len(lengths) <= 0.01
-    assert 8 <= lengths[len(lengths) // 2] <= 14 and 200 <= lengths[19 * len(lengths) // 20] <= 350
+    assert 0.004 <= sum(tokens >= 2048 for tokens in lengths) / len(lengths) <= 0.01
+    assert 8 <= lengths[len(lengths) // 2] <= 14 and 400 <= lengths[19 * len(lengths) // 20] <= 600
     ratios = sorted(max(step) / sorted(step)[24] for step in steps)
-    assert ratios[len(ratios) // 2] >= 20
-    # With a share h of hard prompts, (1 - h)^24 of the steps draw none, and have no tail: 8% at h = 0.1.
-    assert ratios[len(ratios) // 5] >= 12
+    assert ratios[len(ratios) // 2] >= 80
+    # With a share h of hard prompts, (1 - h)^16 of the steps draw none, and have no tail: 19% at h = 0.1.
+    assert ratios[len(ratios) // 4] >= 30
 
 
 @pytest.fixture(scope="module")
