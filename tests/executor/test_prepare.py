@@ -167,7 +167,7 @@ class Parts:
             "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
-            "turns": ["take_turns"], "drain": ["Drain"], "groups.member_turns": ["GroupTurns"],
+            "turns": ["take_turns"], "leaving": ["Leaving"], "groups.member_turns": ["GroupTurns"],
             "groups.permit_actor": ["membership"],
         }  # fmt: skip
         for module, parts in names.items():

@@ -22,7 +22,7 @@ from ..place.placer import placed_in_turn
 from ..place.published_placers import Algorithm1
 from .group_columns import FULL, Column, placed_solo, unit_shares
 from .group_solution import ColumnKey, Effort, SolveMemory
-from .master_program import Relaxation, choose, nearest
+from .master_program import SHORT_USD_PER_HOUR, Relaxation, choose, nearest
 from .placements import fluid_bound, placements_within
 from .pricing import PricedGroup, Pricing, connected, group_of, placement_table, price, structure_hash_of
 
@@ -150,6 +150,9 @@ class GroupSearch:
             cut_short = 0
             for _ in range(effort.rounds):
                 _, values, premium = self.master.solve()
+                # Where nodes are short, values are of the shortage: a small share of them is more than a group's price.
+                scarce = max(premium.values(), default=0.0) >= SHORT_USD_PER_HOUR / 2
+                tolerance = tolerance if scarce else max(tolerance, last_tolerance)
                 scaled = values / (1.0 + tolerance)
                 pricing = self.priced(
                     scaled, premium, cap, ROUNDING, not self.exact, effort.groups_per_search, effort.steps
@@ -167,10 +170,10 @@ class GroupSearch:
                 # Scaled duals price no group above its cost; node premiums are paid up to the limits.
                 paid = sum(premium[pool] * limit for pool, limit in self.limits.items())
                 proven[cap] = max(proven.get(cap, 0.0), float(scaled.sum()) - paid)
-                if tolerance <= last_tolerance:
+                if tolerance <= (0.0 if scarce else last_tolerance):
                     ended.append(cap)
                     break
-                tolerance = max(last_tolerance, tolerance / 2)
+                tolerance = max(last_tolerance, tolerance / 2) if tolerance > last_tolerance else 0.0
         self.proven_cap = max(ended, default=top)
         return max(fluid_bound(self.placements_of, self.usd), proven.get(self.proven_cap, 0.0))
 

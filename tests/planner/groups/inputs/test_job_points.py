@@ -8,6 +8,7 @@ import pytest
 
 from rlplan.api import plan_points
 from rlplan.api.plan_points import plan_near_alone, plan_neighbours
+from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.job_points import alone, points_there, tail_share
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
@@ -167,6 +168,15 @@ def test_a_group_plan_names_the_plan_of_each_chosen_point(workload, solves, tmp_
     assert all("alone" in group.why["points"] for group in plan.groups.values() if len(group.jobs) > 1)
     shared = any(len(group.jobs) > 1 for group in plan.groups.values())
     assert plan_neighbours(workload, document, cluster, plan, lambda text: None) <= shared
+
+
+def test_jobs_that_fit_only_as_one_group_are_not_refused(workload, solves) -> None:
+    document, cluster = planned(
+        workload, WORKLOAD + "  c: {slo: 2.0, source: {job: a/job.yaml, lengths: a/lengths.jsonl}}\n"
+    )
+    problem = problem_of(document, workload, cluster)
+    (group,) = solve_groups(list(problem.jobs.values()), problem.node_types, problem.rules).groups
+    assert len(group.pins) == 3 and group.nodes.count("roll") == 3
 
 
 def test_the_tail_is_what_runs_after_most_samples_have_ended() -> None:
