@@ -150,7 +150,7 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
     from .screens.bars import table
     from .shared.progress import share
 
-    del options["max_nodes"]
+    del options["max_nodes"], options["plain"]  # refused above
     with share("solve") as update:
         points = front_of_nodes(job_path, for_any=for_any, force=force, progress=update, **options)
     planned = [point for point in points if point.seconds_per_sample is not None]

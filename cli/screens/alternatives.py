@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
     from ...plans.schema.sections.front_point import FrontPoint
 
-_FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
+_FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 4
 
 # Reasons that the screen shows elsewhere.
-_SHOWN_ELSEWHERE = ("rounds", "step", "colocation", "model")
+_SHOWN_ELSEWHERE = (
+    "rounds", "step", "colocation", "model", "rounds.short.rollout.kv_tokens", "rounds.long.rollout.kv_tokens"
+)  # fmt: skip
 
 RE_SOLVED = "re-solved"
 """Marks an alternative whose cost is that of the best plan with it, in which other decisions may differ, too."""

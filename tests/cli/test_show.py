@@ -152,7 +152,7 @@ def test_the_front_is_thinned_and_reasons_are_cut():
     plan = load_plan(EXAMPLES / "cpu-demo.yaml")
     point = plan.predicted.front[0]
     front = tuple(point.model_copy(update={"chosen": n == 3, "usd_per_1k_samples": n + 1.0}) for n in range(9))
-    line = plan.job.why["rounds.short.cutoff_tokens"]
+    line = "cutoff 112 tokens; next best: cutoff 64 tokens, +0.9% time per sample, the rest chosen anew (rollout +1.0%)"
     why = {f"rounds.short.k{n}": line.replace("+0.9%", f"+{n}.5%") for n in range(1, 9)}
     why |= {f"other{n}": f"text {n}" for n in range(8)} | {f"refused.{n}": f"no {n}" for n in range(2)}
     plan = plan.model_copy(

@@ -101,6 +101,11 @@ class Setting:
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """Decode costs of a kind of round."""
+        if key not in self.of_costs:
+            self.of_costs[key] = self._cost_of(key)
+        return self.of_costs[key]
+
+    def _cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         if key in self.as_written:
             return self.as_written[key].cost
         cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
@@ -249,6 +254,11 @@ class Setting:
         if numbers not in kept:
             kept[numbers] = QueueStates(self.draws, *numbers)
         return cast(QueueStates, kept[numbers])
+
+    @cached_property
+    def of_costs(self) -> dict[ShortKey | LongKey, DecodeCost]:
+        """Decode costs by kind of round: made on demand, kept by `cost_of`."""
+        return {}
 
     @cached_property
     def of_loads(self) -> dict[tuple[object, ...], int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +90,7 @@ class QueueStates:
         self._number = np.argsort(self.draws.traced_of(np.arange(len(self._long))))
         self._follow()
 
-    @property
+    @cached_property
     def most_draws(self) -> int:
         """The most draws that a round issues at its start."""
         return max(int(self._copies(issued).sum()) for issued in self.kept)
