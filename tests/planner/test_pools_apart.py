@@ -144,7 +144,7 @@ def test_a_plan_moved_to_another_pool_by_hand_is_refreshed_there():
             again = refresh(moved, cluster, job, base.profile, base.trace, plan.inputs, None, passes=QUICK)
         assert again.job.placement == placement
         assert (again.predicted.nodes, again.predicted.train_nodes) == (2, 1)
-        assert again.predicted.phases_s.sync == plan.predicted.phases_s.sync, "side by side nobody takes turns either"
+        assert again.predicted.phases_s.sync > plan.predicted.phases_s.sync, "weights travel between the pools"
         return again.predicted.phases_s.train
 
     # What the plan says of its trainers counts, not what the job says.
