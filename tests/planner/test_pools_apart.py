@@ -64,7 +64,7 @@ def test_on_two_pools_each_phase_has_the_gpus_of_its_own_pool():
     ours, theirs = own.job.rounds.short, turns.job.rounds.short
     assert (ours.rollout.engines * ours.rollout.tp, ours.train.accelerators) == (32, 32)
     assert (theirs.rollout.engines * theirs.rollout.tp, theirs.train.accelerators) == (64, 64)
-    assert turns.predicted.phases_s.sync == pytest.approx(own.predicted.phases_s.sync), "engines stay awake on both"
+    assert turns.predicted.phases_s.sync < 0.2 * own.predicted.phases_s.sync, "awake; weights stay on their GPUs"
     assert own.predicted.phases_s.train < 0.6 * turns.predicted.phases_s.train, "it begins while the tail decodes"
     of, alike = (plan.predicted.limit.phases.train.ratio for plan in (own, turns))
     assert 0.5 * alike < of < 1, "the MFU of whole updates, whatever of them is hidden"
@@ -144,7 +144,7 @@ def test_a_plan_moved_to_another_pool_by_hand_is_refreshed_there():
             again = refresh(moved, cluster, job, base.profile, base.trace, plan.inputs, None, passes=QUICK)
         assert again.job.placement == placement
         assert (again.predicted.nodes, again.predicted.train_nodes) == (2, 1)
-        assert again.predicted.phases_s.sync == plan.predicted.phases_s.sync, "side by side nobody takes turns either"
+        assert again.predicted.phases_s.sync > plan.predicted.phases_s.sync, "weights travel between the pools"
         return again.predicted.phases_s.train
 
     # What the plan says of its trainers counts, not what the job says.
