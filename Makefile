@@ -52,7 +52,7 @@ $(STAMP): pyproject.toml Makefile
 demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/rlplan init $(EXAMPLE)
-	$(BIN)/rlplan profile $(EXAMPLE) --minutes 1.8
+	$(BIN)/rlplan profile $(EXAMPLE) --minutes 1.9
 	$(BIN)/rlplan solve $(EXAMPLE) --plain -o $(EXAMPLE)/plain.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) --mode sync -o $(EXAMPLE)/drafts.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) -o $(EXAMPLE)/plan.yaml

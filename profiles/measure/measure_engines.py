@@ -11,14 +11,15 @@ from ...executor.engines.engine_handle import EngineHandle
 from ...executor.supervision import together
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
+from .decoding.measure_drafts import wanted_tokens
 from .decoding.measure_rollout import Decoded, RolloutCosts, measure_layout
 from .measure_rounds import RoundSampler
 from .measure_site import FIRST, Site, Subject
 from .measured_layouts import layout_name, share_of_step
 from .time_budget import TimeBudget
 
-TRAINERS_PART = 0.5
-"""Time that is kept for other layouts of the trainer, over that of one TP size of engines."""
+TRAINERS_PART = DRAFTS_PART = 0.5
+"""Time that is kept for other layouts of the trainer, and for drafts, over that of one TP size of engines."""
 
 
 async def measure_engines(
@@ -40,6 +41,7 @@ async def measure_engines(
     costs: list[RolloutCosts] = []
     on_gpu = subject.pool.accelerators.kind == "cuda"
     sizes = [list(alike) for _, alike in itertools.groupby(layouts, key=lambda each: each.tp)]
+    later = TRAINERS_PART + (DRAFTS_PART if wanted_tokens(subject) and not on_gpu else 0.0)
     least_s = 0.0  # of one size: the start of its engines, and the least of its layouts
     for number, alike in enumerate(sizes):
         names, left = " and ".join(layout_name(layout) for layout in alike), len(sizes) - number
@@ -47,7 +49,7 @@ async def measure_engines(
             budget.leave_out(names)
             budget.lacks(least_s * left)
             continue
-        budget.begin(left + TRAINERS_PART)  # at last come other layouts of the trainer
+        budget.begin(left + later)
         before_s = budget.elapsed_s
         widest = max(alike, key=lambda each: each.engines)
         engines = site.fleet.engines(widest)
@@ -61,7 +63,7 @@ async def measure_engines(
                 await together(site.rewards.start(), site.turns.start(starting, [FIRST]))
             if not on_gpu:  # those of other sizes have started, too
                 before_s = budget.elapsed_s
-                budget.begin(left + TRAINERS_PART)
+                budget.begin(left + later)
             for layout in alike:
                 costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
             if not number:

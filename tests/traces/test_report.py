@@ -87,6 +87,12 @@ def test_the_plain_run_without_levers_is_the_baseline(tmp_path, without, lever):
     assert report(tmp_path)["runs"]["a"]["speedup"] > 100 and report(tmp_path)["runs"]["b"]["speedup"] == 1.0
 
 
+def test_of_like_sync_runs_plain_is_the_baseline(tmp_path):
+    for name in ("drafts", "plain"):
+        write_run(tmp_path / name, TEXT, "sync", steps=1)
+    assert report(tmp_path)["plain"] == "plain"
+
+
 def test_a_slower_machine_is_told_from_a_wrong_prediction():
     phases = EXAMPLE.predicted.phases_s
     ours = 1.25 * (phases.rollout + phases.sync + phases.reward_exposed) + 2.0 * phases.train
