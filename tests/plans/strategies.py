@@ -79,6 +79,9 @@ def plans(draw: st.DrawFn) -> Plan:
     }
     copies = draw(st.integers(1, 8)) if mode == "exact" else 1
     long = {"issue": {"prompts": p, "samples": n, "copies": copies}, **layout()} if has_long else None
+    if mode == "exact" and long and draw(st.booleans()):
+        long["issue"]["prompts"] += draw(st.integers(1, 500))
+        long["queue"] = {"more_copies_every": draw(counts), "until_long_after": draw(counts)}
     return Plan.model_validate(
         {
             "rlplan": 1,
