@@ -122,7 +122,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
 
 def _long_issue(key: LongKey) -> str:
     if key.queue_rule is not None:
-        return f"long rounds by queue, {key.queue_rule.prompts} prompts issued"
+        return f"long rounds by queue of {key.queue_rule.prompts} prompts"
     return f"long rounds by waves, {key.copies} cop{'y' if key.copies == 1 else 'ies'} at once"
 
 

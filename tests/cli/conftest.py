@@ -81,7 +81,9 @@ def plan_with_trainers(folder: Path, **sizes) -> Path:
 @pytest.fixture
 def impossible(tmp_path):
     """A 32B model trained by data parallelism alone, without recomputation: hundreds of GB on an accelerator."""
-    shutil.copytree(EXAMPLES / "math-32b", tmp_path / "math-32b")
+    inputs = Path(shutil.copytree(EXAMPLES / "math-32b", tmp_path / "math-32b"))
+    rows = (f'{{"id": "p{k}", "prompt": "{k} + 1", "answer": "{k + 1}"}}\n' for k in range(20_000))
+    (inputs / "data.jsonl").write_text("".join(rows))  # the user's own; executing needs it
     return plan_with_trainers(tmp_path, dp=64, tp=1, pp=1, recompute="none")
 
 
