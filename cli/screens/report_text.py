@@ -108,9 +108,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
 
 def waits_text(waits: Mapping[str, Any]) -> str:
     """How long deferred prompts waited (report_steps.waits)."""
-    return (
-        f"deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most; "
-        f"{waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+    by_queue = f"; {waits['by_queue']} of {count(waits['long_rounds'], 'long round')} by queue"
+    return f"deferred prompts waited {waits['mean']:.1f} long rounds on average, {waits['longest']} at most" + (
+        by_queue if waits["by_queue"] else ""
     )
 
 
