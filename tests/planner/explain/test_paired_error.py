@@ -77,4 +77,6 @@ def test_fewer_nodes_share_what_the_law_of_updates_misses_between_nodes(plans):
     plan = solve(half, job, found.profile, found.trace, found.plan.inputs, options).plan
     seconds = diff_jobs(plans["sync"], plan).effect("seconds_per_sample")
     assert seconds.relative > 0.1 and not seconds.within_error
-    assert seconds.relative_sigma < 0.06
+    # Alone the law between nodes would make it 16%: the updates of half the nodes are twice as long, so that a part
+    # of it stays.
+    assert seconds.relative_sigma < 0.35 * plan.predicted.error.of_costs

@@ -28,7 +28,7 @@ from ..conftest import heavy_trace, laptop, small_job, small_profile, some_input
 from ..gpu_run import gpu_cluster
 from .columns.settings import EXACT, LAYOUT, TRAIN, long_of, make_setting
 
-H100 = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
+H200 = {"kind": "cuda", "name": "H200", "per_node": 8, "memory_bytes": 141 * 10**9}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 OPTIONS = SolveOptions(passes=(Pass(4, 2, math.inf), Pass(20, 8, 0.1)), mode="exact")
 
@@ -192,7 +192,7 @@ def with_tail(alone: float, sync_s: float = 0.0, each: float = 2e-3, **search: o
 
 
 def test_other_engines_decode_the_tail_where_they_are_faster() -> None:
-    plan, seconds = with_tail(3e-3)
+    plan, seconds = with_tail(1e-3)
     tail, rollout, why = plan.job.rounds.long.tail, plan.job.rounds.long.rollout, plan.job.why
     assert tail is not None, why
     assert rollout.tp == 1 and (tail.engines, tail.tp) == (1, 2)
@@ -205,11 +205,11 @@ def test_the_tails_own_engines_draft_as_the_rounds_engines_do() -> None:
     plan, seconds = with_tail(3e-3, each=5e-4, drafts={"tokens": [3], "acceptance": 0.6})
     long, saved_s = plan.job.rounds.long, levers_of(plan.job.why["levers"])
     assert long.tail is not None and long.rollout.drafts is not None
-    assert set(saved_s) == {"long_rounds", "drafts", "tail"} and saved_s["tail"] > 0 and saved_s["drafts"] > 0
+    assert set(saved_s) == {"long_rounds", "queue", "drafts", "tail"} and min(saved_s["tail"], saved_s["drafts"]) > 0
     assert seconds(150) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.15)
 
 
-@pytest.mark.parametrize(("alone", "sync_s"), [(20e-3, 0.0), (3e-3, 100.0)])
+@pytest.mark.parametrize(("alone", "sync_s"), [(20e-3, 0.0), (1e-3, 100.0)])
 def test_the_tail_stays_where_others_or_their_weights_are_slower(alone, sync_s) -> None:
     plan, _ = with_tail(alone, sync_s)
     assert plan.job.rounds.long is not None and plan.job.rounds.long.tail is None
@@ -242,9 +242,9 @@ def test_every_update_that_is_best_for_some_hand_over_is_kept() -> None:
 
 
 def test_updates_without_room_beside_engines_do_not_forbid_hand_overs() -> None:
-    profile, cluster = library_profile("H100", "Qwen2.5-14B"), gpu_cluster(nodes=4, accelerators=H100)
+    profile, cluster = library_profile("H200", "Qwen2.5-7B"), gpu_cluster(nodes=4, accelerators=H200)
     sizes = {**SMALL, "max_prompt_tokens": 2048, "max_response_tokens": 16384}
-    model = {"path": "Qwen/Qwen2.5-14B", "dtype": "bfloat16"}
+    model = {"path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16"}
 
     def space(**search: object):
         job = small_job(sizes, model=model, search={"tp": [4], "micro_batch_tokens": [18432], **search})

@@ -66,8 +66,9 @@ def test_prompts_that_an_exact_run_still_owes_count_as_long_ones(executed):
     assert owed >= 8
     with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r["fate"] == "trained"]
     assert len(with_owed.prompts) == len({r["prompt"] for r in without}) + owed
-    assert mean_tokens(with_owed) > 1.1 * sum(r["tokens"] for r in without) / len(without)
-    assert mean_tokens(with_owed) == pytest.approx(mean_tokens(run_lengths(settled)), rel=0.2)
+    found, short = mean_tokens(run_lengths(settled)), sum(r["tokens"] for r in without) / len(without)
+    assert short < 0.9 * found, "without those that it owes"
+    assert abs(mean_tokens(with_owed) - found) < 0.5 * (found - short)
 
 
 def test_prompts_that_wait_in_mode_predict_count_as_long_ones(executed):
