@@ -113,6 +113,7 @@ def _controls(host: Host) -> dict[str, bool | None]:
 
 
 def _reached_bare(host: Host, program: Program) -> bool:
+    """Whether a program reaches its aim in a plain interpreter, once; the host is repaired then."""
     host.watch_memory()
     before = host.state()
     # Not pipes: what a program leaves behind would hold them open.
