@@ -36,7 +36,7 @@ from ..plans.schema.sections.planned_rounds import (
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.hand_over import TailSpec
 from ..rounds.round_spec import QueueRule
-from .choose.candidate_search import Search
+from .choose.candidate_search import UNBIASED, Search
 from .choose.candidates.balance_numbers import balance_of
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
@@ -103,12 +103,13 @@ def volatile(began: float) -> Volatile:
 def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, why: dict[str, str]) -> PlannedJob:
     """The plan's `job` block: the decisions of the schedule `cycle`, with their reasons."""
     budget, apart = search.limits.bias_budget, search.space.train_pool
+    mode = cycle.short.deferral.mode
     if math.isinf(budget):
-        budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
+        budget = 0.0 if mode in UNBIASED else min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
     reward, model = search.space.rewards[cycle.short.reward], search.setting.draws.model
     return PlannedJob(
         name=job.name,
-        bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
+        bias=Bias(mode=mode, budget=budget),
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),

@@ -74,7 +74,7 @@ class Objectives(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         joined: list[str] = []
         for word in args:
-            if joined and joined[-1] in ("usd-within", "--objective=usd-within") and word[:1].isdigit():
+            if joined and joined[-1] in ("usd-within", "--objective=usd-within") and not word.startswith("-"):
                 joined[-1] += f" {word}"
             else:
                 joined.append(word)

@@ -18,7 +18,8 @@ from ..what_if import Documents
 
 SEEDS = 4
 """Sets of draws that plans are simulated on."""
-_GAIN_SAMPLES = 24_000  # samples that each plan trains when two are compared
+_GAIN_SAMPLES = 24_000  # samples that each plan trains at least when two are compared
+_GAIN_STEPS = 32  # steps of each set of draws at least: a queue of long prompts takes several to fill
 
 
 def plan_gain(
@@ -52,7 +53,7 @@ def seconds_ratio(
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
-    prompts = max(8 * target, _GAIN_SAMPLES // size // SEEDS)
+    prompts = max(_GAIN_STEPS * target, _GAIN_SAMPLES // size // SEEDS)
     ratios = []
     for k in range(SEEDS):
         draws = Draws(model, seed + k, width)

@@ -35,7 +35,7 @@ CONSTANTS = {
     column_setting: {"FEED": 48},
     length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},
     prefix_placement: {"ROUNDS": 4, "SAMPLES": 1},
-    plan_gain: {"_GAIN_SAMPLES": 1600},
+    plan_gain: {"_GAIN_SAMPLES": 1600, "_GAIN_STEPS": 8},
 }  # fmt: skip
 
 _KNOWN: dict[Any, Any] = {}
