@@ -8,7 +8,7 @@ STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
-STEPS ?= 32
+STEPS ?= 40
 
 JOBS ?= $(shell nproc)
 N ?= 60

@@ -288,7 +288,7 @@ def report(folder: Path) -> dict[str, Any]:
             by_role.setdefault("levers" if mode == "sync" else ROLES[mode], details[run.name])
     for role, detail in by_role.items():
         result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
-    for key in ("deviation", "machine_factor", "model_error"):
+    for key in ("deviation", "machine_factor", "model_error", "model_error_standard_error"):
         result[key] = {role: detail[key] for role, detail in by_role.items()}
     result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
     result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}

@@ -21,6 +21,7 @@ from ...plans.phrases.numbers import (
     digits,
     is_finite,
     machine_text,
+    model_error_text,
     percent,
     ratio,
     seconds,
@@ -131,7 +132,7 @@ def comparison(result: dict[str, Any]) -> str:
                 _figure(detail["step_s"], "{:.3f}".format),
                 f"{detail['step_s_predicted']:.3f}",
                 _figure(detail["machine_factor"], "{:.2f}x".format),
-                "" if detail["model_error"] is None else deviation_text(detail["model_error"]),
+                "" if detail["model_error"] is None else model_error_text(detail),
                 _figure(detail["speedup"], times),
                 times(detail["speedup_predicted"]),
                 "1" if plain else "" if length is None else f"{ratio(length)} ± {_figure(error, ratio)}",
@@ -249,7 +250,7 @@ def _speed(detail: dict[str, Any]) -> list[str]:
     if factor is None or machine is None:
         return []
     phases = ", ".join(f"{PHASE_NAMES[phase]} {part['factor']:.2f}x" for phase, part in machine.items())
-    return [f"  {machine_text(factor)} ({phases}); model off by {deviation_text(detail['model_error'])}"]
+    return [f"  {machine_text(factor)} ({phases}); model off by {model_error_text(detail)}"]
 
 
 def _training(detail: dict[str, Any]) -> list[str]:

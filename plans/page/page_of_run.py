@@ -13,6 +13,7 @@ from ..phrases.numbers import (
     fixed,
     is_finite,
     machine_text,
+    model_error_text,
     percent,
     ratio,
     seconds,
@@ -105,7 +106,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             + (
                 ""
                 if (factor := detail.get("machine_factor")) is None
-                else f"; {machine_text(factor)}, model off by {deviation_text(detail['model_error'])}"
+                else f"; {machine_text(factor)}, model off by {model_error_text(detail)}"
             )
             + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
@@ -172,7 +173,7 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
             seconds(d["step_s"]) if ran else NONE,
             seconds(d["step_s_predicted"]),
             NONE if d.get("machine_factor") is None else times(d["machine_factor"]),
-            NONE if d.get("machine_factor") is None else deviation_text(d["model_error"]),
+            NONE if d.get("machine_factor") is None else model_error_text(d),
             times(d.get("speedup")),
             times(d["speedup_predicted"]),
             length,

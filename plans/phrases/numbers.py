@@ -7,7 +7,8 @@ everywhere. Documents and `--json` hold the numbers themselves.
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 NONE = "–"
 """The text where there is no number."""
@@ -83,6 +84,12 @@ def deviation_text(share: float | None) -> str:
     if is_finite(share) and abs(share) < 0.0005:
         return "0%"
     return ("+" if is_finite(share) and share > 0 else "") + percent(share)
+
+
+def model_error_text(detail: Mapping[str, Any]) -> str:
+    """Return a run's `model_error` with its standard error, where that is known: `-12% ± 9.6%`."""
+    error, chance = detail["model_error"], detail.get("model_error_standard_error")
+    return deviation_text(error) + (f" ± {percent(chance)}" if is_finite(chance) else "")
 
 
 def beside_predicted(measured_s: float | None, predicted_s: float) -> str:

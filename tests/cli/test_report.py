@@ -110,7 +110,8 @@ VARIANTS = {
         "waste": {"tokens": {EVIL: 3}, "share": 0.1, "aborted_samples": 0}},
     "no step": {"steps": 0, "state_text": EVIL, "incidents": [{**INCIDENT, "text": EVIL}]},
     "a run that is quiet": {"quiet_s": 300.0},
-    "a machine that is slower than it was": {"machine_factor": 1.2, "model_error": -0.04, "machine": {
+    "a machine that is slower than it was": {"machine_factor": 1.2, "model_error": -0.04,
+        "model_error_standard_error": 0.05, "machine": {
         "rollout": {"factor": 1.25, "model_error": 0.01}, "train": {"factor": 1.1, "model_error": -0.2}}},
     "a known peak": {"limit": {
         "step_s": 0.5, "of_bandwidth": 0.25, "of_bandwidth_predicted": 0.3, "mfu": None, "mfu_predicted": 0.4}},
@@ -134,7 +135,7 @@ def test_runs_stand_in_a_table_with_the_plain_one_first():
     def detail(mode, step_s, speedup, **changes):
         return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0,
                 "length_ratio_standard_error": 0.01, "step_s_predicted": 1.0, "machine_factor": 1.19,
-                "model_error": 0.04,
+                "model_error": 0.04, "model_error_standard_error": 0.02,
                 "speedup_predicted": 1.25, **changes}  # fmt: skip
 
     runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0, length_ratio=None),
@@ -146,11 +147,11 @@ def test_runs_stand_in_a_table_with_the_plain_one_first():
     }
     table = comparison({"plain": "plain", "deviation": {}, "runs": runs, **of_roles}).splitlines()
     assert table == [
-        "               s a step  predicted  machine  model off  speed  predicted   length ratio",
-        "plain (sync)      3.000      1.000  unknown             1.00x      1.25x              1",
-        "drafts (sync)     2.500      1.000    1.19x      +4.0%  1.20x      1.25x  1.000 ± 0.010",
-        "a (exact)         2.000      1.000    1.19x      +4.0%  1.50x      1.25x  1.000 ± 0.010",
-        "b (defer)         1.500      1.000    1.19x      +4.0%  2.00x      1.25x",
+        "               s a step  predicted  machine     model off  speed  predicted   length ratio",
+        "plain (sync)      3.000      1.000  unknown                1.00x      1.25x              1",
+        "drafts (sync)     2.500      1.000    1.19x  +4.0% ± 2.0%  1.20x      1.25x  1.000 ± 0.010",
+        "a (exact)         2.000      1.000    1.19x  +4.0% ± 2.0%  1.50x      1.25x  1.000 ± 0.010",
+        "b (defer)         1.500      1.000    1.19x  +4.0% ± 2.0%  2.00x      1.25x",
         "race and defer train on shorter responses than the model gives: their speed is no fair comparison",
         "machine 1.19x slower than profiled; beyond that runs took other seconds than predicted: planned +4.0%",
     ]

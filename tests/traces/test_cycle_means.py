@@ -48,6 +48,15 @@ def test_owed_prompts_are_charged_like_those_of_the_runs_long_rounds():
     assert without.owed_rounds == pytest.approx(2 / 3), "a long round that trained nothing measures nothing"
 
 
+def test_chance_is_the_standard_error_of_a_mean_of_two_strata():
+    found = means(row("short", 2.0, 8), row("short", 4.0, 8))
+    assert found.chance("total_s") == pytest.approx(1.0 / 3.0)  # sqrt(2 / 2) of a mean of 3
+    both = means(row("short", 2.0, 8), row("long", 12.0, 8), row("short", 4.0, 8), row("long", 6.0, 8))
+    assert both.chance("total_s") == pytest.approx((0.25 * 2 / 2 + 0.25 * 18 / 2) ** 0.5 / 6.0)
+    assert means(row("short", 2.0, 8), row("long", 12.0, 8), row("short", 4.0, 8)).chance("total_s") is None
+    assert means(row("short", 2.0, 8)).chance("total_s") is None
+
+
 def test_before_the_first_long_round_the_plans_own_is_charged():
     owing = row("short", 2.0, 8, deferred=2)
     found = means(owing)

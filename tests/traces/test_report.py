@@ -103,7 +103,11 @@ def test_a_slower_machine_is_told_from_a_wrong_prediction():
     steps = [step(1, total_s=measured, rollout_s=1.5 * phases.rollout, deferred=0)]
     found = run_report(RunTrace("r", EXAMPLE, steps, events=[*speeds, broken]), None)
     assert found["machine_factor"] == pytest.approx(factor) and found["model_error"] == pytest.approx(0.04)
+    assert found["model_error_standard_error"] is None, "of one step nobody knows"
     assert found["machine"]["rollout"]["factor"] == 1.25 and found["machine"]["train"]["factor"] == 2.0
+    steps = [step(n, total_s=factor_ * measured, deferred=0) for n, factor_ in ((1, 0.9), (2, 1.1))]
+    more = run_report(RunTrace("r", EXAMPLE, steps, events=speeds), None)
+    assert more["model_error_standard_error"] == pytest.approx(1.04 * 0.1)
     unknown = run_report(RunTrace("r", EXAMPLE, steps, events=[broken]), None)
     assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
 
