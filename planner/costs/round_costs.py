@@ -219,7 +219,8 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
 
 def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_bytes: float) -> NodesTaken:
     """Nodes that a plan takes of each of its pools: for engines, for trainers, and for the host memory of those that
-    are there; where no number of a pool's nodes has that, all of them.
+    are there; where no number of a pool's nodes has that, all of them. Nodes are chosen before the size of KV caches,
+    so trainers have host memory here for what leaves GPUs beside the largest cache.
 
     `weight_bytes`: of an engine's parameter. Raises InputError if the profile lacks a layout of the plan.
     """
@@ -229,12 +230,14 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
     engines = max(pools.rollout.nodes_of(each.engines, each.tp) for kind in rounds for each in kind.layouts)
     trainers = max(pools.of_trainers.nodes_of(1, kind.train.accelerators) for kind in rounds)
 
+    kinds = [(replace(each, kv_tokens=None), trained) for each, trained in in_use(planned, profile)]
+
     def held(side: Side, most: int) -> int:
         """The fewest nodes whose host memory suffices to what this side's fullest node holds."""
         few = 1
         while few < most:  # with more nodes, the fullest node holds no more
             middle = (few + most) // 2
-            table = table_of(planned, profile, pools, weight_bytes, NodesTaken(middle, middle))
+            table = memory_table(profile, pools, weight_bytes, NodesTaken(middle, middle), kinds)
             if all(bar.fits for bar in table if bar.place == "host" and bar.side == side):
                 most = middle
             else:
