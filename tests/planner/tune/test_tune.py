@@ -151,7 +151,9 @@ def test_tuning_says_how_far_what_was_not_run_may_be_off(tmp_path):
 
 def test_nodes_do_not_depend_on_the_size_of_planned_caches():
     base = solved_on_gpus()
-    plans = [changed(base.plan, rollout={"engines": 4, "tp": 4, "max_num_seqs": 8, "kv_tokens": n}) for n in (512, None)]
+    plans = [
+        changed(base.plan, rollout={"engines": 4, "tp": 4, "max_num_seqs": 8, "kv_tokens": n}) for n in (512, None)
+    ]
     for gigabytes in range(50, 400, 10):
         pools = JobPools(gpu_cluster(nodes=4, host_memory_bytes=gigabytes * 10**9).pools["main"])
         few, many = (nodes_of(plan.job, base.profile, pools, 2) for plan in plans)
