@@ -1,6 +1,7 @@
 """`exact` rounds: tail batching that leaves the trained distribution as it is.
 
-Let a draw be *short* if its longest sample ends within the cutoff L*, else *long*; a sample that is cut at L* is long.
+Let D be the distribution of a prompt's draws. A draw is *short* if its longest sample ends within the cutoff L*, else
+*long*; a sample that is cut at L* is long.
 
 Short round. Draws stand in a row, in order of issue. A draw *counts* if and only if fewer than P of the draws before it
 were accepted (short, and not filtered by dynamic sampling). That event does not depend on the draw itself, so counting
@@ -8,16 +9,16 @@ draws are unconditioned. A counting short draw is trained, a counting long draw 
 is returned as if never issued, whatever it drew.
 
 Long round. Deferred prompts stand in a row too, in the order in which they were deferred, each in as many copies as its
-age says: the number of long rounds in which all its copies were short. A prompt is long if one of its copies is. It
-counts if and only if fewer than P of the prompts before it are long. Of a counting prompt the lowest-numbered long copy
-is trained; one without is deferred again, a round older and in its place; a prompt that does not count is returned, as
-if never issued. Whether a prompt counts, and in how many copies it is drawn, follows from earlier rounds and from draws
-of others before it in the row: given those, its copies are independent draws from D. So the draws that a prompt has
-where it counts, copy by copy and round by round, are a sequence from D. The first long one in it is trained, and that
-is distributed as D given long, whatever the copies and however many rounds it takes. (D is one distribution here; while
-the policy learns, a round draws from that of its own weights.) A round that finds fewer than P trains those: losses are
-divided by planned constants, so a group weighs the same in any round. What is not trained yet when a run ends would be
-missing, so it is drained.
+age says: the number of long rounds that deferred it again. A prompt is long if one of its copies is. It counts if and
+only if fewer than P of the prompts before it are long. Of a counting prompt the lowest-numbered long copy is trained;
+one without is deferred again, in its place; a prompt that does not count is returned, as if never issued. Whether a
+prompt counts, and in how many copies it is drawn, follows from earlier rounds and from draws of others before it in the
+row: given those, its copies are independent draws from D. So the draws that a prompt has where it counts, copy by copy
+and round by round, are a sequence from D. The first long one in it is trained, and that is distributed as D given long,
+whatever the copies and however many rounds it takes. (D is one distribution here; while the policy learns, a round
+draws from that of its own weights.) A round that finds fewer than P trains those: losses are divided by planned
+constants, so a group weighs the same in any round. What is not trained yet when a run ends would be missing, so it is
+drained.
 
 From an age on that the plan states, a prompt is drawn in waves until a draw is long: once all its draws are short, as
 many again are made, so that one that is rarely long costs a logarithmic number of waves. It is long for certain, so
