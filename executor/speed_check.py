@@ -61,8 +61,6 @@ class SpeedCheck:
             return f"{run.name}: the machine's speed is not known: {failure}"
         finally:
             self.fleet.listen_no_more()
-        if decode_s is None:
-            return None
         rollout = statistics.fmean(now / then.step_s for now, then in zip(decode_s, expected.decode, strict=True))
         train = update_s / expected.update.seconds
         run.event("speed", step=run.step_number, decode_s=decode_s, update_s=update_s, rollout=rollout, train=train)
@@ -70,9 +68,8 @@ class SpeedCheck:
             return None
         return f"{run.name}: beside the profile decoding takes {times(rollout)} the seconds, training {times(train)}"
 
-    async def _decode_s(self, run: TrainingRun, expected: PredictedSpeed) -> list[float] | None:
-        """Seconds of each decode step on the engines of short rounds, which are sent the run's weights; None if the
-        machine stalled."""
+    async def _decode_s(self, run: TrainingRun, expected: PredictedSpeed) -> list[float]:
+        """Seconds of each decode step on the engines of short rounds, which are sent the run's weights."""
         engines = self.fleet.engines(run.settings.of_round("short").layout)
         await run.turns.to_sending(run, engines)
         version = f"{run.name}:{run.step_number}:speed"
@@ -84,7 +81,9 @@ class SpeedCheck:
                 await engine.begin_drafts(0, 0)
         bench = EngineBench(self.fleet, self.vocabulary, 0, self.seeded)
         found = [await self._step_s(bench, engines, d.sequences, d.kv_tokens) for d in expected.decode]
-        return found if min(found) > 0 else None
+        if min(found) <= 0:
+            raise RunFailed("the machine stalled while decode steps were timed")
+        return found
 
     async def _step_s(self, bench: EngineBench, engines: list[EngineHandle], sequences: int, kv_tokens: float) -> float:
         prompt_tokens = max(1, round(kv_tokens - (SHORT_TOKENS + LONG_TOKENS) / 2))

@@ -323,6 +323,7 @@ class Schedule:
             assert done.issuperset((*queued, *epoch.settled)), f"issued for epoch {epoch.number} before its turn"
             done = epoch.settled
         assert len(set(self.deferred)) == len(self._deferred), "a prompt is deferred twice"
+        assert len(self._open) <= max(MAX_OPEN_EPOCHS, MOST_OPEN_EPOCHS), "prompts run ahead of those that wait"
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs, as JSON-ready data. A round that is not ended is as if never begun."""

@@ -131,7 +131,7 @@ def comparison(result: dict[str, Any]) -> str:
                 _named(name, detail["mode"]),
                 _figure(detail["step_s"], "{:.3f}".format),
                 f"{detail['step_s_predicted']:.3f}",
-                _figure(detail["machine_factor"], "{:.2f}x".format),
+                "" if detail["machine_factor"] is None else f"{detail['machine_factor']:.2f}x",
                 "" if detail["model_error"] is None else model_error_text(detail),
                 _figure(detail["speedup"], times),
                 times(detail["speedup_predicted"]),
@@ -257,7 +257,8 @@ def _training(detail: dict[str, Any]) -> list[str]:
     """Skipped steps, differences of log-probs between engine and trainer, and importance weights."""
     lines = []
     if skipped := detail.get("skipped_steps"):
-        lines.append(f"  {skipped} steps were skipped, since a loss or a gradient was not finite: no weight changed")
+        were = count(skipped, "step was", "steps were")
+        lines.append(f"  {were} skipped, since a loss or a gradient was not finite: no weight changed")
     if "logprob_p99_abs_diff" in detail:
         mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], "{:.1e}".format) for name in ("mean", "p99"))
         beyond = _figure(detail["logprob_beyond_share"], percent)

@@ -147,8 +147,9 @@ class DriftWatch:
     """Says when lengths have left what a plan of mode `exact` was solved for: its cutoff then splits them elsewhere.
 
     The share of a cycle's steps that are short rounds follows from what short rounds train and defer. It is compared
-    with the plan's over the last `ROUNDS` of them, and told once whenever it leaves the plan's by more than `FAR` and
-    four standard errors. (A cutoff may depend on rounds before alone, so the remedy is another plan, not this round.)
+    with the plan's over the last `ROUNDS` of them, and told once whenever it leaves the plan's by four standard errors,
+    and by more than `FAR` or half of what is left to 1. (A cutoff may depend on rounds before alone, so the remedy is
+    another plan, not this round.)
     """
 
     ROUNDS, FAR = 20, 0.1
@@ -165,7 +166,8 @@ class DriftWatch:
         self._rounds.append((trained, deferred))
         short, long = (sum(column) for column in zip(*self._rounds, strict=True))
         measured, error = short / (short + long), math.sqrt(self._planned * (1.0 - self._planned) / (short + long))
-        before, self._told = self._told, abs(measured - self._planned) > max(self.FAR, 4.0 * error)
+        far = max(min(self.FAR, (1.0 - self._planned) / 2.0), 4.0 * error)
+        before, self._told = self._told, abs(measured - self._planned) > far
         if not self._told or before:
             return None
         return Drift(self._planned, round(measured, 4), len(self._rounds))

@@ -154,9 +154,11 @@ class Trainer:
     def time_update(self, groups: Groups | Share, update: UpdateSettings | None = None) -> float:
         """Seconds of the gradients of a step that is not taken, and which are dropped: weights, moments, version and
         random state stay what they are (collective)."""
-        started = time.perf_counter()
         update = update or self._config.update
+        if update.offload:
+            self._optimizer.place(True)  # the backward pass needs the memory
         self._gradients.drop()
+        started = time.perf_counter()
         self._gradients.add(groups, update)
         self._gradients.finish()
         if self._device.type == "cuda":

@@ -1,26 +1,29 @@
 """`exact` rounds: tail batching that leaves the trained distribution as it is.
 
-Let a draw be *short* if its longest sample ends within the cutoff L*, else *long*; a sample that is cut at L* is long.
+Let D be the distribution of a prompt's draws. A draw is *short* if its longest sample ends within the cutoff L*, else
+*long*; a sample that is cut at L* is long.
 
 Short round. Draws stand in a row, in order of issue. A draw *counts* if and only if fewer than P of the draws before it
 were accepted (short, and not filtered by dynamic sampling). That event does not depend on the draw itself, so counting
 draws are unconditioned. A counting short draw is trained, a counting long draw is deferred, a draw that does not count
 is returned as if never issued, whatever it drew.
 
-Long round. Deferred prompts stand in a row too, in the order in which they were deferred, each with as many copies as
-its age says: the long rounds that found it short. A prompt counts if and only if fewer than P of the prompts before it
-were long; of a counting prompt the lowest-numbered long copy is trained, a counting prompt without one is deferred
-again, one round older and in its place, and a prompt that does not count is returned, as if never issued. Whether it
-counts and in how many copies it is drawn are functions of earlier draws, of this row and of earlier rounds: given
-those, its draws are independent, from D. So the draws of a prompt that count, over all rounds, are a sequence from D
-that is looked through in order, and the first long one in it is distributed as D given long, whatever the copies and
-however many rounds it takes. A round that finds fewer than P trains those: losses are divided by planned constants,
-so a group weighs the same in any round. What is not trained yet when a run ends would be missing, so it is drained.
+Long round. Deferred prompts stand in a row too, in the order in which they were deferred, each in as many copies as its
+age says: the number of long rounds that deferred it again. A prompt is long if one of its copies is. It counts if and
+only if fewer than P of the prompts before it are long. Of a counting prompt the lowest-numbered long copy is trained;
+one without is deferred again, in its place; a prompt that does not count is returned, as if never issued. Whether a
+prompt counts, and in how many copies it is drawn, follows from earlier rounds and from draws of others before it in the
+row: given those, its copies are independent draws from D. So the draws that a prompt has where it counts, copy by copy
+and round by round, are a sequence from D. The first long one in it is trained, and that is distributed as D given long,
+whatever the copies and however many rounds it takes. (D is one distribution here; while the policy learns, a round
+draws from that of its own weights.) A round that finds fewer than P trains those: losses are divided by planned
+constants, so a group weighs the same in any round. What is not trained yet when a run ends would be missing, so it is
+drained.
 
-A prompt of an age that the plan says is drawn in waves, until a draw is long: twice as many once all are short, so that
-one that is rarely long costs a logarithmic number of waves. It is long for certain, so it counts whatever it
-draws, and is drawn beyond its copies only once those before it say that it does. A long round by waves is one of such
-prompts alone; epochs and runs end with them, since what waits for chance might never be over.
+From an age on that the plan states, a prompt is drawn in waves until a draw is long: once all its draws are short, as
+many again are made, so that one that is rarely long costs a logarithmic number of waves. It is long for certain, so
+those behind it are judged without its draws; it is drawn beyond its copies only where it counts. A long round by waves
+is one of such prompts alone; epochs and runs end with them, since what waits for chance might never be over.
 
 Each prompt is then trained on P(short) * D|short + P(long) * D|long = D over an epoch.
 

@@ -148,7 +148,7 @@ def test_runs_stand_in_a_table_with_the_plain_one_first():
     table = comparison({"plain": "plain", "deviation": {}, "runs": runs, **of_roles}).splitlines()
     assert table == [
         "               s a step  predicted  machine     model off  speed  predicted   length ratio",
-        "plain (sync)      3.000      1.000  unknown                1.00x      1.25x              1",
+        "plain (sync)      3.000      1.000                         1.00x      1.25x              1",
         "drafts (sync)     2.500      1.000    1.19x  +4.0% ± 2.0%  1.20x      1.25x  1.000 ± 0.010",
         "a (exact)         2.000      1.000    1.19x  +4.0% ± 2.0%  1.50x      1.25x  1.000 ± 0.010",
         "b (defer)         1.500      1.000    1.19x  +4.0% ± 2.0%  2.00x      1.25x",

@@ -225,10 +225,14 @@ def test_a_run_tells_once_that_lengths_have_left_the_plan(tmp_path):
     assert [row["step"] for row in incidents(log.events, log.steps) if row["kind"] == "drift"] == [told["step"]]
 
 
-def test_lengths_that_leave_the_plan_again_are_told_again():
-    watch, told = DriftWatch(0.7), []
-    for number, short in enumerate([70] * 30 + [50] * 30 + [70] * 30 + [85] * 30):
+@pytest.mark.parametrize(
+    ("planned", "shorts", "expected"),
+    [(0.7, (70, 50, 70, 85), [(1, True), (3, False)]), (0.95, (95, 96, 99), [(2, False)])],
+)
+def test_lengths_that_leave_the_plan_again_are_told_again(planned, shorts, expected):
+    watch, told = DriftWatch(planned), []
+    for number, short in enumerate(short for short in shorts for _ in range(30)):
         record = SimpleNamespace(kind="short", prompts={"trained": short, "deferred": 100 - short})
         if (drift := watch.step(record)) is not None:
-            told.append((number // 30, drift.measured < 0.7))
-    assert told == [(1, True), (3, False)]
+            told.append((number // 30, drift.measured < planned))
+    assert told == expected

@@ -126,3 +126,12 @@ def test_a_check_that_fails_ends_no_run(fleet):
     dead = Run(TrainerDied("trainer r", "killed"))
     assert asyncio.run(check(fleet).before_step(dead, begun=False)) is None and dead.did[-1] == "recover"
     assert run.events == dead.events == [] and not fleet.heard
+
+
+def test_a_stall_while_decode_steps_are_timed_is_told(fleet, monkeypatch):
+    async def seconds(self, engines, batches, tokens):
+        return 1.0 / tokens
+
+    monkeypatch.setattr(module.EngineBench, "seconds", seconds)
+    run = Run()
+    assert "stalled" in asyncio.run(check(fleet).before_step(run, begun=False)) and run.events == []

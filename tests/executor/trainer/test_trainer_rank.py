@@ -379,7 +379,8 @@ def test_an_update_that_is_only_timed_changes_nothing(model):
     for trainer in (timed, untouched):
         trainer.step(random_groups(3, 10))
     state = torch.get_rng_state()
-    assert timed.time_update(random_groups(5, 12), UpdateSettings(200)) > 0
+    assert timed.time_update(random_groups(5, 12), UpdateSettings(200, offload=True)) > 0
+    assert timed._optimizer.host_bytes > 0, "as in a step, its backward pass has the moments' memory"
     assert torch.equal(torch.get_rng_state(), state) and timed.version == untouched.version == 1
     assert all(p.grad is None for p in timed._model.parameters())
     first, second = (t.step(groups) for t in (timed, untouched))
