@@ -179,6 +179,15 @@ def test_jobs_that_fit_only_as_one_group_are_not_refused(workload, solves) -> No
     assert len(group.pins) == 3 and group.nodes.count("roll") == 3
 
 
+def test_a_job_that_no_nodes_can_run_is_refused_with_the_reason(workload, monkeypatch) -> None:
+    def refuse(*_: object, nodes: dict[str, int], **__: object) -> None:
+        raise Infeasible(f"no room on {nodes['roll']} nodes")
+
+    monkeypatch.setattr(plan_points, "solve", refuse)
+    with pytest.raises(Infeasible, match=r"job a has no plan .* on the most: no room on 3 nodes"):
+        planned(workload)
+
+
 def test_the_tail_is_what_runs_after_most_samples_have_ended() -> None:
     plan = example()
     curve = tuple(1.0 - n / 20 for n in range(21))
