@@ -207,7 +207,7 @@ def test_dollars_within_seconds_take_the_nodes_that_these_need():
     assert (found.solver.within_s, found.solver.method) == (within_s, "integer program")
 
 
-def test_seconds_that_nothing_keeps_are_told_with_those_that_can_be_kept():
+def test_seconds_that_nothing_keeps_are_told_with_the_least():
     fast = on_two_nodes("seconds").plan.predicted
     with pytest.raises(Infeasible, match=r"usd-within.*; the least mean step that was simulated is \d+(\.\d+)? s"):
         on_two_nodes("usd", within_s=0.9 * fast.step_s.mean)

@@ -122,7 +122,7 @@ def test_a_phase_that_changed_by_little_of_a_step_is_not_told():
     assert "| · waiting for rewards | 3.05 ms | 100 ms |" in markdown(job_report(diff_jobs(old, much), "a"))
 
 
-def test_waits_and_what_long_rounds_lack_are_told_to_a_part_of_a_round():
+def test_waits_are_told_to_a_part_of_a_round():
     waits = [{"mean_rounds": m, "longest_rounds": 19.0, "followed_rounds": 200, "untrained": u} for m, u in
              ((2.72, 0.003), (2.83, 0.6))]  # fmt: skip
     old, new = (plan({P + "wait": wait}) for wait in waits)

@@ -97,7 +97,7 @@ def test_another_mode_has_to_gain_over_sync_with_drafts(sigma):
     assert (found.plan.job.bias.mode == "exact") == gains == (sigma > 1)
 
 
-def test_sync_with_drafts_that_lost_an_early_pass_is_simulated_further_to_gain_over():
+def test_sync_with_drafts_that_lost_early_is_simulated_further():
     passes = Pass(4, 2, math.inf), Pass(24, 12, 0.02), Pass(48, 24, 0.0)
     job = eight_by_four(
         search={"tp": (1,), "micro_batch_tokens": (4096,), "drafts": {"tokens": (2, 4), "acceptance": 0.6}}
