@@ -91,6 +91,7 @@ class _Front:
                 raise self._error("nodes", f"{wanted} nodes of pool '{pool}', which has {most}; write at most as many")
         self.points = points_there(path, name)
         self.tried = {point.nodes for point in self.points}
+        self.refused = ""
 
     def _trace(self, profile: Profile) -> Path | None:
         """The file of the job's lengths, where the workload names one."""
@@ -120,9 +121,8 @@ class _Front:
             near |= self.tried - {point.nodes for point in self.points}
             edge = sorted({wider for at in near for wider in self._beside(at, (1,))} - self.tried)
         if not self.points:
-            raise Infeasible(
-                f"job {self.name} has no plan on any nodes of pools '{self.pools[0]}' and '{self.pools[1]}'"
-            )
+            on = f"pools '{self.pools[0]}' and '{self.pools[1]}'"
+            raise Infeasible(f"job {self.name} has no plan on any nodes of {on}; on the most: {self.refused}")
 
     def around(self, nodes: Nodes) -> bool:
         """Plan the points beside one; whether a new one came of it."""
@@ -168,6 +168,7 @@ class _Front:
                     passes=PASSES_OF_A_POINT,
                     out=out,
                 )
-            except Infeasible:
+            except Infeasible as error:
+                self.refused = str(error)
                 return None
         return PlannedPoint(out, plan)

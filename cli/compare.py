@@ -23,7 +23,7 @@ WIDE = 118
 
 
 @click.command("compare", cls=Objectives)
-@click.argument("paths", metavar="[JOB] [CLUSTER]...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[JOB] [CLUSTER]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--vary",
     multiple=True,
@@ -104,6 +104,8 @@ def compare_command(
     cluster_paths = (*(path for path in paths if path not in jobs), *cluster_paths)
     if len(jobs) > 1:
         raise InputError(f"{jobs[1]} is no cluster file, and one job is compared at a time ({jobs[0]})")
+    if not jobs and not cluster_paths:
+        raise InputError("there is nothing to compare; name a job, or a cluster file with a job.yaml beside it")
     job_path = job_file(jobs[0]) if jobs else cluster_paths[0].with_name("job.yaml")
     need_job(job_path)
     job = load_job(job_path)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import cast
 
 from ...plans.schema.base import Mode
+from ...plans.yaml.errors import Infeasible
 from ..costs.reward_costs import RewardCost
 from ..costs.step_noise import share_within, step_deviations
 from ..lengths.draws import Draws
@@ -40,7 +41,9 @@ Progress = Callable[[str, float], None]
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction."""
 HOPE = 2.0
-"""How many times as fast as rounds of mode sync on its own layout no plan is."""
+"""How many times the least USD rounds of mode sync may cost on a layout that is simulated further."""
+FASTER = 3.0
+"""How many times as fast as rounds of mode sync on its own layout no plan is; twice that for one that is biased."""
 
 FINER = {1: 4, 2: 2}
 """By number of the pass before which cutoffs around the best one are added: into how many parts the tokens between two
@@ -187,7 +190,7 @@ class Search:
 
     def _drop_hopeless(self, rounds: int) -> None:
         """Keep biased modes, where none can be chosen, on the layout that is best for sync only; and, minimising USD,
-        no layout on which sync costs more than `HOPE` times the least, or takes as many times the seconds allowed."""
+        no layout on which sync costs more than `HOPE` times the least, or takes `FASTER` times the seconds allowed."""
         limits = self.limits
         biased = self.mode is None and limits.bias_budget == 0
         if not biased and limits.objective == "seconds":
@@ -196,17 +199,21 @@ class Search:
             if key.mode == "sync":
                 column.extend(rounds)
         cycles = [c for c in self.sync_cycles() if c.trains]
-        kept = [c for c in cycles if "within" not in c.violations(limits)] or cycles
+        faster = FASTER if biased or self.mode in UNBIASED else 2 * FASTER
+        near = [c for c in cycles if limits.within_s is None or c.step_s() <= faster * limits.within_s]
+        if cycles and not near:
+            raise Infeasible(
+                f"no plan keeps the {limits.within_s:g} s of the objective usd-within: rounds of mode sync take "
+                f"{min(c.step_s() for c in cycles):.3g} s at least, and no plan is {faster:g} times as fast; allow more"
+            )
+        kept = [c for c in near if "within" not in c.violations(limits)] or near
         best = min(kept, key=lambda c: (c.cost(limits), c.name), default=None)
         if best is None:
             return
-        within_s = math.inf if limits.within_s is None else HOPE * limits.within_s
-        layouts = {
-            c.short.layout for c in cycles if c.cost(limits) <= HOPE * best.cost(limits) and c.step_s() <= within_s
-        }
+        layouts = {c.short.layout for c in near if c.cost(limits) <= HOPE * best.cost(limits)}
 
         def hopeful(key: ShortKey | LongKey) -> bool:
-            if limits.objective == "usd" and layouts and not layouts & {key.layout}:
+            if limits.objective == "usd" and key.layout not in layouts:
                 return False
             return not biased or key.deferral.mode in UNBIASED or key.layout == best.short.layout
 

@@ -102,7 +102,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
     finalists, partners = finalists_of(search)
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    tried_s = math.inf  # p95 of a step, of choices that kept the limits by chance
+    tried_s = tried_mean_s = math.inf  # p95 and mean of a step, of choices that kept the limits by chance
     try:
         solution: Solution | None = solve_all(search, max_nodes)
         finalists, partners = finalists_of(search)
@@ -129,18 +129,25 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
                     return Decided(solution, cycle, tolerance, baseline, holdout)
                 tried.append(baseline)
             tried_s = min(tried_s, step_p95(holdout.search, holdout.cycle))
+            tried_mean_s = min(tried_mean_s, holdout.cycle.step_s())
             corrected = holdout.corrected(finalists), holdout.corrected(partners)
             if corrected == (finalists, partners):
                 # The program's own tolerance let it through.
                 raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
             finalists, partners, solution = *corrected, None
     except Infeasible as error:
-        names = {c.name for c in eligible}
+        names, limits = {c.name for c in eligible}, search.limits
         schedules = [c for c in search.cycles() if c.short.name in names]
-        if not search.limits.slo or not schedules:
+        if limits.within_s is not None and schedules:
+            others = dataclasses.replace(limits, within_s=None)
+            kept = [c for c in schedules if not c.violations(others)] or schedules
+            least_s = min(c.step_s() for c in kept) if math.isinf(tried_mean_s) else tried_mean_s
+            if least_s > limits.within_s:
+                raise Infeasible(f"{error}; the least mean step that was simulated is {least_s:.4g} s") from None
+        if not limits.slo or not schedules:
             raise
         # Do not propose an SLO that only plans reach which break another limit (bias).
-        other_limits = dataclasses.replace(search.limits, slo=False)
+        other_limits = dataclasses.replace(limits, slo=False)
         schedules = [c for c in schedules if not c.violations(other_limits)] or schedules
         # Short and long rounds have the fewest slow steps for a low limit, and their p95 is a long round's.
         alike = [c for c in schedules if c.long is None]

@@ -222,8 +222,10 @@ def why_of(key: str, why: Mapping[str, str]) -> str:
     return ""
 
 
-def _wait(predicted: Predicted) -> float | None:
-    return None if predicted.wait is None else predicted.wait.mean_rounds
+_WAITS: tuple[tuple[str, str, Unit], ...] = (
+    ("mean_rounds", "long rounds that a prompt waits for", "ratio"),
+    ("untrained", "prompts that long rounds lack", "share"),
+)
 
 
 def speedup(predicted: Predicted) -> float | None:
@@ -285,7 +287,9 @@ def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) ->
     if a.cut or b.cut:
         rows.append(of("cut.share", "trained samples cut at the cap", "share", lambda p: p.cut_share))
     if a.wait or b.wait:
-        rows.append(of("wait.mean_rounds", "long rounds that a prompt waits for", "count", _wait))
+        waits = [(None, None) if p.wait is None else (p.wait.mean_rounds, p.wait.untrained) for p in (a, b)]
+        for (key, label, unit), *each in zip(_WAITS, *waits, strict=True):
+            rows.append(Quantity(f"wait.{key}", label, unit, *each))
     for key, label in (("kv", "KV memory free"), ("train", "training memory free"), ("host", "host memory free")):
         rows.append(Quantity(f"memory.{key}", label, "share", free[0][key], free[1][key], better=1))
     rows.append(of("step_s.p50", "step, p50", "s", lambda p: p.step_s.p50))

@@ -74,6 +74,8 @@ def test_clusters_are_compared_by_their_profiles_and_drawn_on_a_page(shipped):
     assert note.endswith(" (cluster h100)"), "it is of that point alone"
     refused(rlplan(*compare(shipped, *clusters, "--html", other)), "h100.yaml", "is an input")
     refused(rlplan("compare", shipped, shipped / "profile.yaml"), "profile.yaml is no cluster file")
+    refused(rlplan("compare", *clusters, "--profile", shipped / "none"), "none: no such file")  # its job was found
+    refused(rlplan("compare"), "name a job, or a cluster file")
     assert cluster_names(["a", "a"], ("x/a.yaml", "y/a.yaml")) == ["x/a.yaml", "y/a.yaml"]
 
 

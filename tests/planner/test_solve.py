@@ -207,6 +207,14 @@ def test_dollars_within_seconds_take_the_nodes_that_these_need():
     assert (found.solver.within_s, found.solver.method) == (within_s, "integer program")
 
 
+def test_seconds_that_nothing_keeps_are_told_with_the_least():
+    fast = on_two_nodes("seconds").plan.predicted
+    with pytest.raises(Infeasible, match=r"usd-within.*; the least mean step that was simulated is \d+(\.\d+)? s"):
+        on_two_nodes("usd", within_s=0.9 * fast.step_s.mean)
+    with pytest.raises(Infeasible, match=r"keeps the 1 s of .* take .* s at least, and no plan is 3 times as fast"):
+        on_two_nodes("usd", within_s=1.0)
+
+
 def test_the_pool_is_chosen_where_several_are_like_the_profile():
     pool = CLUSTER.pools["main"]
     pools = {"a": pool, "b": pool.model_copy(update={"usd_per_node_hour": USD / 2})}

@@ -122,6 +122,15 @@ def test_a_phase_that_changed_by_little_of_a_step_is_not_told():
     assert "| · waiting for rewards | 3.05 ms | 100 ms |" in markdown(job_report(diff_jobs(old, much), "a"))
 
 
+def test_waits_are_told_to_a_part_of_a_round():
+    waits = [{"mean_rounds": m, "longest_rounds": 19.0, "followed_rounds": 200, "untrained": u} for m, u in
+             ((2.72, 0.003), (2.83, 0.6))]  # fmt: skip
+    old, new = (plan({P + "wait": wait}) for wait in waits)
+    text = markdown(job_report(diff_jobs(old, new), "a"))
+    assert "| long rounds that a prompt waits for | 2.720 | 2.830 |" in text
+    assert "| prompts that long rounds lack | 0.3% | 60.0% |" in text
+
+
 def test_a_difference_without_one_of_inputs_names_the_options():
     solved, forced = plan(), plan({"solver.forced_mode": "exact", "solver.objective": "usd_per_sample"})
     assert job_verdict(diff_jobs(solved, forced)).endswith("; solved with --mode exact; solved with --objective usd")

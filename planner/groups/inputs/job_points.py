@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....plans.check.input_rules import stale_inputs
+from ....plans.check.solved_rules import has_edited_decisions, has_edited_predictions
 from ....plans.facts.public_models import Architecture
 from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.predicted import PredictedRound
@@ -53,14 +54,15 @@ def points_folder(workload: Path, job: str) -> Path:
 
 
 def points_there(workload: Path, job: str) -> list[PlannedPoint]:
-    """The points that are planned, the narrowest first; plans of changed inputs and of other versions are left out."""
+    """The points that are planned, the narrowest first; plans of changed inputs, of other versions and such that were
+    edited and not refreshed are left out."""
     points = []
     for path in sorted(points_folder(workload, job).glob("[!.]*.yaml")):
         try:
             plan = load_plan(path)
         except InputError:
             continue
-        if not any(stale_inputs(plan, path)):
+        if not (any(stale_inputs(plan, path)) or has_edited_decisions(plan) or has_edited_predictions(plan)):
             points.append(PlannedPoint(path, plan))
     return sorted(points, key=lambda point: (point.nodes, point.name))
 

@@ -114,7 +114,7 @@ class QueueStates:
         number, warm = 0, WARM_UP if self.prompts is None else 0
         long_share = float(self._long.mean())
         of_epoch = left = math.inf if self.prompts is None else max(target, round(self.prompts * long_share))
-        deferred = max(1, round(target * long_share / max(1e-12, 1.0 - long_share)))  # by a short round
+        deferred = max(1, round(target * long_share / max(1e-3, 1.0 - long_share)))  # by a short round
         while True:
             wanted = max(0, most - len(who))
             fresh = int(min(left, math.ceil(wanted / deferred) * deferred))

@@ -291,12 +291,9 @@ def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
                 )
             )
         elif long.queue is None and long.issue.prompts != p:
-            faults.append(
-                (
-                    f"a long round trains {p} prompts (prompts_per_step), not {long.issue.prompts}",
-                    "rounds.long.issue.prompts",
-                )
-            )
+            of = "a long round without a queue" if mode == "exact" else "a long round"
+            text = f"{of} trains {p} prompts (prompts_per_step), not {long.issue.prompts}"
+            faults.append((text, "rounds.long.issue.prompts"))
         if long.issue.samples != n:
             faults.append(
                 (

@@ -97,6 +97,16 @@ def test_another_mode_has_to_gain_over_sync_with_drafts(sigma):
     assert (found.plan.job.bias.mode == "exact") == gains == (sigma > 1)
 
 
+def test_sync_with_drafts_that_lost_early_is_simulated_further():
+    passes = Pass(4, 2, math.inf), Pass(24, 12, 0.02), Pass(48, 24, 0.0)
+    job = eight_by_four(
+        search={"tp": (1,), "micro_batch_tokens": (4096,), "drafts": {"tokens": (2, 4), "acceptance": 0.6}}
+    )
+    search = solution(job, trace=heavy_trace(sigma=1.6, icc=0.5), prompt_sets=2, passes=passes).search
+    fastest = min(search.sync_cycles(), key=lambda c: (c.cost(search.limits), c.name))
+    assert fastest.short.key.draft_tokens and fastest.short.rounds >= 24
+
+
 @pytest.mark.parametrize("options", [{}, {"objective": "usd"}, {"bias_budget": 0.1}])
 def test_no_free_plan_is_slower_than_plain_rounds(options):
     for seed in range(4):

@@ -12,6 +12,7 @@ from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.job_points import alone, points_there, tail_share
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
+from rlplan.plans.facts.digest import job_decisions, job_predictions
 from rlplan.plans.schema.groups_plan import GroupsInputs
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.sections.origin import InputFile
@@ -108,8 +109,10 @@ def solves(monkeypatch):
                 ),
             }
         )
-        out.write_text(dump(made))
-        return loads(dump(made), Plan)
+        made = loads(dump(made), Plan)
+        digests = {"decisions_sha256": job_decisions(made.job), "predicted_sha256": job_predictions(made.predicted)}
+        out.write_text(dump(made.model_copy(update=digests)))
+        return loads(out.read_text(), Plan)
 
     monkeypatch.setattr(plan_points, "solve", solve)
     return asked
@@ -139,6 +142,13 @@ def test_a_changed_job_makes_its_points_stale(workload, solves) -> None:
     job = workload.parent / "a" / "job.yaml"
     job.write_text(job.read_text().replace("learning_rate: 1.0e-06", "learning_rate: 2.0e-06"))
     assert points_there(workload, "a") == []
+
+
+def test_a_point_that_was_edited_and_not_refreshed_is_none(workload, solves) -> None:
+    planned(workload)
+    point = points_there(workload, "a")[0]
+    point.path.write_text(point.path.read_text().replace("cutoff_tokens: 4096", "cutoff_tokens: 2048"))
+    assert point.name not in [other.name for other in points_there(workload, "a")]
 
 
 def test_the_reference_is_the_cheapest_point_or_the_stated_nodes(workload, solves) -> None:
@@ -177,6 +187,15 @@ def test_jobs_that_fit_only_as_one_group_are_not_refused(workload, solves) -> No
     problem = problem_of(document, workload, cluster)
     (group,) = solve_groups(list(problem.jobs.values()), problem.node_types, problem.rules).groups
     assert len(group.pins) == 3 and group.nodes.count("roll") == 3
+
+
+def test_a_job_that_no_nodes_can_run_is_refused_with_the_reason(workload, monkeypatch) -> None:
+    def refuse(*_: object, nodes: dict[str, int], **__: object) -> None:
+        raise Infeasible(f"no room on {nodes['roll']} nodes")
+
+    monkeypatch.setattr(plan_points, "solve", refuse)
+    with pytest.raises(Infeasible, match=r"job a has no plan .* on the most: no room on 3 nodes"):
+        planned(workload)
 
 
 def test_the_tail_is_what_runs_after_most_samples_have_ended() -> None:
