@@ -6,6 +6,7 @@ it, are expected to take the profile's seconds times the factor of decoding; tra
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -32,18 +33,20 @@ def _factor(value: object) -> bool:
 
 def speed_report(run: RunTrace, step_s: float, phases_s: Mapping[str, float]) -> dict[str, Any]:
     """`machine_factor`, by which the predicted step is longer on the machine as it was during the run; `model_error`,
-    by how much the measured step is longer than that, with its standard error by chance (None: of too few rounds to
-    tell); the same by phase. All None where nothing was measured."""
+    by how much the measured step is longer than that, with its standard error by chance (the lengths of so few rounds,
+    and of so few responses as the plan's lengths are from; None: of too few rounds to tell); the same by phase. All
+    None where nothing was measured."""
     factors, predicted = speed_factors(run), run.plan.predicted
     if factors is None:
         return dict.fromkeys(("machine_factor", "model_error", "model_error_standard_error", "machine"))
     factor = _expected_s(predicted.phases_s, factors) / _expected_s(predicted.phases_s, dict.fromkeys(PHASES, 1.0))
     planned_s = {"rollout": predicted.phases_s.rollout, "train": predicted.phases_s.train}
     error, chance = deviation(step_s, factor * predicted.step_s.mean), run.means.chance("total_s")
+    of_lengths = predicted.error.lengths, predicted.error.assumed_lengths
     return {
         "machine_factor": factor,
         "model_error": error,
-        "model_error_standard_error": None if chance is None else (1.0 + error) * chance,
+        "model_error_standard_error": None if chance is None else (1.0 + error) * math.hypot(chance, *of_lengths),
         "machine": {
             phase: {
                 "factor": factors[phase],

@@ -107,7 +107,8 @@ def test_a_slower_machine_is_told_from_a_wrong_prediction():
     assert found["machine"]["rollout"]["factor"] == 1.25 and found["machine"]["train"]["factor"] == 2.0
     steps = [step(n, total_s=factor_ * measured, deferred=0) for n, factor_ in ((1, 0.9), (2, 1.1))]
     more = run_report(RunTrace("r", EXAMPLE, steps, events=speeds), None)
-    assert more["model_error_standard_error"] == pytest.approx(1.04 * 0.1)
+    of_lengths = EXAMPLE.predicted.error.lengths, EXAMPLE.predicted.error.assumed_lengths
+    assert more["model_error_standard_error"] == pytest.approx(1.04 * math.hypot(0.1, *of_lengths))
     unknown = run_report(RunTrace("r", EXAMPLE, steps, events=[broken]), None)
     assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
 
