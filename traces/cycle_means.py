@@ -90,18 +90,17 @@ class CycleMeans:
         return (self._measured_s(key) + self.expected_s(key)) / self.steps
 
     def chance(self, key: str) -> float | None:
-        """Standard error of `seconds(key)` over it: what chance, as of the lengths drawn, does to the mean of so few
-        rounds. Each kind of round is a stratum of the mean; None where a kind has fewer than two rounds."""
-        kinds = [[row for row in self.rows if (row["kind"] == "long") == long] for long in (False, True)]
-        strata = [
-            (len(rows) + long * self.owed_rounds, [seconds_of(row, key) for row in rows])
-            for long, rows in enumerate(kinds)
-            if rows
-        ]
-        if min(len(seconds) for _, seconds in strata) < 2 or not self.seconds(key):
-            return None
-        variance = sum((weight / self.steps) ** 2 * statistics.variance(s) / len(s) for weight, s in strata)
-        return math.sqrt(variance) / self.seconds(key)
+        """Relative standard error of `seconds(key)` by the chance of so few rounds, such as the lengths drawn. Each
+        kind of round is a stratum of the mean; None where a kind has one round alone."""
+        mean, variance = self.seconds(key), 0.0
+        for long in (False, True):
+            seconds = [seconds_of(row, key) for row in self.rows if (row["kind"] == "long") is long]
+            if len(seconds) == 1:
+                return None
+            if seconds:
+                weight = (len(seconds) + long * self.owed_rounds) / self.steps
+                variance += weight**2 * statistics.variance(seconds) / len(seconds)
+        return math.sqrt(variance) / mean if mean else None
 
     def measured_seconds(self, key: str) -> float:
         """Mean seconds of one duration per step, without the predicted long round (`expected_s`)."""

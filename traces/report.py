@@ -17,10 +17,12 @@ from .report_coverage import coverage
 from .report_drafts import drafts_report
 from .report_lengths import length_quantiles, reward_parts, tail, waste
 from .report_runs import RunTrace, readable_runs
-from .report_speed import speed_report
 from .report_state import incidents, run_state
 from .report_steps import checkpoint_costs, missing_engines, series, spreads, waits
 from .report_timeline import overlap, round_timeline
+
+SPEED_PHASES = ("rollout", "train")
+"""Phases of which `rlplan execute` measures anew how fast the machine is."""
 
 ROLES = {"race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
@@ -68,7 +70,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "step_s": step_s,
         "step_s_expected": means.expected_s("total_s") / means.steps,
         "deviation": deviation(step_s, predicted.step_s.mean),
-        **speed_report(run, step_s, {phase: means.seconds(f"{phase}_s") for phase in ("rollout", "train")}),
+        **_speed(run),
         "seconds_per_sample": means.seconds_per_sample,
         "owed_prompts": means.owed_prompts,
         "phases_s": {
@@ -190,6 +192,46 @@ def _quotient(numerator: float, denominator: float) -> float:
 def _worst(values: Sequence[float]) -> float:
     """The largest value; NaN if a value is NaN, or if there is no value."""
     return max(values) if values and not any(map(math.isnan, values)) else math.nan
+
+
+def _speed_factors(run: RunTrace) -> dict[str, float] | None:
+    """By phase of SPEED_PHASES, seconds now over those when the machine was profiled, the mean over the run's
+    measurements (event `speed`); None without any."""
+
+    def is_factor(value: object) -> bool:
+        return isinstance(value, int | float) and 0 < value < 1e9
+
+    measured = [
+        event
+        for event in run.events
+        if event["event"] == "speed" and all(is_factor(event.get(phase)) for phase in SPEED_PHASES)
+    ]
+    return {phase: statistics.fmean(e[phase] for e in measured) for phase in SPEED_PHASES} if measured else None
+
+
+def _speed(run: RunTrace) -> dict[str, Any]:
+    """`machine_factor`, by which the predicted step is longer on the machine as it was during the run (weights and
+    rewards by the factor of decoding); `model_error`, by how much the measured step is longer than that, with its
+    standard error by chance (the lengths of so few rounds, and of so few responses as the plan's lengths are from;
+    None: of too few rounds to tell); `machine`, the same by phase. All None where nothing was measured."""
+    factors, predicted, means = _speed_factors(run), run.plan.predicted, run.means
+    if factors is None:
+        return dict.fromkeys(("machine_factor", "model_error", "model_error_standard_error", "machine"))
+    planned_s = predicted.phases_s.model_dump()
+    slowed_s = {phase: factors["train" if phase == "train" else "rollout"] * planned_s[phase] for phase in planned_s}
+    factor = sum(slowed_s.values()) / sum(planned_s.values())
+    error = deviation(means.seconds("total_s"), factor * predicted.step_s.mean)
+    chance = means.chance("total_s")
+    of_lengths = predicted.error.lengths, predicted.error.assumed_lengths
+    return {
+        "machine_factor": factor,
+        "model_error": error,
+        "model_error_standard_error": None if chance is None else (1.0 + error) * math.hypot(chance, *of_lengths),
+        "machine": {
+            phase: {"factor": factors[phase], "model_error": deviation(means.seconds(f"{phase}_s"), slowed_s[phase])}
+            for phase in SPEED_PHASES
+        },
+    }
 
 
 def _phase(measured_s: float, predicted_s: float) -> dict[str, Any]:

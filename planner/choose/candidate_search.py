@@ -41,9 +41,9 @@ Progress = Callable[[str, float], None]
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction."""
 HOPE = 2.0
-"""How many times the least USD rounds of mode sync may cost on a layout that is simulated further."""
+"""A layout on which rounds of mode sync cost more than so many times the least USD is not simulated further."""
 FASTER = 3.0
-"""How many times as fast as rounds of mode sync on its own layout no plan is; twice that for one that is biased."""
+"""No unbiased plan is so many times as fast as rounds of mode sync on its own layout; no biased one is twice that."""
 
 FINER = {1: 4, 2: 2}
 """By number of the pass before which cutoffs around the best one are added: into how many parts the tokens between two
@@ -192,14 +192,14 @@ class Search:
         """Keep biased modes, where none can be chosen, on the layout that is best for sync only; and, minimising USD,
         no layout on which sync costs more than `HOPE` times the least, or takes `FASTER` times the seconds allowed."""
         limits = self.limits
-        biased = self.mode is None and limits.bias_budget == 0
-        if not biased and limits.objective == "seconds":
+        only_unbiased = self.mode is None and limits.bias_budget == 0
+        if not only_unbiased and limits.objective == "seconds":
             return
         for key, column in self.short.items():
             if key.mode == "sync":
                 column.extend(rounds)
         cycles = [c for c in self.sync_cycles() if c.trains]
-        faster = FASTER if biased or self.mode in UNBIASED else 2 * FASTER
+        faster = FASTER if only_unbiased or self.mode in UNBIASED else 2 * FASTER
         near = [c for c in cycles if limits.within_s is None or c.step_s() <= faster * limits.within_s]
         if cycles and not near:
             raise Infeasible(
@@ -215,7 +215,7 @@ class Search:
         def hopeful(key: ShortKey | LongKey) -> bool:
             if limits.objective == "usd" and key.layout not in layouts:
                 return False
-            return not biased or key.deferral.mode in UNBIASED or key.layout == best.short.layout
+            return not only_unbiased or key.deferral.mode in UNBIASED or key.layout == best.short.layout
 
         self.short = {k: c for k, c in self.short.items() if hopeful(k)}
         self.long = {k: c for k, c in self.long.items() if hopeful(k)}

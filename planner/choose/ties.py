@@ -113,17 +113,19 @@ def _earning(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle], toler
         of_best = cost(cycle.short.rounds, cycle.long.rounds if cycle.long else 0) / price
         return cycle.seconds_per_sample(limits.group_size) / of_best
 
-    def fastest(also: bool) -> Cycle | None:
-        """Of mode sync: of plain rounds, `also` of others. What looks so on few rounds is simulated further."""
+    def fastest_sync(only_plain: bool) -> Cycle | None:
+        """The fastest schedule of mode sync; one that was simulated on few rounds is simulated further first."""
         for _ in range(TRIES):
             fitting = [c for c in search.sync_cycles() if c.taken(limits).within(nodes) and not c.violations(limits)]
-            first = min((c for c in fitting if also or is_plain(c)), key=lambda c: (slow(c), c.name), default=None)
+            first = min(
+                (c for c in fitting if is_plain(c) or not only_plain), key=lambda c: (slow(c), c.name), default=None
+            )
             if first is None or _solid(search, first):
                 break
             search.simulate(first, *_enough(search))
         return first
 
-    any_sync, plain = fastest(True), fastest(False)
+    any_sync, plain = fastest_sync(only_plain=False), fastest_sync(only_plain=True)
 
     def earns(cycle: Cycle) -> bool:
         simpler = plain if cycle.short.deferral.mode == "sync" else any_sync

@@ -114,7 +114,8 @@ class QueueStates:
         number, warm = 0, WARM_UP if self.prompts is None else 0
         long_share = float(self._long.mean())
         of_epoch = left = math.inf if self.prompts is None else max(target, round(self.prompts * long_share))
-        deferred = max(1, round(target * long_share / max(1e-3, 1.0 - long_share)))  # by a short round
+        # By a short round. Where nearly all groups are long it defers without end: at most 1,000 times `target`, then.
+        deferred = max(1, round(target * long_share / max(1e-3, 1.0 - long_share)))
         while True:
             wanted = max(0, most - len(who))
             fresh = int(min(left, math.ceil(wanted / deferred) * deferred))
