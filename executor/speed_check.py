@@ -66,7 +66,7 @@ class SpeedCheck:
         run.event("speed", step=run.step_number, decode_s=decode_s, update_s=update_s, rollout=rollout, train=train)
         if begun:
             return None
-        return f"{run.name}: beside the profile decoding takes {times(rollout)} the seconds, training {times(train)}"
+        return f"{run.name}: decoding takes {times(rollout)} the seconds that the profile has, training {times(train)}"
 
     async def _decode_s(self, run: TrainingRun, expected: PredictedSpeed) -> list[float]:
         """Seconds of each decode step on the engines of short rounds, which are sent the run's weights."""

@@ -234,7 +234,7 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
     scored = {
         "math": "the final answer of a response equals the row's",
         "code": "the code of a response passes the row's tests; one that hangs takes the whole deadline.\n"
-        "# How many workers run it solve decides; reward.workers: N fixes them",
+        "# rlplan solve decides how many workers run it; reward.workers: N fixes the number",
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     # What a long round has left by then lasts long, and half of its engines decode it as fast.

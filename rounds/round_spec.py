@@ -35,7 +35,7 @@ class QueueRule:
 
     def __post_init__(self) -> None:
         if min(self.prompts, self.more_copies_every, self.until_long_after) < 1:
-            raise ValueError("a queue needs at least 1 prompt, and ages of at least 1")
+            raise ValueError("prompts, more_copies_every and until_long_after of a queue are at least 1")
 
     def copies(self, age: int) -> int:
         """Draws of a prompt of this age that are started at once."""

@@ -69,7 +69,7 @@ def forgetful_moments(plan: Plan, job: Job) -> Iterator[Fault]:
     if moved < LEAST_MOVE:
         message = (
             f"algorithm.betas: where the tokens of a round push alike, one of a long round moves weights {moved:.2f} "
-            f"times as far as one of a short round, for a beta2 of {job.algorithm.betas[1]:g} forgets within a cycle"
+            f"times as far as one of a short round, since a beta2 of {job.algorithm.betas[1]:g} forgets within a cycle"
         )
         yield Fault("forgetful-moments", ("inputs", "job"), message, "leave betas out, for a beta2 of 0.999")
 

@@ -28,10 +28,10 @@ def wait_text(predicted: Predicted) -> str:
     wait = predicted.wait
     if wait is None:
         return ""
-    least = f", and {percent(wait.untrained)} of a long round's prompts are lacking" if wait.untrained >= 5e-4 else ""
+    lacking = f"; a long round lacks {percent(wait.untrained)} of its prompts" if wait.untrained >= 5e-4 else ""
     return (
-        f"deferred prompts wait {digits(wait.mean_rounds)} long rounds in the mean, their own included, "
-        f"{wait.longest_rounds:g} at most of {wait.followed_rounds} followed{least}"
+        f"deferred prompts wait {digits(wait.mean_rounds)} long rounds on average and {wait.longest_rounds:g} at most, "
+        f"counting the one that trains them ({wait.followed_rounds} long rounds followed){lacking}"
     )
 
 

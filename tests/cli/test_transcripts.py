@@ -18,16 +18,26 @@ import re
 import shlex
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from rlplan.api import check_files
 from rlplan.cli.main import cli
 
 from .command_line import rlplan
 from .solved_folder import harmed, listing
 
 FOLDER = Path(__file__).with_name("transcripts")
+
+
+class Today(datetime):
+    """The day on which `check` looks at profiles, whose age it tells."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 11, 28, tzinfo=tz)
 
 
 @pytest.fixture
@@ -72,6 +82,7 @@ def played(session: Session, at: Path) -> list[str]:
             with pytest.MonkeyPatch.context() as patch:
                 for name in ("GITHUB_WORKSPACE", "RAY_ADDRESS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
                     patch.delenv(name, raising=False)
+                patch.setattr(check_files, "datetime", Today)
                 for setting in ("COLUMNS=120", *settings):
                     patch.setenv(*setting.split("="))
                 result = rlplan(*(word.replace("\\n", "\n").format(at=at) for word in words.split(" ")))

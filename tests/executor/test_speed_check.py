@@ -99,7 +99,7 @@ def test_a_check_tells_how_many_times_as_long_things_take(fleet):
     (event,) = run.events
     assert event["decode_s"] == pytest.approx([0.015, 0.015]) and (event["event"], event["step"]) == ("speed", 0)
     assert event["rollout"] == pytest.approx((1.5 + 0.75) / 2) and event["train"] == 2.0
-    assert line == "r: beside the profile decoding takes 1.12x the seconds, training 2.00x"
+    assert line == "r: decoding takes 1.12x the seconds that the profile has, training 2.00x"
     assert run.did == ["turn", "sync", "turn", "retire", "turn"], "engines have new weights, then the trainer its turn"
     assert fleet.drafts == [(0, 0)] and not fleet.heard
     assert [[sample.tokens for sample in group] for group in run.groups] == [[9, 14]] * 3

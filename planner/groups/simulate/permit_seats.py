@@ -58,7 +58,10 @@ def _order(name: str, pairs: int) -> NDArray[np.int64]:
 
 
 def factors(job: GroupJob, way: int = 0) -> NDArray[np.float64]:
-    """Drawn seconds of each iteration's phases by a rollout way over their means, shape (draws, 2)."""
+    """Seconds of rollout (by way `way`) and training over their means, as drawn for each iteration.
+
+    Shape (draws, 2), or (1, 2) for a job without a spread.
+    """
     spread = job.spread_at(way)
     if not spread:
         return np.ones((1, 2))
