@@ -21,8 +21,8 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
 from ..actors import start_ray
+from ..memory.free_memory import check_host_memory
 from ..placement.cluster_address import cluster_address
-from ..placement.memory_check import check_host_memory
 from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written
