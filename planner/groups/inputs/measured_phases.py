@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ....plans.schema.groups_plan import MeasuredPhases
-from ....plans.schema.sections.planned_group import GroupMember
+from ....plans.schema.groups_plan import GroupMember, MeasuredPhases
 from .group_model import GroupJob, PhaseWay
 from .phase_seconds import PhaseSeconds, from_turns
 from .workload_jobs import Problem

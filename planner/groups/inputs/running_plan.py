@@ -6,8 +6,7 @@ import itertools
 from pathlib import Path
 
 from ....plans.phrases.numbers import count
-from ....plans.schema.groups_plan import GroupsPlan
-from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ....plans.schema.groups_plan import GroupsPlan, PinnedPhase, PlannedGroup
 from ....plans.yaml.yaml_io import error_at
 from .group_model import Group, GroupJob, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes
 from .groups_state import GroupsState

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ....plans.schema.groups_plan import GroupsInputs, MeasuredPhases
-from ....plans.schema.sections.origin import InputFile
+from ....plans.schema.plan import InputFile
 from ....plans.schema.workload import Workload
 from ....plans.yaml.yaml_io import sha256_file
 from .workload_jobs import Problem

@@ -22,8 +22,7 @@ from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import load_job
 from ....plans.schema.plan import Plan, load_plan
-from ....plans.schema.pool_fit import even_sizes
-from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
+from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob, even_sizes
 from ....plans.yaml.errors import InputError, joined
 from ....plans.yaml.yaml_io import error_at
 from ....traces.run_log import PLAN_COPY, TRACE

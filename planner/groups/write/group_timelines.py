@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....plans.schema.groups_plan import GroupsPlan
-from ....plans.schema.sections.planned_group import GroupTimeline, Span
+from ....plans.schema.groups_plan import GroupsPlan, GroupTimeline, Span
 from ..simulate.steady_state import SteadyState
 
 ITERATIONS = 2

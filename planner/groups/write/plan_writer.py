@@ -9,21 +9,19 @@ from ....plans.facts.digest import groups_decisions, groups_predictions
 from ....plans.schema.groups_plan import (
     CostFigures,
     DeclinedMoves,
+    GroupMember,
+    GroupNode,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
     GroupsSolver,
-    Move,
-)
-from ....plans.schema.sections.origin import InputFile, Volatile
-from ....plans.schema.sections.planned_group import (
-    GroupMember,
-    GroupNode,
     MemberPoint,
+    Move,
     PinnedPhase,
     PlannedGroup,
     PlannedSlowdown,
 )
+from ....plans.schema.plan import InputFile, Volatile
 from ....plans.schema.workload import Workload
 from ....plans.yaml.yaml_io import sha256_file
 from ..inputs.capacity import excess
