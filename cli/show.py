@@ -75,7 +75,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..api.job_timeline import compact
-    from ..planner.groups.write.group_timelines import chrome_trace
+    from ..planner.groups.write_groups import chrome_trace
     from .screens.groups_screen import data, render
 
     notes = stale_notes(plan, path) + _edited(plan)

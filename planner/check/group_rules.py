@@ -22,12 +22,11 @@ from ...plans.schema.workload import Workload, way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
-from ..groups.inputs.capacity import shortages
-from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
+from ..groups.choose.group_nodes import resident_bytes
+from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin, shortages
 from ..groups.inputs.job_points import points_there
 from ..groups.inputs.measured_phases import given_phases, with_phases
 from ..groups.inputs.workload_jobs import Problem, problem_of
-from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
 from .check_options import CheckOptions, opened
 from .job_rules import neighbour

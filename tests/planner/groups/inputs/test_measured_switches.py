@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import rlplan
 from rlplan.cli.tune import tune_command
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.planner.groups.inputs.measured_switches import DIGITS, FEWEST_TURNS, measured_switches
+from rlplan.planner.groups.inputs.measured_phases import DIGITS, FEWEST_TURNS, measured_switches
 from rlplan.plans.schema.groups_plan import MemberPoint, load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
