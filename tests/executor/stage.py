@@ -11,7 +11,7 @@ from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.placement.seat_keeper import LiveSeat
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_ledger import KV_CACHE, Device, DeviceLedger, engine_holder, trainer_holder
 
 from .conftest import RunInMemory
