@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from rlplan.planner.choose.candidates.update_layouts import measured_updates
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.limits.hardware_peaks import (
@@ -14,7 +13,7 @@ from rlplan.profiles.limits.hardware_peaks import (
     shape_of_policy,
     work_of,
 )
-from rlplan.profiles.limits.suspicions import suspicions, wrong_order
+from rlplan.profiles.limits.suspicions import measured_updates, suspicions, wrong_order
 from rlplan.profiles.phase_schema import DecodePoint, Train
 from rlplan.profiles.profile_schema import Machine, Profile
 
