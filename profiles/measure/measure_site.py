@@ -20,9 +20,8 @@ from ...executor.engines.messages import engine_counts, engine_name
 from ...executor.memory.device_holds import ledgers_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
 from ...executor.placement.live_nodes import PROBE_S, on_node
-from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
-from ...executor.placement.seats import DoesNotFit, Placement, place
+from ...executor.placement.seats import DoesNotFit, Placement, place, room_of
 from ...executor.rollout.reward_sum import PoolSize, RewardSum
 from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...executor.configuration import update_settings
 from ...executor.memory.device_holds import trainer_name
-from ...executor.placement.memory_check import free_host_bytes
+from ...executor.placement.live_checks import free_host_bytes
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings

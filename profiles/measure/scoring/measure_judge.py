@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from ....executor.engines.engine_bench import EngineBench
 from ....executor.engines.engine_handle import EngineHandle
 from ....executor.rewards.charges import RewardResult
-from ....executor.rewards.judge.judge_config import judge_config
-from ....executor.rewards.judge.judge_pool import JudgePool
+from ....executor.rewards.judge_pool import JudgePool, judge_config
 from ....executor.supervision import Supervisor
 from ....executor.trainer.samples import TrainSample
 from ....plans.schema.sections.levers import RewardJudge

@@ -1,0 +1,182 @@
+"""A placement beside the cluster that is there: which node each of its nodes would be, and what the cluster lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import ray
+
+from ...plans.phrases.numbers import bytes_text
+from ...plans.yaml.errors import InputError
+from ..actors import track, within
+from .live_nodes import PROBE_S, LeasedNode, cluster_address, on_node
+from .seats import Placement, Room
+
+# Whether what sleeps between turns fits into the memory that the nodes of groups have free, asked before jobs start.
+#
+# The plan says for each node how many bytes the states of all jobs on it take (`nodes.*.resident_bytes`); the cluster
+# file, how much such a node has. What a node really has left, only a process there knows.
+
+MEMORY, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+class Sleeping(NamedTuple):
+    """What is to sleep on a node: the node's pool, and bytes of the states that come there."""
+
+    pool: str
+    node: LeasedNode
+    resident_bytes: float
+
+
+async def check_host_memory(asleep: Iterable[Sleeping]) -> None:
+    """Raises InputError unless each node has free what is to sleep there; jobs have seats, and do not run yet."""
+    asked = [each for each in asleep if each.resident_bytes > 0]
+    if (lack := lacking(asked, await _free_bytes({each.node.node_id for each in asked}))) is not None:
+        raise InputError(lack)
+
+
+def lacking(asleep: Iterable[Sleeping], free_bytes: Mapping[str, int | None]) -> str | None:
+    """What a machine lacks, and the remedy; None if none lacks memory. Nodes of one machine sleep in the same memory.
+
+    `free_bytes`: by Ray's id of the node; None: its platform does not tell.
+    """
+    on_machine: dict[str, list[Sleeping]] = {}
+    for each in asleep:
+        on_machine.setdefault(each.node.node_id, []).append(each)
+    for node_id, there in on_machine.items():
+        free, planned = free_bytes[node_id], sum(each.resident_bytes for each in there)
+        if free is not None and planned > free:
+            pools = ", ".join(sorted({f"'{each.pool}'" for each in there}))
+            return (
+                f"node {there[0].node.facts.address} (pool {pools}) has {bytes_text(free)} of host memory free, and "
+                f"states of jobs that sleep there between their turns take {bytes_text(planned)} as planned; free "
+                "memory there, or solve for fewer jobs on a node (rules.group_cap), or for nodes with that much"
+            )
+    return None
+
+
+def free_host_bytes(memory: Path = MEMORY, cgroup: Path = CGROUP) -> int | None:
+    """Bytes of host memory that processes of this machine, or of this container, can still take; None if the platform
+    does not tell (Linux does: MemAvailable of proc(5), and memory.max of a control group)."""
+    if not memory.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in memory.read_text(encoding="ascii").splitlines() if ":" in line)
+    free = 1024 * int(lines["MemAvailable"].split()[0])
+    limit = cgroup / "memory.max"
+    if limit.exists() and (most := limit.read_text(encoding="ascii").strip()) != "max":
+        counts = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        held = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        free = min(free, int(most) - held + int(counts["inactive_file"]))  # files that were read give way
+    return max(0, free)
+
+
+async def _free_bytes(node_ids: Iterable[str]) -> dict[str, int | None]:
+    here = ray.get_runtime_context().get_node_id()
+    calls = {node: _free.options(**on_node(node)).remote() for node in node_ids if node != here}
+    free = {node: await within(PROBE_S, track(call), f"node {node}") for node, call in calls.items()}
+    return {**free, here: free_host_bytes()}
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _free() -> int | None:
+    return free_host_bytes()
+
+
+# Whether all nodes see the same folder: each reads what this process writes there, and this process what each writes.
+#
+# Checkpoints need a folder that all nodes with trainer ranks share; so do weights that travel as a file.
+
+
+async def check_shared(
+    folder: Path,
+    nodes: Sequence[LeasedNode],
+    why: str = "since trainer ranks on every node write checkpoints there",
+) -> None:
+    """Raises InputError, which says `why`, if a node does not share `folder` with this process. A folder on one node is
+    not checked."""
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in nodes if node.node_id != here]
+    if not others:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(8)
+    name = f".shared-{token}"
+    written = folder / name
+    written.write_text(token, encoding="utf-8")
+    try:
+        calls = [
+            _answer.options(**on_node(node.node_id)).remote(str(folder.resolve()), name, number)
+            for number, node in enumerate(others)
+        ]
+        waits = (within(PROBE_S, track(c), f"node {n.facts.address}") for c, n in zip(calls, others, strict=True))
+        for number, (node, fault) in enumerate(zip(others, await asyncio.gather(*waits), strict=True)):
+            answer = folder / f"{name}-{number}"
+            if fault is None and not (answer.is_file() and answer.read_text(encoding="utf-8") == token):
+                fault = "what it writes there is not seen here"
+            if fault is not None:
+                raise InputError(
+                    f"node {node.facts.address} does not share this folder: {fault}; name one with --out that all "
+                    f"nodes share, {why}",
+                    str(folder),
+                )
+    finally:
+        for path in folder.glob(f"{name}*"):
+            path.unlink(missing_ok=True)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _answer(folder: str, name: str, number: int) -> str | None:
+    """Read the token of `name` in `folder`, and write it to a file of this node's; what is wrong, or None."""
+    try:
+        token = (Path(folder) / name).read_text(encoding="utf-8")
+        (Path(folder) / f"{name}-{number}").write_text(token, encoding="utf-8")
+    except OSError as error:
+        return f"{error.strerror or error}"
+    return None
+
+
+class LiveCheck(NamedTuple):
+    """What a start would find now.
+
+    Attributes:
+        addresses: of the nodes that it would take, None for those that lack; empty without a cluster.
+        lack: what is lacking, or None.
+        in_cluster: whether RAY_ADDRESS names a cluster. Without one, a plan may be checked for nodes that it will have.
+    """
+
+    addresses: list[str | None]
+    lack: str | None
+    in_cluster: bool
+
+
+def live_check(placement: Placement, kind: str) -> LiveCheck:
+    """Compare a placement with the cluster that RAY_ADDRESS names, after connecting to it; without that variable, with
+    this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
+
+    Raises InputError if RAY_ADDRESS is no address, RunFailed if nobody answers there.
+    """
+    rooms = list(placement.nodes_in_use().values())
+    if cluster_address() is None:
+        needs = f"needs {len(rooms)} nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
+        return LiveCheck([], needs if len(rooms) > 1 else None, in_cluster=False)
+    return _in_cluster(rooms, kind)
+
+
+def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
+    """What the cluster that RAY_ADDRESS names lacks for nodes of pools, or None; without that variable None, since this
+    machine stands for all of them. Raises as `live_check`."""
+    return None if cluster_address() is None else _in_cluster(rooms, kind).lack
+
+
+def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
+    from ..actors import start_ray
+    from .live_nodes import choose, cluster_nodes, device_resource
+
+    start_ray()
+    resource = device_resource(kind)
+    chosen, lack = choose(cluster_nodes(resource), rooms, resource)
+    return LiveCheck([None if node is None else node.address for node in chosen], lack, in_cluster=True)
