@@ -15,7 +15,7 @@ import ray
 
 from ..plans.yaml.errors import InputError, RunFailed
 from .faults import ActorFailed, Fault, classify
-from .placement.live_nodes import cluster_address
+from .host import cluster_address
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .placement.live_nodes import cluster_address
+from .host import cluster_address
 from .prepare import Execution, Options, placement_of
 from .records.execution_folder import begin_folder, check_folder, run_lock
 

@@ -23,8 +23,8 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
 from ..actors import start_ray
+from ..host import cluster_address
 from ..placement.live_checks import check_host_memory
-from ..placement.live_nodes import cluster_address
 from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written

@@ -13,7 +13,8 @@ import ray
 from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import InputError
 from ..actors import track, within
-from .live_nodes import PROBE_S, LeasedNode, cluster_address, on_node
+from ..host import cluster_address
+from .live_nodes import PROBE_S, LeasedNode, on_node
 from .seats import Placement, Room
 
 # Whether what sleeps between turns fits into the memory that the nodes of groups have free, asked before jobs start.

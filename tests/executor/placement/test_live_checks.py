@@ -18,6 +18,7 @@ import ray
 from rlplan.executor import actors
 from rlplan.executor.actors import start_ray
 from rlplan.executor.groups.job_process import GONE_S, left_by, still_running
+from rlplan.executor.host import cluster_address
 from rlplan.executor.placement import live_checks
 from rlplan.executor.placement.live_checks import (
     LiveCheck,
@@ -32,7 +33,6 @@ from rlplan.executor.placement.live_checks import (
 from rlplan.executor.placement.live_nodes import (
     LeasedNode,
     NodeFacts,
-    cluster_address,
     cluster_nodes,
     device_resource,
     free_address,
