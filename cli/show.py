@@ -40,8 +40,9 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
     node when, and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was
     solved are named; they do not change what is shown.
     """
-    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.schema.plan import load_plan
+    from ..plans.yaml.yaml_io import document_kind
 
     if document_kind(plan_path) == "rlplan_groups":
         groups = load_groups_plan(plan_path)

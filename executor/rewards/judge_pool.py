@@ -28,7 +28,7 @@ from ...plans.files.judge_model import fitting_prompt
 from ...plans.files.judge_prompt import JudgePrompt
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.schema.sections.levers import RewardJudge
+from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import InputError, RunFailed
 from ..actors import UnawaitedCalls
 from ..engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews

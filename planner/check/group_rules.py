@@ -17,8 +17,7 @@ from ...plans.check.site_breaches import group_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.groups_plan import GroupsPlan
-from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ...plans.schema.groups_plan import GroupsPlan, PinnedPhase, PlannedGroup
 from ...plans.schema.workload import Workload, way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc

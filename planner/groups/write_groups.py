@@ -10,23 +10,21 @@ from ...plans.facts.digest import groups_decisions, groups_predictions
 from ...plans.schema.groups_plan import (
     CostFigures,
     DeclinedMoves,
+    GroupMember,
+    GroupNode,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
     GroupsSolver,
-    Move,
-)
-from ...plans.schema.sections.origin import InputFile, Volatile
-from ...plans.schema.sections.planned_group import (
-    GroupMember,
-    GroupNode,
     GroupTimeline,
     MemberPoint,
+    Move,
     PinnedPhase,
     PlannedGroup,
     PlannedSlowdown,
     Span,
 )
+from ...plans.schema.plan import InputFile, Volatile
 from ...plans.schema.workload import Workload
 from ...plans.yaml.yaml_io import sha256_file
 from .choose.group_nodes import placed_in_turn, resident_bytes, solo_group

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ....plans.schema.groups_plan import GroupsPlan, MeasuredPhases
-from ....plans.schema.sections.planned_group import GroupMember
+from ....plans.schema.groups_plan import GroupMember, GroupsPlan, MeasuredPhases
 from ....plans.schema.workload import Workload
 from ....plans.yaml.canonical_form import with_values
 from ....plans.yaml.errors import InputError

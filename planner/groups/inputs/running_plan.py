@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ....plans.phrases.numbers import count
-from ....plans.schema.groups_plan import GroupsInputs, GroupsPlan, MeasuredPhases
-from ....plans.schema.sections.origin import InputFile
-from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ....plans.schema.groups_plan import GroupsInputs, GroupsPlan, MeasuredPhases, PinnedPhase, PlannedGroup
+from ....plans.schema.plan import InputFile
 from ....plans.schema.workload import Workload
 from ....plans.yaml.yaml_io import error_at, sha256_file
 from .group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes

@@ -22,8 +22,7 @@ from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Accelerators, Cluster, Pool, load_cluster
 from ....plans.schema.job import load_job
 from ....plans.schema.plan import Plan, load_plan
-from ....plans.schema.pool_fit import even_sizes
-from ....plans.schema.workload import GroupRules, OtherWay, Phase, Phases, Workload, WorkloadJob
+from ....plans.schema.workload import GroupRules, OtherWay, Phase, Phases, Workload, WorkloadJob, even_sizes
 from ....plans.yaml.errors import InputError, joined
 from ....plans.yaml.yaml_doc import Loc
 from ....plans.yaml.yaml_io import error_at

@@ -23,7 +23,7 @@ from ....executor.rewards.charges import RewardResult
 from ....executor.rewards.judge_pool import JudgePool, judge_config
 from ....executor.supervision import Supervisor
 from ....executor.trainer.samples import TrainSample
-from ....plans.schema.sections.levers import RewardJudge
+from ....plans.schema.levers import RewardJudge
 from ....plans.yaml.errors import RunFailed
 from ...judge_schema import Judge, JudgeShare
 from ..measure_site import Subject

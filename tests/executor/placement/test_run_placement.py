@@ -10,7 +10,7 @@ import rlplan.plans
 from rlplan.executor.placement.seats import DoesNotFit, Room, run_placement
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 
 EXAMPLE = Path(rlplan.plans.__file__).parent / "examples" / "math-32b.yaml"
 

@@ -15,7 +15,7 @@ from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, Node
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan
-from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.plan import InputFile
 from rlplan.plans.schema.workload import load_workload
 
 POLICIES = ("round_robin", "first_come", "multi_rate")

@@ -12,8 +12,7 @@ import pytest
 from rlplan.executor.groups.prepare_group import seat_of
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, TurnSpan, machine_seats, simulate_turns
-from rlplan.plans.schema.groups_plan import GroupsPlan, load_groups_plan
-from rlplan.plans.schema.sections.planned_group import PlannedGroup
+from rlplan.plans.schema.groups_plan import GroupsPlan, PlannedGroup, load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.permit_machine import PermitMachine
