@@ -24,7 +24,7 @@ from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
 from ..actors import start_ray
 from ..host import cluster_address
-from ..placement.live_checks import check_host_memory
+from ..memory.free_memory import check_host_memory
 from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..records.execution_folder import run_lock, written

@@ -19,7 +19,7 @@ from ...plans.yaml.errors import InputError
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import TURNS
 from ...traces.trace import TraceError
-from ..placement.live_checks import Sleeping
+from ..memory.free_memory import Sleeping
 from ..placement.live_nodes import LeasedNode
 from ..placement.node_pool import NodePool
 from .group_change import Units, live_seat, live_units

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import ray
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.device_holders import MOMENTS, PARAMETERS
+from ...rounds.device_ledger import MOMENTS, PARAMETERS
 from ..actors import end_actor, retrieved, track
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from ..placement.seat_keeper import LiveSeat, SeatKeeper

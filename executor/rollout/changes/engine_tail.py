@@ -18,8 +18,7 @@ from ....rounds.hand_over import HandOver, TailSpec
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet
 from ...faults import Fault, classify, failure
-from ...memory.device_turns import DeviceTurns
-from ...memory.turns_took import TurnsOf
+from ...memory.device_turns import DeviceTurns, TurnsOf
 from ..round_samples import RolloutSample
 from ..sample_ledger import SampleLedger
 from .engine_change import EngineChange

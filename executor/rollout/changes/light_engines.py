@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ....rounds.balancing.longest_first import Balance, LongestFirst
 from ...engines.engine_handle import EngineHandle
 from ...faults import ActorFailed
-from ...memory.turns_took import TurnsOf
+from ...memory.device_turns import TurnsOf
 from ..round_samples import RolloutResult
 from ..sample_ledger import SampleLedger
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from ....plans.yaml.errors import RunFailed
@@ -20,8 +21,7 @@ from ....rounds.step_order import to_giving
 from ...actors import UnawaitedCalls
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...faults import Fault, classify, failure
-from ...memory.device_turns import DeviceTurns
-from ...memory.turns_took import TurnsOf
+from ...memory.device_turns import DeviceTurns, TurnsOf
 from ..round_samples import RolloutSample
 from ..sample_ledger import SampleLedger
 from .take_over import GiveAll, TakeOver
@@ -179,7 +179,7 @@ class RoundUnits:
         """Leave the devices of engines on units that the job does not hold."""
         assert self._change is not None
         names = self._change.names_out
-        await self._turns.in_round(self._run, lambda holders, states, _: to_giving(holders, states, names), names)
+        await self._turns.in_round(self._run, partial(to_giving, engines=names), names)
 
     async def _clear(self, since_s: float) -> None:
         assert self._change is not None

@@ -10,6 +10,7 @@ from ray._private import state
 
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.groups import job_process
+from rlplan.executor.memory import free_memory
 from rlplan.executor.placement import live_checks, live_nodes
 from rlplan.executor.placement.live_nodes import CORE_RESOURCE, POOL_LABEL, NodeFacts
 
@@ -111,7 +112,7 @@ def cluster(monkeypatch):
             nodes=nodes.nodes, exceptions=ray.exceptions, get_runtime_context=lambda: here,
             util=SimpleNamespace(get_node_ip_address=lambda: "127.0.0.3"),
         )  # fmt: skip
-        for module in (live_nodes, live_checks, job_process):
+        for module in (live_nodes, live_checks, free_memory, job_process):
             monkeypatch.setattr(module, "ray", fake)
         free = lambda: {name: {nodes.resource: node.free} for name, node in nodes.all.items()}  # noqa: E731
         monkeypatch.setattr(state, "available_resources_per_node", free)
@@ -125,7 +126,7 @@ def cluster(monkeypatch):
         away = lambda node, *given: "no such folder" if nodes.all[node].address in nodes.private else answer(*given)  # noqa: E731
         monkeypatch.setattr(live_checks, "_answer", nodes.remote(away))
         free_bytes = nodes.remote(lambda node: nodes.free_bytes.get(nodes.all[node].address))
-        monkeypatch.setattr(live_checks, "_free", free_bytes)
+        monkeypatch.setattr(free_memory, "_free", free_bytes)
         monkeypatch.setattr(job_process, "_left", nodes.remote(lambda node, pids, seconds: pids[1:]))
         return nodes
 

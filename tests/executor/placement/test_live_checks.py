@@ -19,14 +19,11 @@ from rlplan.executor import actors
 from rlplan.executor.actors import start_ray
 from rlplan.executor.groups.job_process import GONE_S, left_by, still_running
 from rlplan.executor.host import cluster_address
+from rlplan.executor.memory.free_memory import Sleeping, check_host_memory, free_host_bytes, lacking
 from rlplan.executor.placement import live_checks
 from rlplan.executor.placement.live_checks import (
     LiveCheck,
-    Sleeping,
-    check_host_memory,
     check_shared,
-    free_host_bytes,
-    lacking,
     live_check,
     live_check_of_rooms,
 )

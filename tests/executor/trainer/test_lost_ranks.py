@@ -20,7 +20,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, Upda
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import MOMENTS, PARAMETERS
 
 from ..engines.engine_fakes import Ref
 
