@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ...choose.candidates.prompt_supply import accepted_share
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...lengths.draws import Numbers, prompt_name
