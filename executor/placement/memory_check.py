@@ -14,7 +14,7 @@ import ray
 
 from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import InputError
-from ..actors import track, within
+from ..processes.actors import track, within
 from .live_nodes import PROBE_S, LeasedNode, on_node
 
 MEMORY, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")

@@ -8,9 +8,9 @@ import pytest
 import ray
 from ray._private import state
 
-from rlplan.executor.faults import ActorFailed
 from rlplan.executor.placement import live_nodes, memory_check, orphans, shared_folder
 from rlplan.executor.placement.live_nodes import CORE_RESOURCE, POOL_LABEL, NodeFacts
+from rlplan.executor.processes.faults import ActorFailed
 
 from ..engines.engine_fakes import Ref
 
