@@ -44,7 +44,7 @@ from rlplan.executor.engines.messages import Request
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.weight_sync import BUCKET_BYTES, ByBroadcast, ByFile
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 
 from . import trainer_rank_process as process

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...plans.facts.device_shares import ENGINE_SHARE
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ..placement.seat_keeper import SeatKeeper
 from ..placement.seats import engine_counts, engine_name
 from ..processes.supervision import Supervisor, together

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...plans.phrases.numbers import count
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 
 
 def engine_counts(layouts: Iterable[EngineLayout]) -> dict[int, int]:

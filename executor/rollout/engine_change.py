@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...rounds.device_ledger import Turn
 from ...rounds.hand_over import HandOver, TailSpec
 from ...rounds.step_order import Beside, Holders, States, to_decoding, to_tail

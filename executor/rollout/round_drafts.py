@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...plans.schema.sections.levers import RoundDrafts
+from ...plans.schema.levers import RoundDrafts
 from ...plans.yaml.errors import InputError
 from ...rounds.drafts.run_ahead import RunAhead
 from ...rounds.schedule import Schedule

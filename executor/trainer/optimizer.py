@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 from torch.optim.adamw import adamw
 
-from ...plans.schema.sections.algorithm import Algorithm
+from ...plans.schema.algorithm import Algorithm
 from .policy.local_tensors import cut_as, host_zeros, local
 
 

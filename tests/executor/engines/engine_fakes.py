@@ -13,7 +13,7 @@ from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.rewards.pool import RewardResult
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ..virtual_loop import now_s
 

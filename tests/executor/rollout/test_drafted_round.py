@@ -16,7 +16,7 @@ from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_drafts import UPCOMING, DraftedRound, RunDrafts
 from rlplan.executor.rollout.round_samples import RolloutSample
-from rlplan.plans.schema.sections.levers import RoundDrafts
+from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.machines.events import SampleKey
 

@@ -23,7 +23,7 @@ from rlplan.executor.trainer.trainer_group import (
     TrainerGroup,
     while_trainer_lives,
 )
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
 
