@@ -49,9 +49,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .engines.fleet import Fleet
     from .groups.member_turns import GroupTurns
     from .groups.permit_actor import membership
-    from .memory.device_holds import device_ledgers
+    from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
-    from .memory.other_processes import beside_others, held_by_others, held_text
+    from .memory.free_memory import beside_others, held_by_others, held_text
     from .placement.seat_keeper import NodeNews, SeatKeeper
     from .placement.shared_folder import check_shared
     from .processes.actors import start_ray
@@ -104,8 +104,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     train_pool = None if first.train_pool is pool else first.train_pool
     where = placement.device_names(pool.accelerators.kind)
     plans = {e.name: e.plan for e in executions}
-    ledgers_of = partial(device_ledgers, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
-    turns = DeviceTurns(ledgers_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
+    ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
+    turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
     group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
     runs = [
@@ -133,7 +133,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = pool.accelerators.kind == "cuda" and member is None
         if on_gpus and (held := await held_by_others(seats.numbered)):
-            turns.ledgers = beside_others(ledgers_of, settings.fleet, plans, held)
+            turns.ledger = beside_others(ledger_of, settings.fleet, plans, held)
             watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in executions:
             await check_shared(execution.run_dir, seats.nodes)

@@ -15,7 +15,7 @@ import time
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
 from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
-from .memory.turns_took import TurnsTook
+from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.engine_change import round_tail
 from .rollout.light_engines import tell_balance

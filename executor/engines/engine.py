@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ...rounds.device_holders import SLEEP_LEVEL
+from ...rounds.device_ledger import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..placement.guard import guard_group
 from ..processes.faults import ActorFailed

@@ -20,7 +20,7 @@ from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
-from ..placement.memory_check import check_host_memory
+from ..memory.free_memory import check_host_memory
 from ..placement.node_pool import NodePool
 from ..prepare import Options
 from ..processes.actors import start_ray

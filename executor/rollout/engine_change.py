@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ...plans.schema.levers import EngineLayout
-from ...rounds.device_ledger import Turn
 from ...rounds.hand_over import HandOver, TailSpec
-from ...rounds.step_order import Beside, Holders, States, to_decoding, to_tail
+from ...rounds.step_order import to_decoding, to_tail
 from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ..engines.fleet import Fleet
-from ..memory.device_turns import DeviceTurns
-from ..memory.turns_took import TurnsOf
+from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.faults import ActorFailed, Fault, classify, failure
 from ..trainer.trainer_group import TrainerDied
 from .round_samples import RolloutSample
@@ -204,6 +203,7 @@ class TakeOver:
         self.over = False
         self._run, self._engines, self._turns, self._give_all = run, engines, turns, give_all
         self._names = [engine.name for engine in engines]
+        self._to_tail, self._to_decoding = (partial(order, engines=self._names) for order in (to_tail, to_decoding))
 
     def could(self) -> bool:
         """Whether the devices have room for it now."""
@@ -219,7 +219,7 @@ class TakeOver:
 
     async def _wake_weights(self) -> None:
         # Until the round's end no engine may start that these left the devices to: their KV caches come yet.
-        away = {other for name in self._names for other in self._turns.ledgers.beside.get(name, ())}
+        away = {other for name in self._names for other in self._turns.ledger.beside.get(name, ())}
         await self._turns.in_round(self._run, self._to_tail, away - set(self._names), self._names)
 
     async def _load(self, version: str) -> None:
@@ -238,12 +238,6 @@ class TakeOver:
 
     async def _wake_caches(self) -> None:
         await self._turns.in_round(self._run, self._to_decoding)
-
-    def _to_tail(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_tail(holders, states, beside, self._names)
-
-    def _to_decoding(self, holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_decoding(holders, states, beside, self._names)
 
 
 class RoundTail:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ..engines.engine_handle import EngineHandle
-from ..memory.turns_took import TurnsOf
+from ..memory.device_turns import TurnsOf
 from ..processes.faults import ActorFailed
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger

@@ -14,18 +14,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from ...rounds.device_ledger import Turn
 from ...rounds.group_queue import GroupQueue
 from ...rounds.hand_over import HandOver, free_replicas
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
-from ...rounds.step_order import Beside, Holders, States, to_streaming
+from ...rounds.step_order import to_streaming
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_holds import trainer_name
-from ..memory.device_turns import DeviceTurns
-from ..memory.turns_took import TurnsOf
+from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..trainer.samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerGroup
@@ -198,15 +197,13 @@ def round_streaming(
     `decision`: when engines are handed over; None: the trainer has devices of its own.
     """
     stay = len(engines) if decision is None else decision.stay
-    name, places = trainer_name(run.name), turns.ledgers.places
+    name, places = trainer_name(run.name), turns.ledger.places
     busy = [device for engine in engines[:stay] for device in places[engine.name]]
     replicas = free_replicas(places.get(name, ()), trainer.config.tp * trainer.config.sp, busy)
     if not replicas:
         return None
     freed = tuple(engine.name for engine in engines[stay:])
 
-    def order(holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_streaming(holders, states, beside, name, freed)
-
+    order = partial(to_streaming, trainer=name, freed=freed)
     stream = GroupStream(trainer, update, replicas, lambda: turns.in_round(run, order, freed))
     return RoundStreaming(stream, decision, lambda: turns.could(run, order), freed)

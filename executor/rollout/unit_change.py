@@ -20,14 +20,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.hand_over import HandOver, HandOverSpec
 from ...rounds.step_order import to_giving
 from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
-from ..memory.device_turns import DeviceTurns
-from ..memory.turns_took import TurnsOf
+from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import Fault, classify, failure
 from .engine_change import GiveAll, Held, TakeOver, held_tokens, running_tokens
@@ -354,7 +354,7 @@ class RoundUnits:
         """Leave the devices of engines on units that the job does not hold."""
         assert self._change is not None
         names = self._change.names_out
-        await self._turns.in_round(self._run, lambda holders, states, _: to_giving(holders, states, names), names)
+        await self._turns.in_round(self._run, partial(to_giving, engines=names), names)
 
     async def _clear(self, since_s: float) -> None:
         assert self._change is not None

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import ray
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.device_holders import MOMENTS, PARAMETERS
+from ...rounds.device_ledger import MOMENTS, PARAMETERS
 from ..placement.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat, SeatKeeper

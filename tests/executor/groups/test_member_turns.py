@@ -20,7 +20,7 @@ from rlplan.executor.groups.member_turns import (
 from rlplan.executor.groups.permit_actor import MemberPermits
 from rlplan.executor.rollout.unit_change import EngineUnits
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import MOMENTS, PARAMETERS
 
 from ..stage import Stage, staged
 

@@ -58,7 +58,7 @@ class Streamed(RoundStage):
         self.trainer = Adds()
 
     async def streamed(self, decision=None, places=("GPU 0", "GPU 1")):
-        self.turns.ledgers.places = {
+        self.turns.ledger.places = {
             "trainer a": list(places), **{e.name: [f"GPU {n}"] for n, e in enumerate(self.short)}
         }  # fmt: skip
         await self.turns.to_sending(self.run, self.short)

@@ -25,7 +25,7 @@ from rlplan.executor.trainer.trainer_group import (
 )
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import MOMENTS, PARAMETERS
 
 from ..engines.engine_fakes import Ref
 
