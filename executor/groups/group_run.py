@@ -22,13 +22,13 @@ from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
-from ..actors import start_ray
-from ..host import cluster_address
 from ..memory.free_memory import check_host_memory
 from ..placement.node_pool import NodePool
 from ..prepare import Options
+from ..processes.actors import start_ray
+from ..processes.host import cluster_address
+from ..processes.stopping import StopRequests, stop_requests
 from ..records.execution_folder import run_lock, written
-from ..stopping import StopRequests, stop_requests
 from .bound_driver import BoundDriver, Replanner
 from .group_change import MoveJournal
 from .job_process import GroupWatcher, JobEnd, JobProcess

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import ray
 
 from ...plans.yaml.errors import InputError
-from ..actors import track, within
-from ..host import cluster_address
+from ..processes.actors import track, within
+from ..processes.host import cluster_address
 from .live_nodes import PROBE_S, LeasedNode, on_node
 from .seats import Placement, Room
 
@@ -103,7 +103,7 @@ def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
 
 
 def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
-    from ..actors import start_ray
+    from ..processes.actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 
     start_ray()

@@ -19,8 +19,26 @@ from dataclasses import dataclass, replace
 from ...plans.check.prediction_rules import nodes_taken
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Pool
+from ...plans.schema.levers import EngineLayout
 from ...plans.schema.plan import Plan
-from ..engines.messages import engine_counts, engine_name, judge_name
+
+
+def engine_counts(layouts: Iterable[EngineLayout]) -> dict[int, int]:
+    """By TP size, in order: as many engines as the largest layout of that size has; layouts share them."""
+    counts: dict[int, int] = {}
+    for layout in layouts:
+        counts[layout.tp] = max(counts.get(layout.tp, 0), layout.engines)
+    return dict(sorted(counts.items()))
+
+
+def engine_name(tp: int, number: int) -> str:
+    """Name of an engine in errors, traces and placements."""
+    return f"rollout-tp{tp}-{number}"
+
+
+def judge_name(number: int) -> str:
+    """Name of a copy of the judge in errors, traces and placements."""
+    return f"judge-{number}"
 
 
 class DoesNotFit(Exception):

@@ -30,13 +30,14 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import InputError, RunFailed
-from ..actors import UnawaitedCalls
 from ..engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
-from ..engines.messages import EngineConfig, EngineEvent, Request, judge_name
+from ..engines.messages import EngineConfig, EngineEvent, Request
 from ..engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
-from ..faults import failure
 from ..placement.seat_keeper import SeatKeeper
-from ..supervision import LOOK_S, Supervisor, together
+from ..placement.seats import judge_name
+from ..processes.actors import UnawaitedCalls
+from ..processes.faults import failure
+from ..processes.supervision import LOOK_S, Supervisor, together
 from .charges import RewardResult
 from .scoring import Outcome
 

@@ -14,9 +14,9 @@ pytest.importorskip("torch")
 
 import rlplan
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import device_ledger, trainer_name
 from rlplan.executor.memory.device_turns import no_turns
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, trained_parameters
 from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import turns_take

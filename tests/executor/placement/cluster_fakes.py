@@ -8,11 +8,11 @@ import pytest
 import ray
 from ray._private import state
 
-from rlplan.executor.faults import ActorFailed
 from rlplan.executor.groups import job_process
 from rlplan.executor.memory import free_memory
 from rlplan.executor.placement import live_checks, live_nodes
 from rlplan.executor.placement.live_nodes import CORE_RESOURCE, POOL_LABEL, NodeFacts
+from rlplan.executor.processes.faults import ActorFailed
 
 from ..engines.engine_fakes import Ref
 

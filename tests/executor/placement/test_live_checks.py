@@ -15,10 +15,7 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import actors
-from rlplan.executor.actors import start_ray
 from rlplan.executor.groups.job_process import GONE_S, left_by, still_running
-from rlplan.executor.host import cluster_address
 from rlplan.executor.memory.free_memory import Sleeping, check_host_memory, free_host_bytes, lacking
 from rlplan.executor.placement import live_checks
 from rlplan.executor.placement.live_checks import (
@@ -35,6 +32,9 @@ from rlplan.executor.placement.live_nodes import (
     free_address,
 )
 from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.processes import actors
+from rlplan.executor.processes.actors import start_ray
+from rlplan.executor.processes.host import cluster_address
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import runs

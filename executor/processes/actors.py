@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psutil
 import ray
 
-from ..plans.yaml.errors import InputError, RunFailed
+from ...plans.yaml.errors import InputError, RunFailed
 from .faults import ActorFailed, Fault, classify
 from .host import cluster_address
 
