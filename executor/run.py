@@ -31,13 +31,13 @@ from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import DriftWatch, Recorder, StepRecord
-from .rollout.drafts.run_drafts import RunDrafts
+from .rollout.round_drafts import RunDrafts
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
-from .weights.sync import WeightSync
+from .weight_sync import WeightSync
 from .weights.transfer import Sent
 
 Result = TypeVar("Result")

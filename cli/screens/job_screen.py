@@ -193,9 +193,9 @@ def _checkpoint(plan: Plan) -> list[Text]:
     return [
         Text.assemble(
             ("checkpoint ", "bold"),
-            f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the step, "
-            f"while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written while "
-            "training goes on",
+            f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the "
+            f"step, while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written "
+            "while training goes on",
         )
     ]
 

@@ -27,8 +27,8 @@ from ...rounds.permits.permit_events import PhaseName
 from ...rounds.step_order import Order
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
-from ..faults import ActorFailed
-from ..supervision import together
+from ..processes.faults import ActorFailed
+from ..processes.supervision import together
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .device_holds import trainer_name
 

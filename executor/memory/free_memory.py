@@ -20,10 +20,10 @@ from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import InputError, RunFailed
 from ...rounds.device_ledger import DeviceLedger, DeviceTurn, OutOfMemory
 from ...rounds.step_order import start_of, to_decoding, to_sending, to_starting, to_training
-from ..actors import track, within
 from ..engines.fleet import FleetConfig
-from ..engines.messages import engine_name
 from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
+from ..placement.seats import engine_name
+from ..processes.actors import track, within
 from .device_holds import trainer_name
 
 LEAST_BYTES = 0.5e9

@@ -13,20 +13,18 @@ from pathlib import Path
 
 import ray
 
-from ...executor.actors import track, within
 from ...executor.configuration import fleet_config, trainer_config
 from ...executor.engines.fleet import Fleet
-from ...executor.engines.messages import engine_counts, engine_name
 from ...executor.memory.device_holds import ledger_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
 from ...executor.placement.live_nodes import PROBE_S, on_node
-from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
-from ...executor.placement.seats import DoesNotFit, Placement, place
+from ...executor.placement.seats import DoesNotFit, Placement, engine_counts, engine_name, place, room_of
+from ...executor.processes.actors import track, within
+from ...executor.processes.supervision import Supervisor
 from ...executor.rollout.reward_sum import PoolSize, RewardSum
-from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
-from ...executor.weights.sync import WeightSync
+from ...executor.weight_sync import WeightSync
 from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths

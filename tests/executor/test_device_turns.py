@@ -14,9 +14,9 @@ pytest.importorskip("torch")
 
 import rlplan
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.faults import ActorFailed
 from rlplan.executor.memory.device_holds import device_ledger, trainer_name
 from rlplan.executor.memory.device_turns import no_turns
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.planner.costs.colocation import turns_take
 from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.memory_table import DeviceMemory

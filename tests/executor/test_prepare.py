@@ -162,12 +162,12 @@ class Parts:
     def __init__(self, monkeypatch, fails=None):
         self.log, self.fails, self.made = [], fails, {}
         names = {
-            "actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
+            "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
             "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
-            "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
-            "turns": ["take_turns"], "leaving": ["Leaving"], "groups.member_turns": ["GroupTurns"],
+            "turns": ["take_turns", "Leaving"], "groups.member_turns": ["GroupTurns"],
             "groups.permit_actor": ["membership"],
         }  # fmt: skip
         for module, parts in names.items():

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
-from rlplan.executor.rollout.changes.engine_tail import round_tail
+from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_ledger import Device, DeviceLedger, Holder
 from rlplan.rounds.hand_over import TailSpec

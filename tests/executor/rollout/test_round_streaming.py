@@ -13,11 +13,10 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.engines.messages import EngineEvent
-from rlplan.executor.rollout.changes.light_engines import Holdings, LightEngines
-from rlplan.executor.rollout.group_stream import GroupStream
+from rlplan.executor.rollout.light_engines import Holdings, LightEngines
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
 from rlplan.executor.rollout.round_runner import RoundRunner
-from rlplan.executor.rollout.round_streaming import round_streaming
+from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
 from rlplan.executor.rollout.sample_ledger import SampleLedger
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
