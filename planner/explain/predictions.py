@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -42,7 +41,7 @@ from ..costs.colocation import staging_s
 from ..costs.decode_costs import engines_of
 from ..costs.memory_table import JobMemory, MemoryUse, fullest_host
 from ..costs.step_noise import spread_of
-from ..lengths.length_drift import fit_drift
+from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
@@ -234,10 +233,9 @@ def _octave(search: Search, kind: ScheduledRounds, seen: WatchedRounds) -> float
 def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
     """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
     try:
-        drift = fit_drift(trace, seed)
+        return fit_drift(trace, seed)
     except ValueError:
         return None
-    return LengthDrift(**dataclasses.asdict(drift))
 
 
 def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:

@@ -30,8 +30,7 @@ from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
 from ...costs.update_costs import TrainCost
-from ...lengths.draws import Draws
-from ...lengths.length_history import EarlierEpoch
+from ...lengths.draws import Draws, EarlierEpoch
 from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
 from .queue_rounds import QueueStates
