@@ -9,7 +9,7 @@ from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.yaml.errors import Infeasible
-from ....profiles.hardware import gpu_of
+from ....profiles.fitness import less_memory
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.draft_costs import beside_judge
@@ -20,9 +20,6 @@ from .pool_choice import ChosenPools
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""
-
-# GPUs report a little less memory than their data sheets state.
-LEAST_MEMORY_SHARE = 0.9
 
 
 def feasible_layouts(
@@ -71,17 +68,6 @@ def feasible_layouts(
             f"no rollout layout of the profile fits: {_no_tp(job, profile, pool, shape) or '; '.join(refused)}"
         )
     return decode, tuple(refused)
-
-
-def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
-    """Why the profile's KV space and updates do not hold on the pool's accelerators; None if they do."""
-    sheet = gpu_of(profile.machine.accelerator) if profile.machine.kind == "cuda" else None
-    if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
-        return None
-    return (
-        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
-        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
-    )
 
 
 def _layout_fault(cost: DecodeCost, job: Job, memory: JobMemory, name: str) -> str | None:
