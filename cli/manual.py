@@ -202,14 +202,6 @@ PAGES = {
         _DONE,
         ("diff", "execute"),
     ),
-    "export": Page(
-        (
-            ("Labels for llm-d's RL time-slicing", "rlplan export groups.yaml --to llm-d --out llm-d.yaml"),
-            ("With the names of the nodes", "rlplan export groups.yaml --to llm-d --nodes nodes.yaml"),
-        ),
-        _DONE,
-        ("solve", "show", "simulate"),
-    ),
     "fmt": Page(
         (
             ("Canonical form, comments kept", "rlplan fmt plans/*.yaml job/job.yaml"),
