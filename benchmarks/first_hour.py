@@ -325,7 +325,7 @@ def make(count: int, seed: int, notify: Callable[[str], None]) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="rlplan-first-hour-") as folder:
         # A first solve compiles the simulator, and the cache on the disk serves the others.
         if count:
-            warm = [*RLPLAN, "solve", str(EXAMPLES / "cpu-demo"), "-o", f"{folder}/warm.yaml"]
+            warm = [*RLPLAN, "solve", str(EXAMPLES / "cpu-demo"), "--mode", "sync", "-o", f"{folder}/warm.yaml"]
             subprocess.run(warm, capture_output=True, check=True)
         for number, mistake in enumerate(mistakes(count, seed), 1):
             outcomes.append(attempt(mistake, EXAMPLES, Path(folder) / "here"))
