@@ -17,11 +17,11 @@ from typing import Literal
 from ..plans.facts.model_names import plain_name
 from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import NAME_PATTERN
+from ..plans.schema.base import MOST_ACCELERATORS
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, is_hub_id
-from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.errors import InputError
+from ..plans.yaml.fault_lines import NAME_PATTERN
 from ..plans.yaml.yaml_io import header, loads
 from ..plans.yaml.yaml_write import string
 from .hardware import GPUS, Gpu, gpu_of, hint_of

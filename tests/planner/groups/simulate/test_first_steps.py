@@ -14,7 +14,7 @@ from rlplan.planner.groups.simulate.first_steps import (
     step_ends,
     steps_within,
 )
-from rlplan.planner.groups.simulate.start_seconds import start_s
+from rlplan.planner.groups.simulate.steady_state import start_s
 from rlplan.rounds.permits.permit_events import Seat
 
 from ..made import NODE_TYPES, group, job, named
