@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ...rounds.machines.events import Failed, Scored
 from ..engines.engine_handle import EngineHandle, EngineNews
 from .changes.engine_change import Held
-from .changes.light_engines import Holdings
 from .changes.unit_change import UnitsChanged
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
@@ -23,5 +22,5 @@ class Weights(NamedTuple):
     give: GiveWeights
 
 
-Message = EngineNews | Scored | Failed | Held | Holdings | UnitsChanged
+Message = EngineNews | Scored | Failed | Held | UnitsChanged
 Inbox = asyncio.Queue[Message]

@@ -1,2 +1,1 @@
-"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail; engines that have
-few samples left and are given others'."""
+"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail."""
