@@ -94,7 +94,7 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps() -> Non
 
 
 def balancing(mode: str, allowed: bool = True, kv_capacity_tokens: int = 1500):
-    """(plan, job, profile) of a job whose samples wait for memory, so that a long one that starts late is decoded alone."""
+    """(plan, job, profile) of a job whose samples wait for memory, so that a long one may start late."""
     profile = small_profile(rollout=[rollout(1, 2, 0.004, 3e-3, kv_capacity_tokens)])
     search = {"tp": [1], "micro_batch_tokens": [2048], **({"balance": True} if allowed else {})}
     job = small_job(search=search)
