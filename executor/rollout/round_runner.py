@@ -19,7 +19,7 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..faults import failure
 from ..trainer.trainer_group import TrainerDied
-from .changes.engine_tail import RoundTail
+from .changes.engine_tail import TailEngines
 from .changes.light_engines import LightEngines
 from .changes.round_units import RoundUnits
 from .drafts.drafted_round import DraftedRound
@@ -75,7 +75,7 @@ class RoundRunner:
         max_num_seqs: int | None = None,
         sharing: PrefixSharing | None = None,
         streaming: RoundStreaming | None = None,
-        tail: RoundTail | None = None,
+        tail: TailEngines | None = None,
         drafts: DraftedRound | None = None,
         balance: Balance | None = None,
         units: RoundUnits | None = None,

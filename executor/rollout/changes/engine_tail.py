@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from ....plans.schema.sections.layouts import EngineLayout
-from ....rounds.hand_over import HandOver, TailSpec
+from ....plans.schema.sections.levers import RoundTail
+from ....rounds.hand_over import HandOver
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet
 from ...faults import Fault, classify, failure
@@ -26,7 +26,7 @@ from .engine_change import EngineChange
 from .take_over import GiveAll, TakeOver
 
 
-class RoundTail:
+class TailEngines:
     """The tail of one round of a run.
 
     Args:
@@ -103,15 +103,15 @@ class RoundTail:
 
 def round_tail(
     run: TurnsOf,
-    spec: TailSpec | None,
+    spec: RoundTail | None,
     samples: int,
     engines: Sequence[EngineHandle],
     fleet: Fleet,
     turns: DeviceTurns,
     give_all: GiveAll,
-) -> RoundTail | None:
+) -> TailEngines | None:
     """The tail of a run's round on `engines`, of which `samples` samples are to be trained; None without one."""
     if spec is None:
         return None
-    engines_of_tail = fleet.engines(EngineLayout(spec.tp, spec.engines))
-    return RoundTail(run, HandOver(spec, samples, len(engines)), engines_of_tail, turns, give_all)
+    engines_of_tail = fleet.engines(spec.layout)
+    return TailEngines(run, HandOver(spec, samples, len(engines)), engines_of_tail, turns, give_all)

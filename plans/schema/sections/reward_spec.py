@@ -20,9 +20,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from ....rounds.timeouts import TimeoutSpec
 from ..base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
 from ..reward_faults import MOST_VERDICTS, pattern_fault, prompt_fault, scale_fault, verdicts_fault, weights_fault
-from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault, timeout_numbers
+from .levers import AdaptiveTimeout, bound_fault, timeout_fault, timeout_spec
 
 RewardKind = Literal["function", "math", "code", "format", "length", "overlong", "judge"]
 
@@ -157,9 +158,9 @@ class RewardSpec(Strict):
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
-    def timeout_numbers(self) -> TimeoutNumbers:
-        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+    def timeout_spec(self) -> TimeoutSpec:
+        """Return the deadlines as the timeouts of a round take them."""
+        return timeout_spec(self.deadline_s, self.adaptive_timeout)
 
     @property
     def label(self) -> str:
