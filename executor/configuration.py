@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
-from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ..plans.schema.sections.levers import RewardJudge
-from ..plans.schema.sections.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
-from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
+from ..plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
+from ..plans.schema.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
+from ..plans.schema.planned_rounds import LongRound, ShortRound
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig

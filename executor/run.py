@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..plans.schema.job import Job
-from ..plans.schema.sections.planned_job import PlannedJob
+from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
 from ..rounds.hand_over import HandOver
 from ..rounds.machines.round import Round

@@ -13,7 +13,7 @@ from ...plans.files.reward_function import function_faults
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.reward_audit import RewardAudit
+from ...plans.schema.reward_spec import RewardAudit
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times

@@ -18,7 +18,7 @@ from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weights.sync import WeightSync
 from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Scored
 from rlplan.traces.trace import read_trace

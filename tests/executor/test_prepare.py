@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.plans.schema.sections.levers import RoundPrefix, RoundTail
+from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.schema.sections.levers import RoundBalance
+from rlplan.plans.schema.levers import RoundBalance
 from rlplan.rounds.machines.events import (
     Abort,
     Action,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.schema.sections.levers import RoundPrefix
+from rlplan.plans.schema.levers import RoundPrefix
 from rlplan.rounds.balance import Balancer, shared_tokens
 from rlplan.rounds.balancing.placement import ByLoad, ToPlace
 from rlplan.rounds.machines.events import SampleKey

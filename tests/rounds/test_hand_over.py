@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.schema.sections.levers import RoundHandOver, RoundTail
+from rlplan.plans.schema.levers import RoundHandOver, RoundTail
 from rlplan.rounds.hand_over import HandOver, free_replicas
 
 

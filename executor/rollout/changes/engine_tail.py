@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from ....plans.schema.sections.levers import RoundTail
+from ....plans.schema.levers import RoundTail
 from ....rounds.hand_over import HandOver
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....plans.schema.sections.levers import RoundHandOver
+from ....plans.schema.levers import RoundHandOver
 from ....plans.yaml.errors import RunFailed
 from ....rounds.hand_over import HandOver
 from ....rounds.step_order import to_giving

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, overload
 
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import RoundHandOver, RoundTail
+from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost

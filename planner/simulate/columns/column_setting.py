@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.base import Mode
+from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import RoundHandOver, RoundTail
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.machines.exact_queue import most_draws_at_once
 from ...choose.candidates.balance_numbers import balance_of

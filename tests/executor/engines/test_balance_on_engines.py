@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rlplan.plans.schema.levers import EngineLayout
 from tests.rounds.driver import round_balance
 
 pytest.importorskip("vllm")
 
-from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.balancing.longest_first import Balance
 from rlplan.rounds.machines.race import RaceRound

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlplan.plans.schema.sections.levers import RoundPrefix
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.rounds.balance import BLOCK_TOKENS
 
 pytest.importorskip("vllm")
 
@@ -22,8 +23,6 @@ from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.rounds.balance import BLOCK_TOKENS
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact_queue import ExactQueueRound
 from rlplan.rounds.machines.exact_short import ExactShortRound

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from rlplan.plans.schema.sections.levers import RoundTail
+from rlplan.plans.schema.levers import RoundTail
 
 pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.rollout.changes.engine_tail import round_tail
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_holders import Holder
 from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
 from rlplan.rounds.machines.race import RaceRound

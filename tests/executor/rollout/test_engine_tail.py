@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rlplan.plans.schema.sections.levers import RoundTail
+from rlplan.plans.schema.levers import RoundTail
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.plans.schema.sections.levers import RoundHandOver
+from rlplan.plans.schema.levers import RoundHandOver
 from tests.rounds.driver import round_balance
 
 pytest.importorskip("ray")

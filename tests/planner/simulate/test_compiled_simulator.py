@@ -14,8 +14,7 @@ from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.schema.sections.levers import RoundHandOver, RoundPrefix, RoundTail
+from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
 from rlplan.profiles.drafts.draft_law import DraftLaw
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS

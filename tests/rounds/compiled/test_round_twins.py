@@ -10,8 +10,7 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate import compiled_round
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.schema.sections.levers import RoundHandOver, RoundPrefix, RoundTail
+from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
 from rlplan.rounds.machines import exact_queue
 from rlplan.rounds.round_spec import RoundKind
 

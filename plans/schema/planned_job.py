@@ -6,16 +6,22 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ....rounds.round_spec import RoundSpec
-from ....rounds.timeouts import TimeoutSpec
-from ..base import Count, Mode, Name, Strict, cross_error, cross_errors, is_empty, is_false, is_none
-from ..limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
-from .levers import (
-    AdaptiveTimeout,
-    RewardJudge,
-    timeout_fault,
-    timeout_spec,
+from ...rounds.round_spec import RoundSpec
+from ...rounds.timeouts import TimeoutSpec
+from .base import (
+    MOST_PROMPTS_PER_STEP,
+    MOST_SAMPLES_PER_STEP,
+    Count,
+    Mode,
+    Name,
+    Strict,
+    cross_error,
+    cross_errors,
+    is_empty,
+    is_false,
+    is_none,
 )
+from .levers import AdaptiveTimeout, RewardJudge, timeout_fault, timeout_spec
 from .planned_rounds import Rounds, hand_over_faults, tail_faults
 from .reward_spec import MOST_PARTS, WorkerKind
 
