@@ -1,22 +1,85 @@
-"""Drafts of one round: what its engines are given before they decode a prompt, and what is remembered of the round."""
+"""Drafts of a run's rounds: what engines are given before they decode a prompt, what is remembered of each round and in
+checkpoints, and samples that are decoded ahead.
+
+Samples ahead decode in a round's tail, as drafts for rounds to come (rounds/drafts/run_ahead.py). They are no samples
+of the round: its machine and its ledger know nothing of them, nothing of them is scored or trained, and the round's end
+stops those that still decode.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ....plans.schema.levers import RoundDrafts
-from ....rounds.drafts.run_ahead import RunAhead
-from ...actors import UnawaitedCalls
-from ...drafts.draft_messages import DraftReport, PromptHistory, summed
-from ...drafts.history_store import HistoryStore
-from ...engines.engine_handle import EngineHandle
-from ...engines.messages import Request
-from ...faults import ActorFailed
-from ..prompts import PromptText
-from ..round_samples import RolloutSample
-from .samples_ahead import SamplesAhead
+from ...plans.schema.levers import RoundDrafts
+from ...plans.yaml.errors import InputError
+from ...rounds.drafts.run_ahead import RunAhead
+from ...rounds.schedule import Schedule
+from ..drafts.draft_messages import DraftReport, PromptHistory, summed
+from ..drafts.history_store import HISTORY, HistoryStore, read_history
+from ..engines.engine_handle import EngineHandle
+from ..engines.fleet import Fleet
+from ..engines.messages import Request
+from ..processes.actors import UnawaitedCalls
+from ..processes.faults import ActorFailed
+from .prompts import PromptText
+from .round_samples import RolloutSample
+
+
+class SamplesAhead:
+    """The samples ahead of one round.
+
+    Args:
+        rule: decides.
+        prompts: by id.
+        tag: makes request ids unique over the engines' lives.
+        most_tokens: of a response.
+    """
+
+    def __init__(
+        self, rule: RunAhead, prompts: Mapping[str, PromptText], tag: str, most_tokens: int, temperature: float
+    ) -> None:
+        self._rule, self._prompts, self._tag = rule, prompts, tag
+        self._most_tokens, self._temperature = most_tokens, temperature
+        self._decoding: dict[str, int] = {}
+        self.prompt_of: dict[str, str] = {}
+        """By id of a request: its prompt."""
+
+    def fill(self, running: Mapping[int, int], finished: int) -> list[tuple[int, Request]]:
+        """By engine, samples of the round that decode on it, and whether any has `finished`; returns what is to begin,
+        each with its engine."""
+        if finished:
+            self._rule.sample_finished()
+        begun = []
+        for engine, prompt in self._rule.fill(running):
+            name = f"{self._tag}/ahead.{len(self.prompt_of)}"
+            self.prompt_of[name], self._decoding[name] = prompt, engine
+            tokens = self._prompts[prompt].tokens
+            begun.append(
+                (engine, Request(name, tokens, self._most_tokens, temperature=self._temperature, prompt_id=prompt))
+            )
+        return begun
+
+    def heard(self, request_id: str) -> None:
+        """A request has ended; ids that are none of these are ignored."""
+        engine = self._decoding.pop(request_id, None)
+        if engine is not None:
+            self._rule.ended(engine)
+
+    def lose(self, engine: int) -> None:
+        """An engine is gone, and what it decoded ahead with it."""
+        for name in [name for name, place in self._decoding.items() if place == engine]:
+            self.heard(name)
+
+    def stop(self) -> dict[int, list[str]]:
+        """The requests to abort at the round's end, by engine."""
+        aborts: dict[int, list[str]] = {}
+        for name, engine in self._decoding.items():
+            aborts.setdefault(engine, []).append(name)
+        self._decoding.clear()
+        return aborts
 
 
 class DraftedRound:
@@ -142,3 +205,56 @@ async def _report(engine: EngineHandle, unfinished: list[str]) -> DraftReport | 
         return await engine.take_drafts(unfinished)
     except ActorFailed:
         return None
+
+
+UPCOMING = 4096
+"""Prompts of rounds to come that may be decoded ahead: more than any tail has places for."""
+
+
+class RunDrafts:
+    """Drafts of the rounds of one run.
+
+    Args:
+        planned: of each kind of round; None: it has none.
+        fleet: the engines, which may draft in rounds of other runs, too.
+        schedule: knows which epoch has issued a prompt.
+
+    `store` is what is remembered; None: nothing, since none of the run's rounds drafts.
+    """
+
+    def __init__(self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule) -> None:
+        self.store = HistoryStore() if any(planned) else None
+        self._fleet, self._schedule = fleet, schedule
+
+    def next_round(self, planned: RoundDrafts | None) -> DraftedRound | None:
+        """The drafts of the next round; None: its engines draft in no run."""
+        if not self._fleet.draft_tokens:
+            return None
+        schedule = self._schedule
+        return DraftedRound(
+            planned, self.store, schedule.epoch_of, schedule.round_number, schedule.upcoming(UPCOMING)
+        )  # fmt: skip
+
+    def files(self) -> dict[str, bytes]:
+        """By name, files for a checkpoint."""
+        return {} if self.store is None else {HISTORY: self.store.packed()}
+
+    def load(self, checkpoint: Path, prompts: Iterable[str]) -> str | None:
+        """Continue with what a checkpoint of this or of another run remembers; returns why it is lost, if it is."""
+        if self.store is None:
+            return None
+        data, fault = read_history(checkpoint / HISTORY)
+        return self.store.restore(data, prompts) if data is not None else fault
+
+    def inherit(self, checkpoint: Path, prompts: Iterable[str]) -> None:
+        """Begin with what a checkpoint of another run remembers. Raises InputError if that is nothing of `prompts`."""
+        fault = self.load(checkpoint, prompts)
+        if fault is not None:
+            raise InputError(f"cannot be read: {fault}", str(checkpoint / HISTORY))
+        if self.store is None:
+            return
+        self.store.count_as_earlier()
+        if not len(self.store):
+            raise InputError(
+                "remembers none of this job's prompts; give a run of the same data", str(checkpoint / HISTORY)
+            )

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ....rounds.balancing.longest_first import Balance, LongestFirst
-from ...engines.engine_handle import EngineHandle
-from ...faults import ActorFailed
-from ...memory.turns_took import TurnsOf
-from ..round_samples import RolloutResult
-from ..sample_ledger import SampleLedger
+from ...rounds.balancing.longest_first import Balance, LongestFirst
+from ..engines.engine_handle import EngineHandle
+from ..memory.device_turns import TurnsOf
+from ..processes.faults import ActorFailed
+from .round_samples import RolloutResult
+from .sample_ledger import SampleLedger
 
 
 class Holdings(NamedTuple):

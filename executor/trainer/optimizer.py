@@ -1,4 +1,5 @@
-"""AdamW over a rank's shards of the parameters, with its moments on the device or in host memory.
+"""What follows the gradients: their norm, the learning rate, AdamW over a rank's shards of the parameters, with its
+moments on the device or in host memory.
 
 Each rank updates what it holds, as plain tensors: AdamW is elementwise, so it needs no collective and no knowledge of
 how a parameter is cut. Weight decay leaves out norms and biases (parameters of one dimension): pulling them to zero
@@ -16,15 +17,72 @@ are there at once. On a CPU the host is the device, and nothing moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate
 from torch.optim.adamw import adamw
 
-from ....plans.schema.algorithm import Algorithm
-from ..policy.local_tensors import cut_as, host_zeros, local
-from .learning_rate import learning_rate
+from ...plans.schema.algorithm import Algorithm
+from .policy.local_tensors import cut_as, host_zeros, local
+
+
+def learning_rate(algorithm: Algorithm, update: int) -> float:
+    """Learning rate of update number `update`, counted from 0.
+
+    It rises linearly over `warmup_steps`, its first value being above 0; then it is constant, or falls to
+    `final_share` of `learning_rate` over `decay_steps`, linearly or along half a cosine, and stays there.
+    """
+    peak, schedule = algorithm.learning_rate, algorithm.schedule
+    if update < schedule.warmup_steps:
+        return peak * (update + 1) / (schedule.warmup_steps + 1)
+    if schedule.kind == "constant":
+        return peak
+    assert schedule.decay_steps is not None, "the schema demands decay_steps"
+    done = min((update - schedule.warmup_steps) / schedule.decay_steps, 1.0)
+    left = 1.0 - done if schedule.kind == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
+    return peak * (schedule.final_share + (1.0 - schedule.final_share) * left)
+
+
+def total_norm(tensors: Iterable[torch.Tensor], ranks: int) -> torch.Tensor:
+    """Euclidean norm over all elements of all tensors, each element once; equal on all `ranks` (collective).
+
+    torch's own clip_grad_norm_ cannot mix tensors of several meshes, which tensor parallelism leaves: norms' weights
+    are cut by FSDP only. Each rank adds the squares of what it holds, divided by the ranks that hold the same.
+    """
+    by_copies: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_copies.setdefault(_copies(tensor, ranks), []).append(local(tensor))
+    device = next(iter(by_copies.values()))[0].device
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for copies, group in sorted(by_copies.items()):
+        norms = torch.stack(torch._foreach_norm([tensor.detach() for tensor in group]))
+        squares += norms.double().square().sum() / copies
+    if ranks > 1:
+        dist.all_reduce(squares)
+    return squares.sqrt()
+
+
+def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float) -> float:
+    """Scale gradients of the total norm `norm` down to `max_norm`, where they are above it. Returns by what."""
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0).float()
+    torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
+    return factor.item()
+
+
+def _copies(tensor: torch.Tensor, ranks: int) -> int:
+    """Ranks that hold the same elements as this one."""
+    if not isinstance(tensor, DTensor):
+        return ranks
+    parts = 1
+    for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True):
+        parts *= 1 if isinstance(placement, Replicate) else size
+    return ranks // parts
+
 
 BUCKET_ELEMENTS = 64 * 1024**2  # elements of parameters whose moments are on the device at once: 512 MB of moments
 EPSILON = 1e-8

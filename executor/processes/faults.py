@@ -2,7 +2,6 @@
 
 | fault | what happened | what is done |
 |---|---|---|
-| `POLICY` | the response itself caused it | the sample's reward is 0 |
 | `ACTOR` | a process of the run died, hung, or lost a process it worked with | it is replaced (`supervision`) |
 | `INFRASTRUCTURE` | a full disk or object store, on which all processes depend | the call is tried again |
 | `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
@@ -19,14 +18,12 @@ from typing import ClassVar
 
 from ray import exceptions as of_ray
 
-from ..plans.yaml.errors import RunFailed
-from .rewards.functions import PolicyError, PolicyTimeout
+from ...plans.yaml.errors import RunFailed
 
 
 class Fault(enum.Enum):
     """The class of an error, by who is to blame; see the module's table."""
 
-    POLICY = "policy"
     ACTOR = "actor"
     INFRASTRUCTURE = "infrastructure"
     FATAL = "fatal"
@@ -86,8 +83,6 @@ def classify(error: BaseException) -> Fault:
     fault = getattr(error, "fault", None)
     if isinstance(fault, Fault):
         return fault
-    if isinstance(error, PolicyError | PolicyTimeout):
-        return Fault.POLICY
     if isinstance(error, RunFailed):
         return Fault.FATAL
     if isinstance(error, of_ray.RayTaskError):

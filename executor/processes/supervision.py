@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ..plans.yaml.errors import InputError, RunFailed
+from ...plans.yaml.errors import InputError, RunFailed
 from .faults import Fault, classify, reason
 
 FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
