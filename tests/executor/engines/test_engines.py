@@ -24,8 +24,7 @@ from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.rounds.machines.events import SampleKey
-from rlplan.rounds.machines.exact_queue import ExactQueueRound
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
 
