@@ -19,7 +19,7 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..processes.faults import failure
 from ..trainer.trainer_group import TrainerDied
-from .engine_change import RoundTail
+from .engine_change import TailEngines
 from .live_round import GiveWeights, Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -72,7 +72,7 @@ class RoundRunner:
         max_num_seqs: int | None = None,
         sharing: PrefixSharing | None = None,
         streaming: RoundStreaming | None = None,
-        tail: RoundTail | None = None,
+        tail: TailEngines | None = None,
         drafts: DraftedRound | None = None,
         balance: Balance | None = None,
         units: RoundUnits | None = None,
