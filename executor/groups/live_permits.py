@@ -1,16 +1,16 @@
 """The permits of one co-execution group on the real clock: the permit machine, whose turn is whose, and a journal.
 
 Invariants:
-- an event is on the disk before it is handled, and the machine decides by events and their times alone: whoever reads
-  the journal stands where it was written, so that no turn is lost and none is given twice;
-- a job's turns are numbered from its latest arrival on, even ones are rollouts. What is said twice of a turn, or of an
-  arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
-- a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
-- jobs take seats and give them up while the others go on (`take_seat`, `give_up`);
-- a rollout that is paused for a more urgent turn stays the job's turn, of the same number, and holds no units until
-  the machine resumes it; if it ends meanwhile, it has ended;
-- a turn on units that a tail, or a paused rollout, is to leave runs once these have left them (`cleared`);
-- time never goes back, whatever the clock does between two processes.
+- an event is on the disk before it is handled, and the machine decides by events and their times alone, so a reader of
+  the journal gets the machine's state: no turn is lost, and none is given twice;
+- a job's turns are numbered from its latest arrival on; even numbers are rollouts. A repeated message about a turn, or
+  about an earlier arrival, changes nothing: a job may ask again when an answer was lost;
+- a process that was reported as ended gets no further turn, even if a message of it arrives later;
+- a job can join the group (`take_seat`) and leave it (`give_up`) while the others go on;
+- a rollout that is paused for a more urgent turn keeps its turn and number, and holds no units until the machine
+  resumes it; if it ends while paused, its turn has ended;
+- a turn that needs units of a tail or of a paused rollout starts after these are released (`cleared`);
+- time never goes back, even where two processes' clocks differ.
 """
 
 from __future__ import annotations

@@ -31,11 +31,8 @@ from .live_group import LiveGroup
 from .member_task import BAD_INPUT, DONE
 from .prepare_group import PreparedGroup
 
-# What carries a new plan out asks of the groups that run (group_run.py).
-
-
 class RunningGroups(Protocol):
-    """The groups and jobs that move."""
+    """What a move needs from the groups and jobs that run (group_run.py)."""
 
     groups: dict[str, LiveGroup]
 
