@@ -39,7 +39,7 @@ from ...rounds.permits.permit_events import (
 )
 from ...rounds.permits.permit_machine import PermitMachine
 from ...traces.groups.group_turns import read_seat
-from .member_state import Held, MemberState, executable
+from .member_state import HeldTurn, MemberState, executable
 from .turn_journal import TurnJournal, journal_header
 
 
@@ -67,7 +67,7 @@ class LivePermits:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.machine = PermitMachine(permit_rule)
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldTurn] = {}
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
         self._members = {seat.job: MemberState(executable(seat)) for seat in seats}
@@ -99,13 +99,13 @@ class LivePermits:
             self._take("tail", job)
 
     def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
-        """A job has left the units that were taken from its turn until `since_s` (`Held.since_s`): whoever was given
-        them may begin."""
+        """A job has left the units that were taken from its turn until `since_s` (`HeldTurn.since_s`): the turns that
+        got these units may begin."""
         member = self._runs(job, arrival, turn)
         if member is not None and member.to_clear and since_s >= member.taken_s:
             self._take("cleared", job)
 
-    def holding(self, job: str, arrival: int, turn: int) -> Held | None:
+    def holding(self, job: str, arrival: int, turn: int) -> HeldTurn | None:
         """A job's turn with the units that it has now; None: it does not run. Raises RunFailed as `given` does."""
         given, member = self.given(job, arrival, turn), self._runs(job, arrival, turn)
         if member is None or given or not self.held[job].units:
@@ -278,7 +278,7 @@ class LivePermits:
             match action:
                 case Start(job, phase, units, resident) if job not in self.held:
                     member = self._members[job]
-                    self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s, now_s)
+                    self.held[job] = HeldTurn(job, member.given, phase, now_s, units, resident, now_s, now_s)
                     begun.append(self.held[job].begun())
                     member.given += 1
                 case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):
