@@ -11,8 +11,8 @@ test's that a response calls. Who does what:
 - an exception travels as its built-in class, with plain arguments; a class of the response's own is made anew from its
   name and its built-in base, so that tests can catch it.
 
-The tester believes nothing of this but data. A message that cannot be read, or the other process's end, raises `LinkLost`,
-which is no `Exception`, so that no test swallows it.
+The tester believes nothing of this but data. A message that cannot be read, or the other process's end, raises
+`LinkLost`, which is no `Exception`, so that no test swallows it.
 """
 
 from __future__ import annotations
