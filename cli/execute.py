@@ -129,8 +129,8 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
-    from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import document_kind
 
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
@@ -237,8 +237,8 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     if first.pool.accelerators.kind != "cuda" or len(placement.nodes_in_use()) > 1:
         return None, None
     from ..executor.configuration import configuration
-    from ..executor.memory.device_holds import device_ledgers
-    from ..executor.memory.other_processes import beside_others, held_here, held_text
+    from ..executor.memory.device_holds import device_ledger
+    from ..executor.memory.free_memory import beside_others, held_here, held_text
     from ..executor.placement.live_nodes import gpus_here
 
     names = [f"GPU {number} of node 0" for number in range(first.pool.accelerators.per_node)]
@@ -250,7 +250,7 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     fleet = configuration(jobs, first.checked.job, first.checked.paths, first.pool).fleet
     where = placement.device_names("cuda")
     try:
-        beside_others(partial(device_ledgers, fleet, plans, first.pool, where=where), fleet, plans, held)
+        beside_others(partial(device_ledger, fleet, plans, first.pool, where=where), fleet, plans, held)
     except RunFailed as refusal:
         return held_text(held), str(refusal)
     return held_text(held), None

@@ -18,7 +18,7 @@ from .shared.options import Finite, force_option
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
     from ..plans.schema.job import Job, JobPaths
-    from ..plans.schema.sections.reward_audit import RewardAudit
+    from ..plans.schema.reward_spec import RewardAudit
     from ..profiles.measure.measure_job import Measurements
     from ..profiles.profile_schema import Profile
 
@@ -61,7 +61,7 @@ def profile_command(
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
     from ..api.input_paths import accelerators_must_be_known, check_target, job_file, job_inputs, need_cluster, need_job
-    from ..executor.placement.cluster_address import cluster_address
+    from ..executor.processes.cluster_address import cluster_address
     from ..plans.facts.model_shape import model_of_job
     from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster

@@ -16,8 +16,8 @@ from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.profile_schema import Profile

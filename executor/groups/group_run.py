@@ -20,13 +20,13 @@ from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
-from ..actors import start_ray
-from ..placement.cluster_address import cluster_address
-from ..placement.memory_check import check_host_memory
+from ..memory.free_memory import check_host_memory
 from ..placement.node_pool import NodePool
 from ..prepare import Options
+from ..processes.actors import start_ray
+from ..processes.cluster_address import cluster_address
+from ..processes.stopping import StopRequests, stop_requests
 from ..records.execution_folder import run_lock, written
-from ..stopping import StopRequests, stop_requests
 from .job_process import GroupWatcher, JobEnd
 from .live_group import LiveGroup
 from .member_task import FAILED, STOPPED

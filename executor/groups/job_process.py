@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, Protocol
 
 import ray
 
-from ...plans.schema.sections.planned_group import GroupMember
-from ..faults import ActorFailed
+from ...plans.schema.groups_plan import GroupMember
 from ..placement.live_nodes import LeasedNode
 from ..placement.orphans import left_by
 from ..prepare import Options
+from ..processes.faults import ActorFailed
+from ..processes.stopping import StopRequests
+from ..processes.supervision import RestartBudget
 from ..records.execution_folder import has_checkpoint
-from ..stopping import StopRequests
-from ..supervision import RestartBudget
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from .permit_actor import ask
 from .prepare_group import GroupJob

@@ -14,13 +14,13 @@ from typing import Any
 
 import ray
 
-from ...plans.schema.sections.planned_group import GroupNode
+from ...plans.schema.groups_plan import GroupNode
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import TURNS
 from ...traces.trace import TraceError
+from ..memory.free_memory import Sleeping
 from ..placement.live_nodes import LeasedNode
-from ..placement.memory_check import Sleeping
 from ..placement.node_pool import NodePool
 from .moves.live_units import Units, live_seat, live_units
 from .permit_actor import GroupState, ask, start_permits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .cluster_address import cluster_address
+from ..processes.cluster_address import cluster_address
 from .seats import Placement, Room
 
 
@@ -43,7 +43,7 @@ def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
 
 
 def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
-    from ..actors import start_ray
+    from ..processes.actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 
     start_ray()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ray
 
-from ..actors import track, within
+from ..processes.actors import track, within
 from .live_nodes import PROBE_S, on_node
 
 GONE_S = 30.0  # within which Ray and the kernel end what a killed driver left

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from ...plans.check.prediction_rules import nodes_taken
 from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
-from ..engines.messages import engine_counts, engine_name, judge_name
-from .seats import Judges, Placement, Room, place
+from .seats import Judges, Placement, Room, engine_counts, engine_name, judge_name, place
 
 
 def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Placement:

@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 
 from ...plans.yaml.errors import InputError
-from ..actors import track, within
+from ..processes.actors import track, within
 from .live_nodes import PROBE_S, LeasedNode, on_node
 
 

@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from ..trainer.optimizer.sharded_adamw import ShardedAdamW
+from ..trainer.optimizer import ShardedAdamW
 from .manifest import sync_folder, write_manifest
 
 State = dict[str, dict[str, torch.Tensor]]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import RunFailed
-from ..actors import retrieved
+from ..processes.actors import retrieved
 from ..trainer.trainer_group import TrainerGroup
 from .checkpoints import CheckpointFailed, Staged, stage_checkpoint, write_checkpoint
 

@@ -18,7 +18,7 @@ from ...rounds.timeouts import PoolTimeouts
 from ...traces.trace import TraceWriter
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
-from ..rollout.scoring_health import unscored
+from ..rollout.round_scoring import unscored
 from ..weights.transfer import Sent
 from .execution_folder import written
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..placement.seat_keeper import SeatKeeper
-from ..supervision import Supervisor
+from ..processes.supervision import Supervisor
 from .charges import FINAL, SOLO, RewardResult, Sample, tries, verdict
 from .functions import ScorerConfig
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung

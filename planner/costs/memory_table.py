@@ -11,7 +11,7 @@ What is assumed:
 - Awake, an engine takes its share of a device (vLLM's gpu_memory_utilization): its weights, its KV cache, and what is
   left of the share for captured graphs and activations.
 - Who is on a device in which phase follows from the order of turns that the executor keeps (rounds/step_order.py),
-  and what each holds in each state from rounds/device_holders.py.
+  and what each holds in each state from rounds/device_ledger.py.
 - While trainers train, engines sleep at level 2: weights and KV cache are dropped, and no copy of them stays in host
   memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device (`reserve`), and 3 % of
   it is planned for nobody (`slack`; plans/facts/device_shares.py). What torch's allocator has beside what a trainer
@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...profiles.profile_schema import Profile
 from .device_memory import device_bars, trainer_bars
 from .host_memory import engines_on_host, ranks_on_node, trainers_on_host, weights_under_way

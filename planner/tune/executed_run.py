@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.files.run_folder import must_be_run_folder
+from ...plans.schema.levers import SearchDrafts
 from ...plans.schema.plan import Plan, load_plan
-from ...plans.schema.sections.levers import SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import must_be_readable
 from ...rounds.balancing.length_estimates import NOTHING

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
+from ...plans.schema.planned_rounds import LongRound, ShortRound
 from ...profiles.profile_schema import Profile
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import FACTORS, STEP_S

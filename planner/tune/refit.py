@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.planned_rounds import RoundRollout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.planned_rounds import RoundRollout
 from ...profiles.profile_schema import Profile
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring

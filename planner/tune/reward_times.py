@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...plans.schema.sections.planned_job import RewardPlan
+from ...plans.schema.planned_job import RewardPlan
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.reward_fit import ScoredSample, fit_executions
 from ...profiles.phase_schema import Reward

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from ...plans.facts.executable import is_for_any
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.planned_job import PlannedJob
+from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace

@@ -18,17 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...executor.actors import start_ray
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.shared_folder import check_shared
+from ...executor.processes.actors import start_ray
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import InputError, RunFailed
 from ..drafts.draft_schema import ProfiledDrafts
 from ..judge_schema import Judge

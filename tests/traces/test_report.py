@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
-from rlplan.plans.schema.sections.planned_job import KindNorms
+from rlplan.plans.schema.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import report, run_report
 from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained

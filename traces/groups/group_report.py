@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ...plans.schema.groups_plan import load_groups_plan
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember, load_groups_plan
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
 from .group_switches import switches

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
 from ..run_log import TRACE, read_run
 from ..trace import TraceError

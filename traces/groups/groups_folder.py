@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ...plans.schema.base import GROUP_ID_PATTERN
+from ...plans.yaml.fault_lines import GROUP_ID_PATTERN
 from ..trace import TraceError, read_trace
 from .group_turns import TURNS
 

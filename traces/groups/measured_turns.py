@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember
 from ...rounds.permits.slowdown import WARM
 from .group_turns import GroupTurns, TurnTaken
 

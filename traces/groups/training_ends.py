@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember
 from ...rounds.permits.bound_events import Bound
 from ..trace import TraceError
 

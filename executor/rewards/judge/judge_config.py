@@ -9,9 +9,10 @@ from typing import Any
 from ....plans.files.judge_model import fitting_prompt
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.levers import RewardJudge
-from ...engines.messages import EngineConfig, judge_name
+from ....plans.schema.levers import RewardJudge
+from ...engines.messages import EngineConfig
 from ...engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
+from ...placement.seats import judge_name
 
 SPARE_TOKENS_FACTOR = 2
 """Tokens of the judge's own tokenizer that a token of the policy's may take, where its model has room for so many."""

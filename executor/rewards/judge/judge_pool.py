@@ -25,12 +25,12 @@ from typing import Any
 
 from ....plans.files.judge_prompt import JudgePrompt
 from ....plans.yaml.errors import RunFailed
-from ...actors import UnawaitedCalls
 from ...engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...engines.messages import EngineEvent, Request
-from ...faults import failure
 from ...placement.seat_keeper import SeatKeeper
-from ...supervision import LOOK_S, Supervisor, together
+from ...processes.actors import UnawaitedCalls
+from ...processes.faults import failure
+from ...processes.supervision import LOOK_S, Supervisor, together
 from ..charges import RewardResult
 from ..scoring import Outcome
 from .judge_config import JudgeConfig

@@ -15,17 +15,17 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import actors
-from rlplan.executor.actors import start_ray
+from rlplan.executor.memory.free_memory import Sleeping, check_host_memory, free_host_bytes, lacking
 from rlplan.executor.placement import live_check as live_check_module
 from rlplan.executor.placement import orphans
-from rlplan.executor.placement.cluster_address import cluster_address
 from rlplan.executor.placement.live_check import LiveCheck, live_check, live_check_of_rooms
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, cluster_nodes, device_resource, free_address
-from rlplan.executor.placement.memory_check import Sleeping, check_host_memory, free_host_bytes, lacking
 from rlplan.executor.placement.orphans import left_by, still_running
 from rlplan.executor.placement.seats import Room, place
 from rlplan.executor.placement.shared_folder import check_shared
+from rlplan.executor.processes import actors
+from rlplan.executor.processes.actors import start_ray
+from rlplan.executor.processes.cluster_address import cluster_address
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import runs

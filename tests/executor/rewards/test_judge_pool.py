@@ -6,10 +6,10 @@ import pytest
 
 from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineEvents
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.supervision import Supervisor
 from rlplan.executor.rewards.judge.judge_config import JudgeConfig
 from rlplan.executor.rewards.judge.judge_pool import JudgePool
-from rlplan.executor.supervision import Supervisor
 from rlplan.plans.yaml.errors import RunFailed
 
 WORDS = ["<pad>", "<unk>", "rate", "yes", "no", "ten", "of", *(f"w{i}" for i in range(40))]

@@ -22,17 +22,17 @@ import torch
 from safetensors.torch import load_file
 
 from rlplan.executor.loop import checkpoint_if_due, step
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.records import staging
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
-from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.planned_job import LossPlan, PlannedJob
+from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.planned_job import LossPlan, PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Issue, Scored

@@ -16,9 +16,9 @@ from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, fit_line, fit_ratio
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from rlplan.plans.schema.sections.planned_job import PlannedJob
-from rlplan.plans.schema.sections.planned_rounds import RoundRollout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
+from rlplan.plans.schema.planned_job import PlannedJob
+from rlplan.plans.schema.planned_rounds import RoundRollout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.profile_schema import Profile, RoundCheck

@@ -1,0 +1,168 @@
+"""The job's `algorithm` section: named algorithms, and the settings that a job may override.
+
+A key that the job leaves out has the value of the algorithm's paper. A job may override any of them; `overrides` lists
+what it overrides, `check` prints that list and `solve` writes it into the plan.
+
+None of the papers' KL terms is here (later work leaves them out), and RLOO's paper clips nothing: with one update a
+round the ratio is 1 but for the numerical difference of engine and trainer, and the clip only bounds that.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from .base import NonNegative, Positive, Strict, cross_error
+
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Own(NamedTuple):
+    """The settings of an algorithm's paper, beside its advantage (executor/trainer/samples.py)."""
+
+    loss_aggregation: Aggregation
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dynamic_sampling: bool = False
+    mask_truncated: bool = False
+
+
+OWN = {
+    # arXiv 2402.03300, equation 3: the mean over a response's tokens, then over responses.
+    "grpo": Own("seq-mean-token-mean"),
+    # arXiv 2503.20783, section 3.2: neither std nor the response's length divides; a constant does.
+    "dr_grpo": Own("seq-mean-token-sum-norm"),
+    # arXiv 2402.14740, equation 8: the log-probability of the whole response, which is the sum over its tokens.
+    "rloo": Own("seq-mean-token-sum-norm"),
+}
+"""The settings of each algorithm, by its name."""
+
+
+def _no_default(schema: dict[str, Any]) -> None:
+    """Remove the default from a JSON Schema: each algorithm has its own, as the description says."""
+    schema.pop("default", None)
+
+
+def _own(key: str) -> Any:
+    """Return a field whose default is the algorithm's own value; `_own_values` replaces grpo's value by it."""
+    return Field(default=getattr(OWN["grpo"], key), json_schema_extra=_no_default)
+
+
+class ImportanceSampling(Strict):
+    """Correction of the difference between engine and trainer by importance weights, per token.
+
+    The weight is exp(log-probability by the trainer before the update - that by the engine), a constant in the
+    gradient; the clipped objective's ratio is then that of trainer to trainer. (Yao et al. 2025, "Your Efficient RL
+    Framework Secretly Brings You Off-Policy RL Training"; the same as TRL's token_truncate and token_mask.)
+    """
+
+    cap: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    """Largest weight of a token."""
+
+    beyond: Literal["truncate", "mask"] = "truncate"
+    """Tokens whose weight is above the cap: `truncate`: count by the cap; `mask`: are left out of the loss."""
+
+
+class LearningRateSchedule(Strict):
+    """How the learning rate changes from update to update; by default it does not."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up: `constant`, or a fall to `final_share` over `decay_steps`, `linear` or along half a
+    `cosine`."""
+
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Updates over which the rate rises linearly to `learning_rate`."""
+
+    decay_steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Updates after the warm-up over which the rate falls; needed for kinds linear and cosine, and only there."""
+
+    final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of `learning_rate` that is left after the fall."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> LearningRateSchedule:
+        if self.kind != "constant" and self.decay_steps is None:
+            raise cross_error(f"kind {self.kind} needs the key decay_steps: updates over which the rate falls", "kind")
+        if self.kind == "constant" and (self.decay_steps is not None or self.final_share):
+            raise cross_error(
+                "decay_steps and final_share have no effect with kind constant; remove them, or write kind: linear or "
+                "kind: cosine",
+                "kind",
+            )
+        return self
+
+
+def _is_constant(schedule: LearningRateSchedule) -> bool:
+    """Return whether a schedule changes nothing."""
+    return schedule == LearningRateSchedule()
+
+
+class Algorithm(Strict):
+    """The policy-gradient update."""
+
+    name: Literal["grpo", "dr_grpo", "rloo"]
+    """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others."""
+
+    learning_rate: Annotated[float, Field(gt=0, lt=1)]
+    """AdamW's step size; with a schedule, the largest."""
+
+    schedule: Annotated[LearningRateSchedule, Field(exclude_if=_is_constant)] = LearningRateSchedule()
+    """Warm-up and decay of the learning rate."""
+
+    weight_decay: NonNegative = 0.0
+    """AdamW's decoupled weight decay; norms and biases have none."""
+
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.999)
+    """AdamW's two decay rates, each within [0, 1). A second one below 0.99 forgets within a cycle, so that a token of a
+    long round moves weights less than one of a short round."""
+
+    max_grad_norm: Positive = 1.0
+    """Gradient norm above which a synchronous step's gradients are scaled down; where there are kinds of round, the
+    plan states what each kind's is of it (`loss.grad_norms`)."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = _own("clip_low")
+    """The probability ratio is clipped below at 1 - clip_low; default: the algorithm's, 0.2 for all."""
+
+    clip_high: Positive = _own("clip_high")
+    """The probability ratio is clipped above at 1 + clip_high (DAPO's clip-higher when above clip_low); default: the
+    algorithm's, 0.2 for all."""
+
+    loss_aggregation: Aggregation = _own("loss_aggregation")
+    """How token losses become one: `token-mean`: all tokens alike; `seq-mean-token-mean` (default of grpo): all
+    responses alike; `seq-mean-token-sum-norm` (default of dr_grpo and rloo): sum over a constant. All divide by numbers
+    that the plan states."""
+
+    dynamic_sampling: bool = _own("dynamic_sampling")
+    """DAPO's filter: groups whose rewards are all equal are not trained, and are replaced by further prompts; default:
+    the algorithm's, false for all."""
+
+    mask_truncated: bool = _own("mask_truncated")
+    """Leave samples that reached the cap out of the loss; default: the algorithm's, false for all."""
+
+    importance_sampling: ImportanceSampling | None = None
+    """Importance weights against the difference of engine and trainer; null: none, the clip alone bounds it."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of sampling in the engines and of the trainer."""
+
+    @model_validator(mode="after")
+    def _own_values(self) -> Algorithm:
+        # Past the setters, so that these keys stay unset: `fmt` writes what the file has.
+        self.__dict__.update({k: v for k, v in OWN[self.name]._asdict().items() if k not in self.model_fields_set})
+        return self
+
+    def overrides(self) -> tuple[str, ...]:
+        """Return the settings in which the job differs from its algorithm, each as `clip_high is 0.28 (grpo: 0.2)`."""
+        own = OWN[self.name]._asdict()
+        return tuple(
+            f"{key} is {_yaml_text(getattr(self, key))} ({self.name}: {_yaml_text(value)})"
+            for key, value in own.items()
+            if getattr(self, key) != value
+        )
+
+
+def _yaml_text(value: object) -> str:
+    """Return a value as YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,329 @@
+"""Levers that a job may allow and a plan may use: the cutoff, speculative decoding, engines handed over to training,
+adaptive reward timeouts, a judge.
+
+All are optional: a job that does not name a lever gets plans without it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, TypedDict
+
+from pydantic import AfterValidator, Field, model_validator
+
+from .base import MOST_CHOICES, Count, Positive, Recompute, Strict, ascending, cross_error, is_none, is_one, is_zero
+
+
+class EngineLayout(NamedTuple):
+    """Rollout engines that run at once: accelerators per engine (tensor parallelism), and the number of engines."""
+
+    tp: int
+    engines: int
+
+    def __str__(self) -> str:
+        return f"{self.engines} x tp {self.tp}"
+
+
+class UpdateLayout(Strict):
+    """The trainers of a round; they take turns with the engines on the same pool."""
+
+    dp: Count
+    """Replicas, each with a share of the batch."""
+
+    tp: Count = 1
+    """Accelerators that share each layer's matrices (tensor parallelism)."""
+
+    pp: Count = 1
+    """Stages that the layers are split into (pipeline parallelism)."""
+
+    cp: Count = 1
+    """Accelerators that share each sequence and pass keys and values around (context parallelism, ring attention)."""
+
+    sp: Annotated[Count, Field(exclude_if=is_one)] = 1
+    """Accelerators that share each sequence by its tokens and swap them for attention heads (Ulysses)."""
+
+    state_copies: Annotated[Count, Field(exclude_if=is_one)] = 1
+    """Copies of weights, gradients and optimizer states, each sharded over neighbouring ranks, as those of a node
+    (hybrid sharding). With 1 they are sharded over all ranks that train on different tokens (dp x cp x sp)."""
+
+    ep: Count = 1
+    """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
+
+    micro_batch_tokens: Count
+    """Token budget of one packed micro-batch."""
+
+    recompute: Recompute = "none"
+    """Which activations are computed again in the backward pass instead of kept."""
+
+    offload: bool = False
+    """Keep the optimizer's state in host memory."""
+
+    @model_validator(mode="after")
+    def _copies_are_equal(self) -> UpdateLayout:
+        if self.state_copies > 1 and (fault := copies_fault(self.state_copies, self.dp * self.cp * self.sp)):
+            raise cross_error(fault, "state_copies")
+        return self
+
+    @property
+    def replica(self) -> int:
+        """Accelerators of one replica; `ep` takes none of its own."""
+        return self.tp * self.pp * self.cp * self.sp
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all replicas together."""
+        return self.dp * self.replica
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that share out one copy of the states, beside tensor ranks and stages, which divide the model."""
+        return self.dp * self.cp * self.sp // self.state_copies
+
+
+def copies_fault(copies: int, ranks: int) -> str | None:
+    """What is wrong with so many copies of the states on so many ranks that train on different tokens; None if nothing
+    is."""
+    if ranks % copies == 0:
+        return None
+    return f"is {copies}, which does not divide dp x cp x sp {ranks}; write a size that does"
+
+
+Finished = Annotated[float, Field(ge=0.01, lt=1)]
+"""A share of a round's samples; below a hundredth it would say nothing."""
+
+
+class SearchCutoff(Strict):
+    """Bounds of the cutoff that `solve` may choose in mode exact; equal bounds fix it."""
+
+    min: Count = 1
+    """The least cutoff in tokens."""
+
+    max: Count | None = None
+    """The largest cutoff in tokens; null: any below the cap of a response."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> SearchCutoff:
+        if self.max is not None and self.max < self.min:
+            raise cross_error(f"is {self.max}, below min {self.min}; write max of at least min", "max")
+        return self
+
+    def holds(self, cutoff_tokens: int) -> bool:
+        """Return whether a cutoff is within the bounds."""
+        return self.min <= cutoff_tokens and (self.max is None or cutoff_tokens <= self.max)
+
+
+DraftLengths = Annotated[tuple[Count, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)]
+"""Ascending numbers of drafted tokens; may be empty."""
+
+
+class SearchDrafts(Strict):
+    """Speculative decoding that `solve` may consider."""
+
+    tokens: DraftLengths | None = None
+    """Tokens drafted a step, ascending; each is tried beside no drafts, for each kind of round. Empty: drafts are never
+    considered; null: lengths up to what the profile has measured."""
+
+    acceptance: Annotated[float | None, Field(ge=0, lt=1, exclude_if=is_none)] = None
+    """Chance that a drafted token is accepted when those before it were, as assumed; null: as the profile has measured
+    it."""
+
+    @model_validator(mode="after")
+    def _assumes_of_some_length(self) -> SearchDrafts:
+        if self.acceptance is not None and self.tokens is None:
+            raise cross_error("assumes an acceptance of drafts of no stated length; write tokens: [2, 4]", "acceptance")
+        return self
+
+
+FinishedShares = Annotated[
+    tuple[Finished, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)
+]
+"""Ascending shares of finished samples; may be empty."""
+
+
+class RoundDrafts(Strict):
+    """Speculative decoding in a round."""
+
+    source: Literal["history"] = "history"
+    """Where drafts come from: `history`, responses to the same prompt in earlier rounds and in this one."""
+
+    tokens: Count
+    """Tokens drafted for each sequence and step."""
+
+    up_to_sequences: Count
+    """Most running sequences with which an engine uses drafts; with more it decodes without."""
+
+    run_ahead: Annotated[int, Field(ge=0, le=10**6, exclude_if=is_zero)] = 0
+    """Sequences up to which an engine is filled in the round's tail with responses to prompts of rounds to come, for
+    their drafts alone; 0: none is."""
+
+
+class RoundPrefix(Strict):
+    """Placement of a prompt's samples on engines that hold the prompt, which prefill and store it only once."""
+
+    block_tokens: Count
+    """Tokens in a block of the engines' KV cache; of a prompt its whole blocks are shared."""
+
+    tokens_per_sample: Count
+    """Shared prompt tokens that are worth one sample: for each so many, an engine that holds the prompt may be one
+    sample ahead of the least loaded engine and still get the prompt's next sample."""
+
+
+class RoundBalance(Strict):
+    """Samples of a round that start longest expected first, each on the engine that would end soonest with it; running
+    ones move to an engine that has few left, where that pays. Modes sync, exact and predict only."""
+
+    by: Literal["history"]
+    """What samples are expected to be as long as: the earlier responses to their prompt in this run, and those of the
+    round that have ended; before there is any, the first sample of each prompt starts first."""
+
+    step_s: Positive
+    """Seconds of an engine's decode step, whatever it decodes; with the next three keys, what tells how soon an engine
+    would end."""
+
+    step_s_per_sequence: Annotated[float, Field(ge=0)]
+    """Seconds more for each running sequence."""
+
+    step_s_per_kv_token: Annotated[float, Field(ge=0)]
+    """Seconds more for each KV token that these hold."""
+
+    kv_capacity_tokens: Count
+    """KV tokens that an engine holds; samples that are expected to hold more together wait."""
+
+    move_s: Annotated[float, Field(ge=0)]
+    """Seconds to stop a running sample and start it on another engine; it moves if that saves more seconds than it
+    takes."""
+
+    move_s_per_token: Annotated[float, Field(ge=0)]
+    """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
+
+    def numbers(self) -> BalanceNumbers:
+        """Return the keyword arguments of a `BalanceSpec` (rounds/balancing/), for both the simulated and the executed
+        round."""
+        return BalanceNumbers(
+            step_s=self.step_s,
+            step_s_per_sequence=self.step_s_per_sequence,
+            step_s_per_kv_token=self.step_s_per_kv_token,
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            move_s=self.move_s,
+            move_s_per_token=self.move_s_per_token,
+        )
+
+
+class BalanceNumbers(TypedDict):
+    """The keyword arguments of a `BalanceSpec` (rounds/balancing/balance_spec.py)."""
+
+    step_s: float
+    step_s_per_sequence: float
+    step_s_per_kv_token: float
+    kv_capacity_tokens: int
+    move_s: float
+    move_s_per_token: float
+
+
+class RoundHandOver(Strict):
+    """Engines that stop decoding and train what is finished while the tail of the round decodes on."""
+
+    engines: Count
+    """Number of engines that begin to train; at least one engine goes on decoding."""
+
+    at_finished: Finished
+    """Share of the samples to be trained that must have ended before."""
+
+    growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
+    """Tokens by which a sample that still runs then is expected to grow: engines are freed only if the KV of the others
+    would hold all that runs, grown so."""
+
+
+class RoundTail(Strict):
+    """Fewer engines of a higher TP size that decode the tail of a round, on devices of the round's engines."""
+
+    engines: Count
+    """Number of engines that decode the tail."""
+
+    tp: Annotated[int, Field(ge=2, le=10**9)]
+    """Accelerators of each of them, more than an engine of the round has."""
+
+    at_finished: Finished
+    """Share of the samples to be trained that must have ended before."""
+
+    growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
+    """Tokens by which a sample that still runs then is expected to grow: engines change only if the KV of those of the
+    tail would hold all that runs, grown so."""
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines' layout, as costs are looked up by it."""
+        return EngineLayout(self.tp, self.engines)
+
+
+class AdaptiveTimeout(Strict):
+    """Reward deadlines that follow how long a prompt's correct answers took."""
+
+    min_s: Positive
+    """Shortest deadline in seconds; the longest is `deadline_s`, which also holds until a prompt is answered right."""
+
+    anchor_factor: Annotated[float, Field(ge=1, le=100)]
+    """The deadline is this factor times the seconds of the prompt's slowest correct answer so far."""
+
+
+class RewardJudge(Strict):
+    """A model that scores the samples, beside the reward workers if there are any; what it takes is the profile's."""
+
+    place: Literal["own", "beside"]
+    """`own`: on accelerators that the engines do not use; `beside`: on the engines', which it slows down."""
+
+    instances: Count
+    """Copies of the judge. The simulator has each work through its samples one after the other, at the seconds a sample
+    that the profile measured with `at_once` of them."""
+
+    tp: Count = 1
+    """Accelerators per copy."""
+
+    at_once: Annotated[int, Field(ge=1, le=1024, exclude_if=is_one)] = 1
+    """Samples that a copy is asked about at a time; further ones wait."""
+
+    share: Annotated[float | None, Field(gt=0, lt=1, exclude_if=is_none)] = None
+    """Share of their cores that a copy beside an engine gets while both want them, by priority; null: as the system
+    divides them, which gives both the same."""
+
+    deadline_s: Annotated[float | None, Field(gt=0, le=3600, exclude_if=is_none)] = None
+    """Seconds until a sample without a verdict is asked about again; null: the job's."""
+
+    @model_validator(mode="after")
+    def _a_share_is_of_engines(self) -> RewardJudge:
+        if self.share is not None and self.place == "own":
+            raise cross_error("is of accelerators that the engines use; remove it, or write place: beside", "share")
+        return self
+
+
+class TimeoutNumbers(TypedDict):
+    """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+
+    max_s: float
+    min_s: float | None
+    anchor_factor: float
+
+
+def timeout_numbers(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutNumbers:
+    """Return a job's or a plan's deadlines as numbers, for both the simulated and the executed timeouts."""
+    if adaptive is None:
+        return TimeoutNumbers(max_s=deadline_s, min_s=None, anchor_factor=1.0)
+    return TimeoutNumbers(max_s=deadline_s, min_s=adaptive.min_s, anchor_factor=adaptive.anchor_factor)
+
+
+def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
+    """Return the fault if the shortest adaptive deadline is above the longest deadline; None otherwise."""
+    if adaptive is None or adaptive.min_s <= deadline_s:
+        return None
+    return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
+
+
+def bound_fault(shortest_s: float | None, deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
+    """Return the fault if a job bounds deadlines that `solve` decides, and fixes them or has no room for them; None
+    otherwise."""
+    if shortest_s is None:
+        return None
+    if adaptive is not None:
+        return "is a bound for deadlines that solve decides, and adaptive_timeout fixes them; remove one of the two"
+    if shortest_s > deadline_s:
+        return f"is {shortest_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
+    return None
