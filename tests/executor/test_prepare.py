@@ -164,7 +164,7 @@ class Parts:
         names = {
             "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
             "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
-            "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
             "turns": ["take_turns", "Leaving"], "groups.member_turns": ["GroupTurns"],
