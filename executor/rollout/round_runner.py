@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ...plans.schema.levers import EngineLayout
-from ...rounds.balance import PrefixSharing
 from ...rounds.balancing.longest_first import Balance, LongestFirst
-from ...rounds.balancing.placement import ByLoad
+from ...rounds.balancing.placement import ByLoad, PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet

@@ -13,7 +13,7 @@ from ...profiles.laws.sync_law import tensors
 from ...profiles.laws.train_layouts import train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.balance import BLOCK_TOKENS
+from ...rounds.balancing.placement import BLOCK_TOKENS
 from ...rounds.hand_over import HandOver
 from .colocation import TurnsTake, sleep_and_wake_s, turns_of
 from .job_pools import JobPools, Travel
