@@ -28,7 +28,7 @@ class Decoding:
         self.grew = False
         """Whether any request got tokens since the last poll began."""
         self.draws_by_place = False
-        """Whether vLLM's ranks draw samples by their seeds and places (seeded_sampling.py)."""
+        """Whether vLLM's ranks draw samples by their seeds and places (runner_patches.py)."""
         self._engine: Any = None
         self._died = died
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -140,13 +140,13 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
 
 
 SEED = "rlplan_seed"
-"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (seeded_sampling.py)."""
+"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (runner_patches.py)."""
 
 
 def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     """vLLM's `SamplingParams` of a request.
 
-    `draws_by_place`: the engine's ranks draw by seeds and places (seeded_sampling.py). Where they cannot, vLLM gives a
+    `draws_by_place`: the engine's ranks draw by seeds and places (runner_patches.py). Where they cannot, vLLM gives a
     request a generator of its own, and a sample of another engine goes on with another seed: with its own it would use
     numbers again that it has used, and what is drawn by them is not independent of what it has decoded.
     """
