@@ -13,11 +13,11 @@ exponentially distributed E: the Gumbel-max trick, by which vLLM samples, too.
 Drafts are verified by drawing: the tokens of a sample are those that it has without drafts. Speculative sampling
 accepts a drafted token x with the chance p(x) that the policy gives it (arXiv 2302.01318, with a draft that is certain
 of x). vLLM draws a number for that, and another token from what is left of p where x is rejected: the same
-distribution, and other tokens than without drafts. Here each place draws its token from p as it would without drafts; the draft holds up
-to the first place that drew another token. That is the chance p(x), too, and a request with a seed has the same tokens
-with drafts as without, up to the rounding of the model's outputs. It also takes less time than vLLM's, which samples
-twice. What vLLM does to outputs by the request's earlier tokens (penalties, bad words, processors), no request of ours
-asks for.
+distribution, and other tokens than without drafts. Here each place draws its token from p as it would without drafts;
+the draft holds up to the first place that drew another token. That is the chance p(x), too, and a request with a seed
+has the same tokens with drafts as without, up to the rounding of the model's outputs. It also takes less time than
+vLLM's, which samples twice. What vLLM does to outputs by the request's earlier tokens (penalties, bad words,
+processors), no request of ours asks for.
 
 Steps without drafts take the path of an engine that has none. vLLM (0.32) prepares every step of an engine that can
 draft for its rejection sampler, which samples twice and gathers log-probs over all tokens, even where no sample has a

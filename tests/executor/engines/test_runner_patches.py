@@ -1,6 +1,7 @@
-"""What is replaced in vLLM's model runner: samples drawn by seed and place are random enough, from the distribution that
-was asked for, and of nothing else; drafts verified by drawing give what each sample draws without drafts; steps without
-drafts are prepared as those of an engine that cannot draft. Engines with vLLM's own are in test_drafting_engine.py."""
+"""What is replaced in vLLM's model runner: samples drawn by seed and place are random enough, from the distribution
+that was asked for, and of nothing else; drafts verified by drawing give what each sample draws without drafts; steps
+without drafts are prepared as those of an engine that cannot draft. Engines with vLLM's own are in
+test_drafting_engine.py."""
 
 import ast
 import contextlib
