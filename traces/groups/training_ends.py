@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...plans.schema.groups_plan import GroupMember
-from ...rounds.permits.bound_events import Bound
+from ...rounds.permits.bound_machine import Bound
 from ..trace import TraceError
 
 

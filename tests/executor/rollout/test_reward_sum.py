@@ -20,7 +20,7 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Issue, Score
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactShortRound
 from rlplan.traces.report_state import incidents
 
 from ..run_stage import JOB
