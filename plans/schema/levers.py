@@ -188,13 +188,6 @@ class RoundBalance(Strict):
     kv_capacity_tokens: Count
     """KV tokens that an engine holds; samples that are expected to hold more together wait."""
 
-    move_s: Annotated[float, Field(ge=0)]
-    """Seconds to stop a running sample and start it on another engine; it moves if that saves more seconds than it
-    takes."""
-
-    move_s_per_token: Annotated[float, Field(ge=0)]
-    """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
-
     def numbers(self) -> BalanceNumbers:
         """Return the keyword arguments of a `BalanceSpec` (rounds/balancing/), for both the simulated and the executed
         round."""
@@ -203,8 +196,6 @@ class RoundBalance(Strict):
             step_s_per_sequence=self.step_s_per_sequence,
             step_s_per_kv_token=self.step_s_per_kv_token,
             kv_capacity_tokens=self.kv_capacity_tokens,
-            move_s=self.move_s,
-            move_s_per_token=self.move_s_per_token,
         )
 
 
@@ -215,8 +206,6 @@ class BalanceNumbers(TypedDict):
     step_s_per_sequence: float
     step_s_per_kv_token: float
     kv_capacity_tokens: int
-    move_s: float
-    move_s_per_token: float
 
 
 class RoundHandOver(Strict):
