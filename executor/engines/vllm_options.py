@@ -19,8 +19,8 @@ CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
 
 FIXED_CACHE_SHARE = 0.05
-"""Of a GPU's memory: what must be free beside its cache when an engine starts whose cache has a size of its own. vLLM
-refuses to start with less than its `gpu_memory_utilization` free, which such an engine has no other use for."""
+"""Share of a GPU's memory that must be free, beside the KV cache, when an engine with a KV cache of fixed size starts.
+vLLM refuses to start if less than `gpu_memory_utilization` is free; such an engine uses that number for nothing else."""
 
 # Prompt tokens in one engine step: vLLM's default on a CPU, and on GPUs what laws of prefill count with
 # (profiles/laws/served_decode.py); an `AsyncLLM` of vLLM's takes 2,048.

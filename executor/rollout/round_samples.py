@@ -11,7 +11,6 @@ from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution
-from ..drafts.draft_messages import DraftReport
 from ..trainer.samples import TrainSample
 from .reward_sum import PartScore
 
@@ -46,14 +45,17 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced; what drafts gave, None of a round without; samples that moved to engines that had
-    few, and the tokens that these had, prompts included."""
+    each engine that was replaced."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
-    drafts: DraftReport | None = None
+
+    @property
+    def moved(self) -> int:
+        """Samples that went on on another engine, tokens kept."""
+        return sum(sample.moves > 0 for sample in self.samples.values())
 
 
 @dataclass(slots=True)
