@@ -21,7 +21,7 @@ from .vllm_options import output_interval, requests_have_intervals, sampling_par
 COALESCE_S = 0.005
 
 
-class Decoding:
+class EngineRequests:
     """Requests of a vLLM `AsyncLLM`; `died` hears why vLLM failed, if it did. All methods run on one asyncio loop."""
 
     def __init__(self, max_num_seqs: int, died: Callable[[str], None]) -> None:

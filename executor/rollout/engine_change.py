@@ -27,7 +27,7 @@ from ...rounds.step_order import to_decoding, to_tail
 from ..engines.engine_handle import EngineBack, EngineHandle
 from ..engines.fleet import Fleet
 from ..memory.device_turns import DeviceTurns, TurnsOf
-from ..processes.faults import ActorFailed, Fault, classify, failure
+from ..processes.faults import ActorFailed, ErrorClass, classify, failure
 from ..trainer.trainer_group import TrainerDied
 from .round_lever import Decision, OpenRound, Releases, RoundLever
 from .round_samples import RolloutResult
@@ -238,7 +238,7 @@ class TailEngines(RoundLever):
             if not await self._taking.carry_out(opened.version):
                 return
         except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not Fault.ACTOR:
+            if classify(error) is not ErrorClass.ACTOR:
                 opened.tell(failure(error, "the tail's engines"))
             return
         self._change.open()

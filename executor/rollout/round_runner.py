@@ -18,7 +18,7 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from .live_round import GiveWeights, Inbox, LiveRound
 from .prompts import PromptText
-from .reward_sum import RewardSum, Scorer
+from .reward_sum import PartScorer, RewardSum
 from .round_lever import OpenRound, RoundLever
 from .round_samples import Progress, RolloutResult
 from .round_scoring import SampleRewards, ScoringHealth
@@ -57,7 +57,7 @@ class RoundRunner:
     def __init__(
         self,
         fleet: Fleet,
-        rewards: RewardSum | Scorer,
+        rewards: RewardSum | PartScorer,
         prompts: Mapping[str, PromptText],
         decode_text: Callable[[list[int]], str],
         *,

@@ -10,7 +10,7 @@ import numpy as np
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
-from ...rounds.timeouts import Execution
+from ...rounds.timeouts import RewardExecution
 from ..trainer.samples import TrainSample
 from .reward_sum import PartScore
 
@@ -97,17 +97,17 @@ def train_group(
     ]
 
 
-def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[Execution]]:
+def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[RewardExecution]]:
     """By part of the reward, its executions in a finished round, for `PoolTimeouts.end_round`.
 
     An answer is correct to a part if the part's own value, before its weight, is above 0.
     """
-    executions: dict[str, list[Execution]] = {}
+    executions: dict[str, list[RewardExecution]] = {}
     for draw in round_.draws:
         if draw.fate in (Fate.TRAINED, Fate.FILTERED):
             for number in round_.trained_samples(draw):
                 for name, part in samples[SampleKey(draw.number, number)].reward_parts.items():
                     timed_out = part.outcome == "policy_timeout"
-                    execution = Execution(draw.prompt, part.seconds, part.value > 0, timed_out)
+                    execution = RewardExecution(draw.prompt, part.seconds, part.value > 0, timed_out)
                     executions.setdefault(name, []).append(execution)
     return executions

@@ -29,7 +29,7 @@ from ...rounds.step_order import to_giving
 from ..engines.engine_handle import EngineBack, EngineHandle
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.actors import UnawaitedCalls
-from ..processes.faults import Fault, classify, failure
+from ..processes.faults import ErrorClass, classify, failure
 from .engine_change import GiveAll, TakeOver, tokens_held
 from .round_lever import Decision, OpenRound, Releases, RoundLever
 from .round_samples import RolloutResult
@@ -329,7 +329,7 @@ class RoundUnits(RoundLever):
                     return
                 self._change.come(engines)
         except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not Fault.ACTOR:
+            if classify(error) is not ErrorClass.ACTOR:
                 opened.tell(failure(error, "engines that got their units back"))
             return
         for engine in engines:
