@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from .prepare import Execution, Options, placement_of
-from .processes.cluster_address import cluster_address
+from .processes.host import cluster_address
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
@@ -47,17 +47,16 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .configuration import configuration
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
-    from .groups.member_turns import GroupTurns
+    from .groups.member_turns import MemberTurns
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
     from .memory.free_memory import beside_others, held_by_others, held_text
+    from .placement.live_checks import check_shared
     from .placement.seat_keeper import NodeNews, SeatKeeper
-    from .placement.shared_folder import check_shared
     from .processes.actors import start_ray
     from .processes.supervision import Patience, Supervisor, together
-    from .rewards.judge.judge_config import judge_config
-    from .rewards.judge.judge_pool import JudgePool
+    from .rewards.judge_pool import JudgePool, judge_config
     from .rewards.local_scoring import try_functions
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.reward_sum import RewardSum
@@ -107,7 +106,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
-    group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
+    group_turns = None if member is None else MemberTurns(member.permits, turns, member.engine_units(placement))
     runs = [
         TrainingRun(
             execution.name,

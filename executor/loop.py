@@ -38,14 +38,14 @@ async def _step(run: TrainingRun) -> StepRecord:
     await begin_turn(run, "rollout")
     began = time.perf_counter()
     round_kind = run.schedule.next_kind()
-    settings, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
+    planned, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
 
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
-    engines = run.fleet.engines(settings.layout)
+    engines = run.fleet.engines(planned.rollout.layout)
     units = await units_of_round(run, engines)
     engines = engines if units is None else units.here
-    later = [engine for layout in settings.layouts[1:] for engine in run.fleet.engines(layout)]
+    later = [engine for layout in planned.layouts[1:] for engine in run.fleet.engines(layout)]
     sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
     sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
     run.tell_way(sent)
@@ -61,11 +61,10 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Roll out.
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
-    options = RoundOptions(
-        run.seeds(machine), run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing
-    )  # fmt: skip
+    how = planned.rollout
+    options = RoundOptions(run.seeds(machine), run.timeouts.deadlines_s, how.max_num_seqs, how.prefix)
     levers = run.levers(machine, round_kind, engines, units)
-    rollout = run.runner.run(machine, settings.layout, version, run.weights.join, tag, options, levers)
+    rollout = run.runner.run(machine, how.layout, version, run.weights.join, tag, options, levers)
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))
@@ -92,7 +91,11 @@ async def _step(run: TrainingRun) -> StepRecord:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
         apart_s += switched_in(run, training.trainers_s)
     run.updating = True
-    metrics = await run.trainer.step(groups, settings.update, streamed=bool(taken)) if outcome.trained else {}
+    metrics = (
+        await run.trainer.step(groups, run.settings.update_of(round_kind), streamed=bool(taken))
+        if outcome.trained
+        else {}
+    )
     trained = time.perf_counter() - apart_s
     await end_turn(run)
 

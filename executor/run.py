@@ -28,7 +28,7 @@ from ..traces.report_state import drift_text
 from .configuration import run_settings
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
-from .groups.member_turns import GroupTurns, before_restart
+from .groups.member_turns import MemberTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
@@ -63,7 +63,7 @@ class TrainingRun:
         trainer: TrainerGroup,
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
-        permits: GroupTurns | None = None,
+        permits: MemberTurns | None = None,
         planned_short_share: float | None = None,
     ) -> None:
         self.name, self.permits = name, permits
@@ -74,7 +74,7 @@ class TrainingRun:
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
         self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledger.shared)
-        self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
+        self.drafts = RunDrafts([each.rollout.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
@@ -142,20 +142,21 @@ class TrainingRun:
     ) -> list[RoundLever]:
         """The levers of a round that begins on `engines`, in the order in which they hook in; `units`: those of its
         job's co-execution group."""
-        settings, fleet = self.settings.of_round(round_kind), self.fleet
+        planned, fleet = self.settings.of_round(round_kind), self.fleet
+        rollout = planned.rollout
         samples = machine.samples_to_train(self.settings.spec.prompts_per_step)
         streaming: RoundStreaming | None = None
-        if settings.hand_over is not None or self.settings.streams:
-            whole = fleet.engines(settings.layout)
-            decision = None if settings.hand_over is None else HandOver(settings.hand_over, samples, len(whole))
-            streaming = round_streaming(self, whole, decision, settings.update, self.trainer, self.turns)
+        if planned.hand_over is not None or self.settings.streams:
+            whole, update = fleet.engines(rollout.layout), self.settings.update_of(round_kind)
+            decision = None if planned.hand_over is None else HandOver(planned.hand_over, samples, len(whole))
+            streaming = round_streaming(self, whole, decision, update, self.trainer, self.turns)
         if units is not None:
             units.samples = samples
-        tail = round_tail(self, settings.tail, samples, engines, fleet, self.turns, self.weights.join_all)
-        drafts = self.drafts.next_round(settings.drafts, round_kind)
+        tail = round_tail(self, planned.tail, samples, engines, fleet, self.turns, self.weights.join_all)
+        drafts = self.drafts.next_round(rollout.drafts, round_kind)
         balance = None
-        if settings.balance is not None:
-            balance = BalancedRound(Balance(settings.balance, self.schedule.recorded()), settings.max_num_seqs)
+        if rollout.balance is not None:
+            balance = BalancedRound(Balance(rollout.balance, self.schedule.recorded()), rollout.max_num_seqs)
         return [lever for lever in (streaming, tail, units, drafts, balance) if lever is not None]
 
     def tell_way(self, sent: Sent) -> None:

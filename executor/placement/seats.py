@@ -16,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...plans.check.prediction_rules import nodes_taken
 from ...plans.phrases.numbers import count
+from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import EngineLayout
+from ...plans.schema.plan import Plan
 
 
 def engine_counts(layouts: Iterable[EngineLayout]) -> dict[int, int]:
@@ -43,7 +46,7 @@ class DoesNotFit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class DeviceSeat:
     """Devices of one node."""
 
     node: int
@@ -90,12 +93,12 @@ class Placement:
     """
 
     rooms: tuple[Room, ...]
-    engines: Mapping[str, Seat]
+    engines: Mapping[str, DeviceSeat]
     engine_sets: Mapping[int, tuple[str, ...]]
-    trainers: Mapping[str, tuple[Seat, ...]]
+    trainers: Mapping[str, tuple[DeviceSeat, ...]]
     reward_workers: tuple[int, ...]
 
-    def phases(self) -> Iterator[tuple[str, list[Seat]]]:
+    def phases(self) -> Iterator[tuple[str, list[DeviceSeat]]]:
         """Yield (phase, seats that are in use together in it)."""
         for tp, names in self.engine_sets.items():
             yield f"rollout with TP {tp}", [self.engines[name] for name in names]
@@ -153,7 +156,7 @@ def place(
     if train_room is not None:
         train_room = replace(train_room, first=room.nodes)
     trained = train_room or room
-    seats: dict[str, Seat] = {}
+    seats: dict[str, DeviceSeat] = {}
     for tp, names in engines.items():
         of_size = sorted((_engine_seat(room, tp, number, len(names)) for number in range(len(names))), key=_order)
         seats |= dict(zip(names, of_size, strict=True))
@@ -169,11 +172,11 @@ def place(
     return Placement(rooms, seats, sets, trainers, _worker_nodes(room, used, workers))
 
 
-def _order(seat: Seat) -> tuple[int, tuple[int, ...]]:
+def _order(seat: DeviceSeat) -> tuple[int, tuple[int, ...]]:
     return seat.node, seat.devices
 
 
-def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
+def _engine_seat(room: Room, tp: int, number: int, total: int) -> DeviceSeat:
     of_node = room.devices // tp
     row, node = divmod(number, room.nodes)
     if row >= of_node:
@@ -181,16 +184,16 @@ def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
             f"{count(total, 'engine')} of TP {tp} {'needs' if total == 1 else 'need'} {count(total * tp, 'device')}, "
             f"each engine's on one node; the {_text(room)} can hold {count(room.nodes * of_node, 'engine')}"
         )
-    return Seat(node, tuple(range(row * tp, (row + 1) * tp)))
+    return DeviceSeat(node, tuple(range(row * tp, (row + 1) * tp)))
 
 
-def _judge_seats(room: Room, judges: Judges, engines: Sequence[Seat]) -> dict[str, Seat]:
+def _judge_seats(room: Room, judges: Judges, engines: Sequence[DeviceSeat]) -> dict[str, DeviceSeat]:
     """Seats of a judge's copies, spread over nodes: on devices of engines, or on such that no engine ever has."""
     decoding: list[set[int]] = [set() for _ in range(room.nodes)]
     for seat in engines:
         decoding[seat.node].update(seat.devices)
     free = [sorted(held if judges.beside else set(range(room.devices)) - held) for held in decoding]
-    seats: dict[str, Seat] = {}
+    seats: dict[str, DeviceSeat] = {}
     for name in judges.names:
         node = max(range(room.nodes), key=lambda number: (len(free[number]), -number))
         if len(free[node]) < judges.tp:
@@ -199,18 +202,18 @@ def _judge_seats(room: Room, judges: Judges, engines: Sequence[Seat]) -> dict[st
                 f"{count(len(judges.names), 'copy', 'copies')} of the judge need {count(judges.tp, 'device')} each on "
                 f"one node; of the {_text(room)} the {whose} room for {len(seats)}"
             )
-        seats[name] = Seat(node, tuple(free[node][: judges.tp]))
+        seats[name] = DeviceSeat(node, tuple(free[node][: judges.tp]))
         free[node] = free[node][judges.tp :]
     return seats
 
 
-def _rank_seat(room: Room, rank: int, total: int) -> Seat:
+def _rank_seat(room: Room, rank: int, total: int) -> DeviceSeat:
     row, device = divmod(rank, room.devices)
     if row >= room.nodes:
         raise DoesNotFit(
             f"{count(total, 'trainer rank')} need a device each; the {_text(room)} have {room.nodes * room.devices}"
         )
-    return Seat(room.first + row, (device,))
+    return DeviceSeat(room.first + row, (device,))
 
 
 def _text(room: Room) -> str:
@@ -231,3 +234,55 @@ def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[i
         free[node] -= 1
         nodes.append(node)
     return tuple(nodes)
+
+
+# The placement of the plans that are executed together, from the plans alone; nothing heavy is imported.
+
+
+def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Placement:
+    """Seats of the engines, trainer ranks and reward workers of plans that take turns, by name, on the nodes that the
+    plans take.
+
+    They share engines and reward workers, and agree on their pools (prepare.py). Raises DoesNotFit.
+    """
+    jobs = {name: plan.job for name, plan in plans.items()}
+    first = next(iter(jobs.values()))
+    rollout_pool = first.rounds.short.rollout.pool
+    train_pool = None if first.placement is None else first.placement.train_pool
+    kinds = [kind for job in jobs.values() for kind in (job.rounds.short, job.rounds.long) if kind is not None]
+    counts = engine_counts({layout for kind in kinds for layout in kind.layouts})
+    engines = {tp: [engine_name(tp, number) for number in range(count)] for tp, count in counts.items()}
+    ranks = {name: job.rounds.short.train.accelerators for name, job in jobs.items()}
+    nodes, train_nodes = _nodes(plans.values(), pools[rollout_pool], None if train_pool is None else pools[train_pool])
+    train_room = None if train_pool is None else room_of(train_pool, pools, train_nodes)
+    judge = first.reward.judge
+    judges = None
+    if judge is not None:
+        names = tuple(judge_name(number) for number in range(judge.instances))
+        judges = Judges(names, judge.tp, judge.place == "beside")
+    room = room_of(rollout_pool, pools, nodes)
+    return place(room, engines, ranks, first.reward.all_workers, train_room, judges)
+
+
+def room_of(name: str, pools: Mapping[str, Pool], nodes: int | None = None) -> Room:
+    """The first `nodes` nodes of a pool, numbered from 0; None: all."""
+    pool = pools[name]
+    return Room(name, pool.nodes if nodes is None else nodes, pool.accelerators.per_node, pool.cores)
+
+
+def _nodes(plans: Iterable[Plan], pool: Pool, train_pool: Pool | None) -> tuple[int, int]:
+    """Nodes of the engines' pool and of the trainers' own (0 without one) that serve each of the plans.
+
+    A plan takes the nodes of its prediction, which are what it is priced at; an edited one that needs more, as many as
+    it needs. A prediction that is not of these pools (its `placement` was edited) says nothing: all nodes are taken.
+    """
+    whole = pool.nodes, 0 if train_pool is None else train_pool.nodes
+    most = 0, 0
+    for plan in plans:
+        trainers = plan.predicted.train_nodes
+        taken = whole
+        if (trainers is None) == (train_pool is None):
+            needed = nodes_taken(plan, pool, train_pool)
+            taken = max(plan.predicted.nodes - (trainers or 0), needed[0]), max(trainers or 0, needed[1])
+        most = max(most[0], taken[0]), max(most[1], taken[1])
+    return min(most[0], whole[0]), min(most[1], whole[1])

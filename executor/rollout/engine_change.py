@@ -21,8 +21,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from ...plans.schema.levers import EngineLayout
-from ...rounds.hand_over import HandOver, TailSpec
+from ...plans.schema.levers import RoundTail
+from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_decoding, to_tail
 from ..engines.engine_handle import EngineBack, EngineHandle
 from ..engines.fleet import Fleet
@@ -269,7 +269,7 @@ class TailEngines(RoundLever):
 
 def round_tail(
     run: TurnsOf,
-    spec: TailSpec | None,
+    spec: RoundTail | None,
     samples: int,
     engines: Sequence[EngineHandle],
     fleet: Fleet,
@@ -279,5 +279,5 @@ def round_tail(
     """The tail of a run's round on `engines`, of which `samples` samples are to be trained; None without one."""
     if spec is None:
         return None
-    engines_of_tail = fleet.engines(EngineLayout(spec.tp, spec.engines))
+    engines_of_tail = fleet.engines(spec.layout)
     return TailEngines(run, HandOver(spec, samples, len(engines)), engines_of_tail, turns, give_all)

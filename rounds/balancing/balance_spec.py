@@ -14,29 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceSpec:
-    """What a plan says of a round whose samples are balanced by history.
+class BalanceSpec(Protocol):
+    """What a plan says of a round whose samples are balanced by history (`RoundBalance` of plans/schema/sections)."""
 
-    Attributes:
-        step_s, step_s_per_sequence, step_s_per_kv_token: seconds of a decode step, more by running sequence, and more
-            by KV token.
-        kv_capacity_tokens: KV tokens that an engine holds.
-    """
-
-    step_s: float
-    step_s_per_sequence: float
-    step_s_per_kv_token: float
-    kv_capacity_tokens: int
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV tokens that an engine holds."""
 
     def end_s(self, work: Work, at_once: int) -> float:
         """Seconds in which an engine that decodes `at_once` samples at a time would end its work."""
-        steps = max(work.longest, work.tokens / at_once, work.kv_steps / self.kv_capacity_tokens)
-        return self.step_s * steps + self.step_s_per_sequence * work.tokens + self.step_s_per_kv_token * work.kv_steps
 
 
 class Work(NamedTuple):

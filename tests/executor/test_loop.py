@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.rounds.driver import round_balance
+
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
@@ -18,7 +20,6 @@ from rlplan.executor.records.run_record import DriftWatch
 from rlplan.executor.rollout.round_samples import Progress
 from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
@@ -89,8 +90,9 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
         run.permits, levers.began = levers.group(), now_s()
         run.settings = replace(run.settings, streams=True)
         monkeypatch.setattr(runs, "round_streaming", lambda *_: levers.stream())
-        balance = BalanceSpec(0.5, 0.1, 0.0, 1000)
-        run.settings.rounds["short"] = replace(run.settings.of_round("short"), balance=balance)
+        short = run.settings.of_round("short")
+        rollout = short.rollout.model_copy(update={"balance": round_balance(0.5, 0.1, 0.0, 1000)})
+        run.settings.rounds["short"] = short.model_copy(update={"rollout": rollout})
 
         async def closed(*_, **__):
             raise WayClosed("there is no network")

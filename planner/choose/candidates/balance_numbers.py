@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ....plans.schema.levers import RoundBalance
-from ....rounds.balancing.balance_spec import BalanceSpec
 from ...costs.decode_costs import DecodeCost
 
 DIGITS = 4
@@ -19,11 +18,6 @@ def balance_of(cost: DecodeCost) -> RoundBalance:
         step_s_per_kv_token=_rounded(cost.kv_s(1)),
         kv_capacity_tokens=cost.kv_capacity_tokens,
     )
-
-
-def balance_spec_of(cost: DecodeCost) -> BalanceSpec:
-    """The same numbers as rounds take them."""
-    return BalanceSpec(**balance_of(cost).numbers())
 
 
 def _rounded(value: float) -> float:

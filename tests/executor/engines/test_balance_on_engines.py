@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rounds.driver import round_balance
+
 pytest.importorskip("vllm")
 
 from rlplan.executor.rollout.round_lever import BalancedRound
 from rlplan.executor.rollout.round_runner import RoundOptions
 from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.balancing.longest_first import Balance
 from rlplan.rounds.machines.race import RaceRound
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 LAYOUT = EngineLayout(1, 2)
 LONGEST, GROUP = 200, 4
-SPEC = BalanceSpec(1e-3, 1e-2, 0.0, 100_000)
+SPEC = round_balance(1e-3, 1e-2, 0.0, 100_000)
 
 
 def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_model):

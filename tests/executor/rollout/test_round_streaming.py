@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlplan.plans.schema.levers import RoundHandOver
+
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
@@ -18,7 +20,7 @@ from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.rounds.hand_over import HandOver, HandOverSpec
+from rlplan.rounds.hand_over import HandOver
 
 from ..engines.engine_fakes import until
 from ..stage import SHORT, staged
@@ -73,7 +75,7 @@ class Streamed(RoundStage):
 async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage):
     for actor in stage.actors:
         actor.token_s = 1.0
-    decision = HandOver(HandOverSpec(1, 0.5), SAMPLES, 2)
+    decision = HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2)
     streaming, result = await stage.streamed(decision)
     check(result)
     (told,) = stage.run.told("streamed")
@@ -91,7 +93,10 @@ async def test_a_trainer_with_devices_of_its_own_trains_from_the_start(stage):
     streaming, result = await stage.streamed(places=("own 0",))
     check(result)
     assert streaming.stream.replicas == (0,) and streaming.freed == () and streaming.stream.begun_s == 0.0
-    assert await stage.streamed(HandOver(HandOverSpec(1, 0.5), SAMPLES, 2), places=("GPU 0",)) == (None, None)
+    assert await stage.streamed(HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2), places=("GPU 0",)) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("fails", [RunFailed("out of memory"), TrainerDied("trainer a", "it is gone")])

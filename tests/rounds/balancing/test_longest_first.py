@@ -3,16 +3,16 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import PAST, Expected, LengthEstimates, Recorded
 from rlplan.rounds.balancing.longest_first import ROOM, Balance, LongestFirst
 from rlplan.rounds.balancing.placement import ToPlace
 from rlplan.rounds.machines.events import SampleKey
+from tests.rounds.driver import round_balance
 
-SPEC = BalanceSpec(0.01, 1e-3, 1e-7, 100_000)
+SPEC = round_balance(0.01, 1e-3, 1e-7, 100_000)
 LIMIT = 1000
 
 
@@ -54,9 +54,14 @@ def test_a_sample_starts_where_it_would_end_soonest():
 
 
 def test_memory_is_kept_for_half_of_what_a_sample_will_hold():
-    needs = 10 + ROOM * 400
+    needs = round(10 + ROOM * 400)
     for capacity, start in ((2 * needs, 2), (2 * needs - 1, 1), (1, 1)):
-        machine = placement(1, 8, BalanceSpec(0.01, 1e-3, 1e-7, capacity), a=400)
+        machine = placement(
+            1,
+            8,
+            round_balance(0.01, 1e-3, 1e-7, capacity),
+            a=400,
+        )
         add(machine, "a", 0, samples=3)
         assert len(machine.place({0})) == start, "an engine without a sample has room for any"
         machine.remove(SampleKey(0, 0))
@@ -90,6 +95,14 @@ def test_siblings_of_a_sample_that_outgrew_its_history_are_as_long():
     assert machine.place({0}) == [(SampleKey(0, 1), 0)], "500 tokens are more than the other prompt's 100"
 
 
+@pytest.mark.parametrize(("engines", "at_once"), [(0, 1), (1, 0)])
+def test_no_engine_and_no_place_are_no_placement(engines, at_once):
+    assert placement(1, 1).place({0}) == []
+    with pytest.raises(ValueError, match="at least one"):
+        placement(engines, at_once)
+
+
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 5))
 def test_whatever_happens_every_sample_ends_and_is_in_one_place(seed, engines, at_once):
     def run():

@@ -8,12 +8,11 @@ import pytest
 
 pytest.importorskip("ray")
 
+from rlplan.executor.groups import move_driver
+from rlplan.executor.groups.group_change import GroupChange, MoveJournal, MoveRequest, take_request, write_request
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED
-from rlplan.executor.groups.moves import move_driver
-from rlplan.executor.groups.moves.group_change import GroupChange
-from rlplan.executor.groups.moves.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
-from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, take_request, write_request
+from rlplan.executor.groups.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
@@ -22,7 +21,7 @@ from rlplan.traces.groups.groups_folder import MOVES, request_file
 from rlplan.traces.groups.moves_status import moves_of, refusal_of
 from rlplan.traces.trace import read_trace
 
-from ...virtual_loop import played
+from ..virtual_loop import played
 
 PATIENCE_S = 60.0
 GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}
@@ -83,7 +82,7 @@ class Driven:
 
     async def apply(self, name="r1", sha256=""):
         plan = self.folder / "b.yaml"
-        write_request(self.folder, Request(name, str(plan), sha256 or sha256_file(plan)))
+        write_request(self.folder, MoveRequest(name, str(plan), sha256 or sha256_file(plan)))
         await self.driver.look()
 
     async def end(self, job, code=STOPPED, reason=""):
@@ -252,5 +251,5 @@ def test_a_run_is_brought_to_its_group_wherever_it_is(folder):
 
 def test_a_request_that_cannot_be_read_holds_up_no_other(tmp_path):
     request_file(tmp_path, "a").write_text("no json")
-    write_request(tmp_path, Request("b", "plan.yaml", "1" * 64))
-    assert take_request(tmp_path) == Request("b", "plan.yaml", "1" * 64) and take_request(tmp_path) is None
+    write_request(tmp_path, MoveRequest("b", "plan.yaml", "1" * 64))
+    assert take_request(tmp_path) == MoveRequest("b", "plan.yaml", "1" * 64) and take_request(tmp_path) is None
