@@ -24,8 +24,8 @@ from ...plans.yaml.yaml_doc import Loc
 from ...profiles.fitness import less_memory
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
-from ...profiles.limits.suspicions import measured_update
 from ...profiles.profile_schema import Profile
+from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools

@@ -20,9 +20,9 @@ from ...plans.schema.levers import EngineLayout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import FACTORS, STEP_S
-from ...profiles.limits.suspicions import measured_update
 from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
+from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.update_costs import TrainCost, train_cost_in
 from .fitted_line import Line, mean_factor

@@ -17,8 +17,8 @@ from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, UpdateLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
-from ....profiles.limits.suspicions import measured_updates
 from ....profiles.profile_schema import Profile
+from ....profiles.suspicions import measured_updates
 from ...costs.decode_costs import engines_of
 from ...costs.job_pools import JobPools
 from ...costs.memory_table import HostShare, JobMemory, engines_on_host
