@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.planned_job import PooledReward
-from ...profiles.phase_schema import Executions as ProfiledExecutions
-from ...profiles.phase_schema import Reward
+from ...profiles.phase_schema import Reward, RewardExecutions
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_table
 from ...rounds.timeouts import Execution, TimeoutSpec
@@ -48,7 +47,7 @@ class Executions:
     unsolved: float
 
     @staticmethod
-    def of(known: ProfiledExecutions) -> Executions:
+    def of(known: RewardExecutions) -> Executions:
         """Those of a profile. What it does not know is taken such that no deadline that adapts saves anything: a wrong
         answer is one to an unsolved prompt, and so is each where right ones are not told from others."""
         if known.correct_s is None or known.correct is None:

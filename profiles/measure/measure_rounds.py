@@ -30,8 +30,7 @@ from ..length_trace import LengthRow
 from .measure_site import FIRST, Site
 from .measure_updates import timed_update
 from .measured_layouts import layout_name
-from .time_budget import TimeBudget
-from .turn_seconds import EngineTurns, TurnSeconds
+from .time_budget import EngineTurns, TimeBudget, TurnSeconds
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024

@@ -15,19 +15,19 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from ....executor.drafts.history_store import HistoryStore
-from ....executor.engines.engine_handle import EngineEvents, EngineHandle, EngineNews
-from ....executor.engines.messages import Request
-from ....executor.processes.actors import within
-from ....executor.processes.supervision import Supervisor
-from ....executor.rollout.prompts import PromptText
-from ....plans.yaml.errors import RunFailed
-from ...drafts.draft_counts import DraftCounts, fit_drafts, summed
-from ...drafts.draft_schema import ProfiledDrafts
-from ..measure_rounds import RoundSampler
-from ..measure_site import Site, Subject
-from ..time_budget import TimeBudget
+from ...executor.drafts.history_store import HistoryStore
+from ...executor.engines.engine_handle import EngineEvents, EngineHandle, EngineNews
+from ...executor.engines.messages import Request
+from ...executor.processes.actors import within
+from ...executor.processes.supervision import Supervisor
+from ...executor.rollout.prompts import PromptText
+from ...plans.yaml.errors import RunFailed
+from ..draft_schema import ProfiledDrafts
+from ..laws.draft_counts import DraftCounts, fit_drafts, summed
 from .measure_rollout import RolloutCosts
+from .measure_rounds import RoundSampler
+from .measure_site import Site, Subject
+from .time_budget import TimeBudget
 
 DRAFT_TOKENS = 4
 """Tokens of the longest draft, where the job names none."""

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.facts.model_names import architecture_of
-from ..hardware import gpu_of
-from ..imports.served_file import Group
-from ..laws.decode_law import FACTORS, DecodeLaw
-from ..laws.served_decode import Served, seconds_per_token
-from ..laws.served_fit import fit_served, sheet_of
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.profiles.hardware import gpu_of
+from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
+
+from .served_fit import Group, Served, fit_served, seconds_per_token, sheet_of
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,7 @@ import yaml
 
 import rlplan
 from rlplan.plans.schema.predicted import PredictedPhases
-from rlplan.profiles.limits.hardware_peaks import Peaks, PolicyWork
-from rlplan.profiles.limits.step_limit import RoundWork, round_limit, step_limit
+from rlplan.profiles.laws.hardware_peaks import Peaks, PolicyWork, RoundWork, round_limit, step_limit
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 

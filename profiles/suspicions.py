@@ -6,14 +6,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ...plans.check.finding import Fault
-from ...plans.phrases.numbers import count, digits, percent, seconds
-from ...plans.phrases.update_text import update_text
-from ..phase_schema import Rollout, Train
-from ..profile_schema import Profile
-from .hardware_peaks import (
+from ..plans.check.finding import Fault
+from ..plans.phrases.numbers import count, digits, percent, seconds
+from ..plans.phrases.update_text import update_text
+from .laws.hardware_peaks import (
     SAMPLE_SHARE,
-    Decoding,
+    DecodeNeeds,
     Peaks,
     PolicyWork,
     best_read,
@@ -23,6 +21,8 @@ from .hardware_peaks import (
     whole_update,
     work_of,
 )
+from .phase_schema import Rollout, Train
+from .profile_schema import Profile
 
 SLOW_UPDATE = 0.15
 """MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM,
@@ -62,7 +62,7 @@ def recompute_gains(with_recompute: float, without: float) -> bool:
     return with_recompute < without * (1 - TOLERANCE)
 
 
-def wrong_order(smaller: Decoding, larger: Decoding) -> bool:
+def wrong_order(smaller: DecodeNeeds, larger: DecodeNeeds) -> bool:
     """Whether a step of more sequences, or of as many, and of no fewer KV tokens took less time, beyond the spread."""
     grown = larger.sequences >= smaller.sequences and larger.kv_tokens >= smaller.kv_tokens
     same = (larger.sequences, larger.kv_tokens) == (smaller.sequences, smaller.kv_tokens)
@@ -212,5 +212,5 @@ def _tp_slower(entries: Sequence[Rollout]) -> Iterator[Fault]:
                 break
 
 
-def _of(point: Decoding) -> str:
+def _of(point: DecodeNeeds) -> str:
     return f"{count(point.sequences, 'sequence')} with {count(point.kv_tokens, 'KV token')}"

@@ -1,9 +1,9 @@
 """Writes the profiles that ship, from public measurements and data sheets.
 
-    python -m rlplan.profiles.library.build --decode FILE --train FILE --sync FILE [--prices FILE] [--out FOLDER]
+    python -m rlplan.tools.build_library --decode FILE --train FILE --sync FILE [--prices FILE] [--out FOLDER]
 
 The files are those of benchmarks/: time per output token by GPU, model, precision, TP and batch; trainer steps; weight
-transfers; and prices (prices.py). None of them holds the library's models in bf16 on these GPUs, so factors over the
+transfers; and prices. None of them holds the library's models in bf16 on these GPUs, so factors over the
 data sheets are carried over (carried.py). Where a generation has no data for a GPU, the error is widened. The same
 files give the same bytes.
 """
@@ -17,24 +17,24 @@ from pathlib import Path
 
 import numpy as np
 
-from ...plans.facts.model_names import architecture_of
-from ...plans.facts.public_models import Architecture
-from ...plans.yaml.errors import InputError
-from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump
-from ..hardware import GPUS, Gpu, gpu_of
-from ..imports.served_file import read_served
-from ..imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
-from ..laws.decode_law import CURVE, FACTORS, HOST_ERROR, DecodeLaw, sheet
-from ..laws.measured_fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
-from ..laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, engine_tps, kv_capacity_tokens
-from ..laws.sync_law import COLOCATED_ERROR, cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
-from ..laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR
-from ..phase_schema import Evidence, Reward, Rollout, Spread, TrainLaw
-from ..profile_schema import Machine, Profile
-from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.plans.facts.public_models import Architecture
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump
+from rlplan.profiles.hardware import GPUS, Gpu, gpu_of
+from rlplan.profiles.laws.decode_law import CURVE, FACTORS, HOST_ERROR, DecodeLaw, sheet
+from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
+from rlplan.profiles.laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, engine_tps, kv_capacity_tokens
+from rlplan.profiles.laws.sync_law import COLOCATED_ERROR, cold_start_s, sync_s
+from rlplan.profiles.laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR
+from rlplan.profiles.library import FOLDER, GPU_NAMES, MODEL_NAMES, PRICES_NAME, library_path
+from rlplan.profiles.phase_schema import Evidence, Reward, Rollout, Spread, TrainLaw
+from rlplan.profiles.profile_schema import Machine, Profile
+
 from .carried import GENERATION, LEAST_ERROR, LEAST_POINTS, Carried, carried
-from .prices import PATH as PRICES_PATH
-from .prices import read_prices
+from .served_fit import read_served
+from .train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
+from .transfers_and_prices import fit_sync, left_out_error, read_prices, read_syncs
 
 UNMEASURED = 1.5  # errors of a GPU of which there is no measurement, over those of its generation
 Z95 = 1.645  # standard normal quantile at 95 %
@@ -214,7 +214,7 @@ def sources(
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes: 0, or 2 with one line when a file is absent or wrong."""
-    parser = argparse.ArgumentParser(prog="python -m rlplan.profiles.library.build")
+    parser = argparse.ArgumentParser(prog="python -m rlplan.tools.build_library")
     parser.add_argument("--decode", type=Path, required=True, help="CSV of serving measurements")
     parser.add_argument("--train", type=Path, required=True, help="CSV of trainer steps")
     parser.add_argument("--sync", type=Path, required=True, help="CSV of weight transfers")
@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, profile in profiles(options.decode, options.train, options.sync).items():
             dump(profile, options.out / name, WRITTEN_DIGITS)
         if options.prices is not None:
-            dump(read_prices(options.prices), options.out / PRICES_PATH.name)
+            dump(read_prices(options.prices), options.out / PRICES_NAME)
     except InputError as error:
         print(f"library: {error}", file=sys.stderr)
         return 2

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ...plans.yaml.errors import InputError
-from ..length_trace import LengthRow, LengthTrace
-from .csv_rows import csv_rows
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.log_columns import csv_rows
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 COLUMNS = ("source", "step", "prompt_id", "sample_id", "response_tokens", "reward")
 

@@ -6,19 +6,13 @@ import pytest
 
 from rlplan.planner.choose.candidates.update_layouts import measured_updates
 from rlplan.plans.facts.model_names import architecture_of
+from rlplan.profiles.laws.hardware_peaks import DecodeNeeds, decoding_points, peaks_of, shape_of_policy, work_of
 from rlplan.profiles.library import library_names, library_profile
-from rlplan.profiles.limits.hardware_peaks import (
-    Decoding,
-    decoding_points,
-    peaks_of,
-    shape_of_policy,
-    work_of,
-)
-from rlplan.profiles.limits.suspicions import suspicions, wrong_order
 from rlplan.profiles.phase_schema import DecodePoint, Train
 from rlplan.profiles.profile_schema import Machine, Profile
+from rlplan.profiles.suspicions import suspicions, wrong_order
 
-from ...planner.conftest import rollout, small_profile
+from ..planner.conftest import rollout, small_profile
 
 H100 = Machine(accelerator="NVIDIA-H100-80GB-HBM3", kind="cuda", accelerators=1, cores=16, host_memory_bytes=10**11)
 
@@ -182,11 +176,11 @@ def test_float32_has_half_of_a_gpus_peak():
 @pytest.mark.parametrize(
     ("smaller", "larger", "wrong"),
     [
-        (Decoding(1, 10, 1.0), Decoding(2, 10, 0.9), True),
-        (Decoding(1, 10, 1.0), Decoding(1, 20, 0.9), True),
-        (Decoding(1, 10, 1.0), Decoding(2, 5, 0.9), False),  # fewer KV tokens
-        (Decoding(1, 10, 1.0), Decoding(2, 10, 0.96), False),
-        (Decoding(1, 10, 1.0), Decoding(1, 10, 0.5), False),  # the same point
+        (DecodeNeeds(1, 10, 1.0), DecodeNeeds(2, 10, 0.9), True),
+        (DecodeNeeds(1, 10, 1.0), DecodeNeeds(1, 20, 0.9), True),
+        (DecodeNeeds(1, 10, 1.0), DecodeNeeds(2, 5, 0.9), False),  # fewer KV tokens
+        (DecodeNeeds(1, 10, 1.0), DecodeNeeds(2, 10, 0.96), False),
+        (DecodeNeeds(1, 10, 1.0), DecodeNeeds(1, 10, 0.5), False),  # the same point
     ],
 )
 def test_more_work_in_less_time_is_a_wrong_order(smaller, larger, wrong):

@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ....executor.engines.engine_bench import EngineBench
-from ....executor.engines.engine_handle import EngineHandle
-from ....executor.processes.supervision import Supervisor
-from ....executor.rewards.charges import RewardResult
-from ....executor.rewards.judge_pool import JudgePool, judge_config
-from ....executor.trainer.samples import TrainSample
-from ....plans.schema.levers import RewardJudge
-from ....plans.yaml.errors import RunFailed
-from ...judge_schema import Judge, JudgeShare
-from ..measure_site import Subject
-from ..time_budget import TimeBudget
+from ...executor.engines.engine_bench import EngineBench
+from ...executor.engines.engine_handle import EngineHandle
+from ...executor.processes.supervision import Supervisor
+from ...executor.rewards.charges import RewardResult
+from ...executor.rewards.judge_pool import JudgePool, judge_config
+from ...executor.trainer.samples import TrainSample
+from ...plans.schema.levers import RewardJudge
+from ...plans.yaml.errors import RunFailed
+from ..judge_schema import Judge, JudgeShare
+from .measure_site import Subject
+from .time_budget import TimeBudget
 
 AT_ONCE = 8
 """Samples that a copy is asked about at a time: a batch fills an engine step, and a death asks few again."""

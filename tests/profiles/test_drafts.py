@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.profiles.drafts.draft_counts import BatchCounts, DraftCounts, fit_drafts, overheads, summed
-from rlplan.profiles.drafts.draft_law import DraftLaw, geometric
+from rlplan.profiles.draft_schema import DraftLaw, geometric
+from rlplan.profiles.laws.draft_counts import BatchCounts, DraftCounts, fit_drafts, overheads, summed
 
 from .counted import base_s, counts_of
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.facts.model_names import architecture_of
-from ...plans.facts.public_models import Architecture
-from ...plans.schema.levers import UpdateLayout
-from ...plans.yaml.errors import InputError
-from ..hardware import Gpu, gpu_of
-from ..laws.factor_fit import Factor, Factors, fit_factors
-from ..laws.rank_memory import train_memory
-from ..laws.train_law import FACTORS, TrainPhysics
-from .csv_rows import csv_rows, not_a_number
+from rlplan.plans.facts.model_names import architecture_of
+from rlplan.plans.facts.public_models import Architecture
+from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.hardware import Gpu, gpu_of
+from rlplan.profiles.imports.log_columns import csv_rows, not_a_number
+from rlplan.profiles.laws.factor_fit import Factor, Factors, fit_factors
+from rlplan.profiles.laws.rank_memory import train_memory
+from rlplan.profiles.laws.train_law import FACTORS, TrainPhysics
 
 Array = NDArray[np.float64]
 

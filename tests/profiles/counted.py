@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rlplan.profiles.drafts.draft_counts import BatchCounts, DraftCounts
-from rlplan.profiles.drafts.draft_law import DraftLaw
+from rlplan.profiles.draft_schema import DraftLaw
+from rlplan.profiles.laws.draft_counts import BatchCounts, DraftCounts
 
 PLAIN = 0.010, 0.0002  # seconds of a step, and for each sample
 

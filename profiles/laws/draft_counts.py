@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .draft_law import DraftLaw
-from .draft_schema import DraftBatch, DraftRates, ProfiledDrafts
+from ..draft_schema import DraftBatch, DraftLaw, DraftRates, ProfiledDrafts
 
 ENOUGH_STEPS = 64
 """Steps times their samples below which nothing is told."""

@@ -17,16 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...plans.schema.base import Name
-from ...plans.yaml.errors import InputError
-from ...plans.yaml.yaml_io import dump
-from ..imports.published_lengths import read_length_table
-from ..laws.reward_fit import equally_likely
-from ..length_tables import FOLDER as LENGTHS
-from ..length_tables import LengthTable, TableError
-from ..length_trace import LengthTrace
-from ..reward_tables import FOLDER as REWARDS
-from ..reward_tables import RewardError, RewardTable
+from rlplan.plans.schema.base import Name
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.profiles.laws.reward_fit import equally_likely
+from rlplan.profiles.length_tables import FOLDER as LENGTHS
+from rlplan.profiles.length_tables import LengthTable, TableError
+from rlplan.profiles.length_trace import LengthTrace
+from rlplan.profiles.reward_tables import FOLDER as REWARDS
+from rlplan.profiles.reward_tables import RewardError, RewardTable
+
+from .published_lengths import read_length_table
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
 
@@ -228,7 +229,7 @@ def _json(path: Path) -> Any:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes: 0, or 2 with one line when a file is absent or wrong."""
-    parser = argparse.ArgumentParser(prog="python -m rlplan.profiles.library.build_tables")
+    parser = argparse.ArgumentParser(prog="python -m rlplan.tools.build_tables")
     parser.add_argument("--data", type=Path, required=True, help="folder of public measurements")
     options = parser.parse_args(arguments)
     try:

@@ -17,13 +17,106 @@ of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they cho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
+from ...plans.schema.predicted import PredictedPhases
+from ...plans.schema.predicted_limit import HardwareLimit, LimitPhases, PhaseLimit, RoundLimit
 from ..hardware import gpu_of
 from ..phase_schema import Rollout, Train
 from ..profile_schema import Dtype, Machine, PolicyShape, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class RoundWork:
+    """The work of one kind of round, mean over its rounds; fields as in RoundLimit.
+
+    Attributes:
+        share: of the steps.
+        tp, engine_accelerators: of an engine, and of all engines of a round.
+        trainers: accelerators of the update.
+        steps_of: shares of the decode steps, by their sequences.
+        update_s: predicted seconds of a whole update.
+        streams: trainers train while others decode.
+    """
+
+    share: float
+    tp: int
+    engine_accelerators: int
+    trainers: int
+    decode_steps: float
+    read_kv_tokens: float
+    trained_tokens: float
+    trained_squares: float
+    steps_of: Mapping[int, float] = field(default_factory=dict)
+    update_s: float = 0.0
+    streams: bool = False
+
+
+def round_limit(work: PolicyWork, peaks: Peaks, kv_bytes: int, round_: RoundWork) -> RoundLimit:
+    """The least seconds of a round by the formulas above; `kv_bytes`: of a token, over a whole engine."""
+    of_experts = None
+    if work.expert_share:
+        of_experts = sum(share * work.step_parameters(count) for count, share in round_.steps_of.items())
+    read = work.parameters if of_experts is None else of_experts
+    weights = round_.decode_steps * read * work.weight_bytes / round_.tp
+    kv = round_.read_kv_tokens * kv_bytes / round_.engine_accelerators
+    rollout_s = (weights + kv) / peaks.bytes_per_s
+    operations = work.update_flops(round_.trained_tokens, round_.trained_squares)
+    train_s = operations / peaks.of_trainers(round_.trainers)
+    return RoundLimit(
+        decode_steps=round_.decode_steps,
+        step_parameters=of_experts,
+        read_kv_tokens=round_.read_kv_tokens,
+        trained_tokens=round_.trained_tokens,
+        trained_squares=round_.trained_squares,
+        rollout_s=rollout_s,
+        train_s=train_s,
+        update_s=round_.update_s if round_.streams else None,
+    )
+
+
+def step_limit(
+    work: PolicyWork, peaks: Peaks, kv_bytes: int, rounds: Sequence[RoundWork], phases: PredictedPhases, step_s: float
+) -> HardwareLimit:
+    """The limit of a plan's mean step; `rounds`: short ones first, then long ones if there are any; `phases`, `step_s`:
+    predicted means over all steps."""
+    limits = [round_limit(work, peaks, kv_bytes, each) for each in rounds]
+    both = list(zip(rounds, limits, strict=True))
+    rollout_s = sum(each.share * limit.rollout_s for each, limit in both)
+    train_s = sum(each.share * limit.train_s for each, limit in both)
+    beside_s = sum(each.share * min(limit.rollout_s, limit.train_s) for each, limit in both if each.streams)
+    updates_s = sum(each.share * each.update_s for each in rounds)
+    least_s = rollout_s + train_s - beside_s
+    return HardwareLimit(
+        step_s=least_s,
+        ratio=_share(least_s, step_s),
+        phases=LimitPhases(
+            rollout=_phase(rollout_s, phases.rollout),
+            reward_exposed=_phase(0.0, phases.reward_exposed),
+            train=_phase(train_s, updates_s if any(each.streams for each in rounds) else phases.train),
+            sync=_phase(0.0, phases.sync),
+        ),
+        parameters=work.parameters,
+        weight_bytes=work.weight_bytes,
+        attention_width=work.attention_width,
+        kv_bytes_per_token=kv_bytes,
+        peak_flops=peaks.flops,
+        peak_bytes_per_s=peaks.bytes_per_s,
+        short=limits[0],
+        long=limits[1] if len(limits) > 1 else None,
+    )
+
+
+def _phase(least_s: float, predicted_s: float) -> PhaseLimit:
+    return PhaseLimit(limit_s=least_s, predicted_s=predicted_s, ratio=_share(least_s, predicted_s))
+
+
+def _share(least_s: float, predicted_s: float) -> float:
+    return least_s / predicted_s if predicted_s else 0.0
+
 
 TF32_SHARE = 0.5
 """Of a GPU's dense bf16 peak in float32: with TF32, NVIDIA's data sheets of A100, H100, H200, H20, B200 and L40S."""
@@ -90,12 +183,12 @@ class PolicyWork:
         flops = self.update_flops(tokens, tokens * mean_tokens)
         return flops / (seconds * peaks.of_trainers(entry.layout.accelerators))
 
-    def reads(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
+    def reads(self, entry: Rollout, point: DecodeNeeds, peaks: Peaks) -> float:
         """Share of the bandwidth of an engine's accelerators at which a decode step reads weights and KV once."""
         read = self.step_parameters(point.sequences) * self.weight_bytes + point.kv_tokens * entry.kv_bytes_per_token
         return read / (point.step_s * entry.tp * peaks.bytes_per_s)
 
-    def computes(self, entry: Rollout, point: Decoding, peaks: Peaks) -> float:
+    def computes(self, entry: Rollout, point: DecodeNeeds, peaks: Peaks) -> float:
         """Share of the peak at which a decode step multiplies: what bounds large batches."""
         return 2.0 * self.parameters * point.sequences / (point.step_s * entry.tp * peaks.flops)
 
@@ -108,7 +201,7 @@ def whole_update(entry: Train, mean_tokens: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
+class DecodeNeeds:
     """A decode step of an engine: its sequences, their KV tokens together, its seconds, and its relative spread."""
 
     sequences: int
@@ -168,13 +261,13 @@ def shape_of_policy(architecture: Architecture | None, parameters: int, dtype: D
     )
 
 
-def decoding_points(entry: Rollout) -> list[Decoding]:
+def decoding_points(entry: Rollout) -> list[DecodeNeeds]:
     """The decode steps that a profile's entry states: those that were measured, else those of its curve or line, which
     are off by the entry's error."""
     if entry.points:
-        return [Decoding(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in entry.points if not p.outlier]
+        return [DecodeNeeds(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in entry.points if not p.outlier]
     curve = list(zip(entry.curve_sequences, entry.curve_s, strict=True))
-    return [Decoding(n, 0.0, s, entry.error) for n, s in curve or [(1, entry.step_s + entry.step_s_per_sequence)]]
+    return [DecodeNeeds(n, 0.0, s, entry.error) for n, s in curve or [(1, entry.step_s + entry.step_s_per_sequence)]]
 
 
 def best_read(work: PolicyWork, entry: Rollout, peaks: Peaks) -> float:

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ....executor.engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
-from ....executor.engines.engine_handle import EngineHandle
-from ....plans.schema.levers import EngineLayout
-from ...laws.measured_fit import DecodeFit, fit_decode
-from ...limits.hardware_peaks import Decoding
-from ...limits.suspicions import wrong_order
-from ...phase_schema import DecodePoint, Spread
-from ..time_budget import TimeBudget
+from ...executor.engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
+from ...executor.engines.engine_handle import EngineHandle
+from ...plans.schema.levers import EngineLayout
+from ..laws.hardware_peaks import DecodeNeeds
+from ..laws.measured_fit import DecodeFit, fit_decode
+from ..phase_schema import DecodePoint, Spread
+from ..suspicions import wrong_order
+from .time_budget import TimeBudget
 
 SHORT_CONTEXT = 16
 REPEATS = 3
@@ -120,7 +120,7 @@ async def _again(
     prefix: str,
 ) -> list[DecodePoint]:
     """The points; two of which the one with more work took less time (impossible-order) are measured anew."""
-    steps = [Decoding(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in points]
+    steps = [DecodeNeeds(p.sequences, p.kv_tokens, p.step_s, p.spread) for p in points]
     wrong = {
         n
         for pair in itertools.permutations(range(len(steps)), 2)
