@@ -296,8 +296,8 @@ class Runner:
     def __init__(self, clock, restarts=()):
         self.clock, self.rounds, self.restarts = clock, [], list(restarts)
 
-    async def run(self, round_, layout, version, join, started, seeds):
-        self.rounds.append((list(round_.taken), round_.max_tokens, seeds is not None))
+    async def run(self, round_, layout, version, join, started, options):
+        self.rounds.append((list(round_.taken), round_.max_tokens, options.seeds is not None))
         samples, pending = {}, round_.start()
         while pending:
             action = pending.pop(0)
