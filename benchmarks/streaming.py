@@ -40,7 +40,7 @@ from typing import Any
 import click
 
 from rlplan.executor.example.write import write_example
-from rlplan.planner.tune.executed_run import ExecutedRun, load_run
+from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
@@ -143,7 +143,7 @@ def measure(setting: str, steps: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{setting}-runs"
     with nodes_of(setting):
         execute(plans, out, steps)
-    off, on = (load_run(out / plan.stem) for plan in plans)
+    off, on = (load_executed(out / plan.stem) for plan in plans)
     profile, job = load(folder / setting / "profile.yaml", Profile), load_job(folder / setting / "job.yaml")
     seconds = {name: _means(each) for name, each in (("off", off), ("on", on))}
     logs = {plan.stem: read_run(out / plan.stem / TRACE) for plan in plans}

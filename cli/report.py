@@ -73,8 +73,7 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.groups.group_report import group_report
     from ..traces.groups.group_turns import GROUPS_COPY, TURNS, turns_of
-    from ..traces.groups.groups_folder import MOVES
-    from ..traces.groups.moves_status import moves_of
+    from ..traces.groups.groups_folder import MOVES, moves_of
     from ..traces.report_state import utc
     from .many_jobs.group_report_text import group_text
     from .many_jobs.groups_status_text import moves_lines

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
+from ..traces.events import Step
 from .leaving import Leaving
 from .loop import checkpoint_if_due, step
 from .prepare import Options
-from .records.run_record import StepRecord
 from .rollout.round_samples import Progress
 from .run import TrainingRun
 from .speed_check import SpeedCheck
@@ -34,8 +34,8 @@ class Watcher(Protocol):
     def round_begins(self, name: str, round_kind: str, step: int, progress: Callable[[], Progress]) -> None:
         """A round begins; `progress()` gives its counts."""
 
-    def step_done(self, name: str, record: StepRecord) -> None:
-        """A step ended with this `StepRecord`."""
+    def step_done(self, name: str, record: Step) -> None:
+        """A step ended with this `Step`."""
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""
@@ -129,7 +129,7 @@ def _drain(run: TrainingRun, watcher: Watcher) -> None:
     )
 
 
-async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
+async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, Step | None]:
     """(whether a signal made the run leave its round, the record that `step` returned)."""
     taken = asyncio.ensure_future(step(run))
     leave = asyncio.ensure_future(stop.immediately.wait())

@@ -12,7 +12,7 @@ from typing import Any
 from rlplan.executor.example.write import write_example
 from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import layout_cost
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
@@ -130,7 +130,7 @@ def _drain_s(log: RunLog, step: int, at_once: int) -> float:
 def _prediction_error(folder: Path, out: Path) -> float:
     """Relative error of the predicted mean seconds of the balanced rollouts, by costs refitted from those by count."""
     profile, job = load(folder / "plans" / "profile.yaml", Profile), load_job(folder / "plans" / "job.yaml")
-    count, balance = (load_run(out / name) for name in NAMES)
+    count, balance = (load_executed(out / name) for name in NAMES)
     cap, dynamic = job.rollout.max_response_tokens, job.algorithm.dynamic_sampling
     tuned = refit(profile, count, replay_run(count, cap, dynamic, profile)).profile
     replays = [r for r in replay_run(balance, cap, dynamic, tuned) if r.step.number > EPOCH_STEPS]

@@ -22,8 +22,7 @@ from ....plans.yaml.errors import Infeasible, InputError, RunFailed
 from ....plans.yaml.yaml_io import sha256_file
 from ....rounds.permits.bound_events import Alarm, BoundEvent, Broken
 from ....rounds.permits.bound_machine import BoundMachine
-from ....traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
-from ....traces.groups.training_ends import TrainingEnds, bound_of
+from ....traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, TrainingEnds, bound_of, read_turns
 from ....traces.trace import TraceError
 from .move_journal import MoveJournal, Request, write_request
 

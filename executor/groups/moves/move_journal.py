@@ -14,8 +14,7 @@ from typing import Any
 
 from ....plans.yaml.errors import InputError, RunFailed
 from ....plans.yaml.yaml_io import atomic_write
-from ....traces.groups.groups_folder import MOVES, request_file, requests
-from ....traces.groups.moves_status import last_moves, move_events
+from ....traces.groups.groups_folder import MOVES, last_moves, move_events, request_file, requests
 from ....traces.trace import TraceWriter
 
 

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from rlplan.planner.costs.decode_costs import decode_cost, layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
-from rlplan.planner.tune.executed_run import load_run
-from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, fit_line, fit_ratio
-from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
+from rlplan.planner.tune.executed_run import load_executed
+from rlplan.planner.tune.refit import (
+    FACTOR_PRIOR,
+    TRANSFER,
+    fit_line,
+    fit_ratio,
+    refit,
+    replay_run,
+    transfer_error,
+    update_transfer_error,
+)
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.schema.sections.planned_rounds import RoundRollout
@@ -85,17 +93,17 @@ def test_what_is_no_run_is_refused_with_what_would_be_one(tmp_path):
     for name in ("a", "b"):
         ran(tmp_path / "runs" / name, solved(mode="sync"), steps=1)
     with pytest.raises(InputError, match="no such run folder"):
-        load_run(tmp_path / "none")
+        load_executed(tmp_path / "none")
     with pytest.raises(InputError, match="holds the runs a, b: name one"):
-        load_run(tmp_path / "runs")
+        load_executed(tmp_path / "runs")
     trace = tmp_path / "runs" / "a" / TRACE
     lines = trace.read_text().splitlines()
     trace.write_text("\n".join(line for line in lines if json.loads(line)["event"] != "step") + "\n")
     with pytest.raises(InputError, match="no step was finished"):
-        load_run(tmp_path / "runs" / "a")
+        load_executed(tmp_path / "runs" / "a")
     trace.write_text("\n".join([lines[0], "not json", *lines[1:]]) + "\n")
     with pytest.raises(InputError, match=r"trace.jsonl:2: .*not a trace event"):
-        load_run(tmp_path / "runs" / "a")
+        load_executed(tmp_path / "runs" / "a")
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------

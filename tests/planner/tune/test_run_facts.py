@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.tune.draft_rates import with_drafts_of
 from rlplan.planner.tune.executed_run import ExecutedRun, ExecutedStep
-from rlplan.planner.tune.fitted_line import Line
-from rlplan.planner.tune.refit import price, refit, replay_run
-from rlplan.planner.tune.reward_times import FEWEST, refitted_reward
+from rlplan.planner.tune.refit import FittedLine, price, refit, replay_run
 from rlplan.planner.tune.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
+from rlplan.planner.tune.run_rates import FEWEST, refitted_reward, with_drafts_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.drafts.draft_schema import DraftRates, ProfiledDrafts
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
@@ -115,7 +113,7 @@ def test_scaling_keeps_what_the_cap_cut_and_cuts_what_grows_beyond_it():
 
 OLD = Executions(correct_s=(0.1,), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.0)
 PROFILED = Reward(workers=1, latency=spread(0.2), per_sample_s=0.1, executions=OLD, load=0.5)
-TWICE = Line(0.0, 2.0, 0.1, 0.1, 10)
+TWICE = FittedLine(0.0, 2.0, 0.1, 0.1, 10)
 
 
 def row(prompt: str, seconds: float, right: bool = True, late: bool = False) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from rlplan.rounds.permits.bound_events import Broken
 from rlplan.rounds.permits.bound_machine import BoundMachine
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_report import group_report
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
+from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds, bound_of, read_turns
 from rlplan.traces.groups.groups_status import groups_status
-from rlplan.traces.groups.training_ends import TrainingEnds, bound_of
 from rlplan.traces.run_log import LOCK, TRACE
 from rlplan.traces.trace import TraceError
 
