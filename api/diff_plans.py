@@ -18,10 +18,10 @@ from ..plans.diff.markdown import MAX_LINES
 from ..plans.diff.markdown import markdown as rendered
 from ..plans.diff.one_plan import one_plan_dict, one_plan_report
 from ..plans.diff.review import Report
-from ..plans.schema.groups_plan import GroupsPlan, document_kind, load_groups_plan
+from ..plans.schema.groups_plan import GroupsPlan, load_groups_plan
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import InputError
-from ..plans.yaml.yaml_io import sha256_file
+from ..plans.yaml.yaml_io import document_kind, sha256_file
 from .given_documents import File, name_of
 from .revisions import plan_file, without_revision
 

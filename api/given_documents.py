@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..plans.schema.cluster import Cluster
     from ..plans.schema.job import Job
-    from ..plans.schema.sections.origin import Inputs, LengthsInput
+    from ..plans.schema.plan import Inputs, LengthsInput
     from ..profiles.length_trace import LengthTrace
     from ..profiles.profile_schema import Profile
 
@@ -164,7 +164,7 @@ def given_lengths(
 
 def lengths_input(path: Path, plan_path: Path) -> LengthsInput:
     """The entry of a length trace among the inputs of the plan at `plan_path`."""
-    from ..plans.schema.sections.origin import LengthsInput
+    from ..plans.schema.plan import LengthsInput
 
     return LengthsInput.of_file(**_named(path, plan_path))
 
@@ -174,7 +174,7 @@ def inputs_of(
 ) -> Inputs:
     """The inputs of the plan at `plan_path`: paths relative to its folder, and digests of the files as they are now."""
     from ..plans.facts.solver_read import solver_read
-    from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+    from ..plans.schema.plan import InputFile, Inputs, ProfileFile
 
     facts = {"provenance": profile.provenance, "reward_audit": profile.reward_audit}
     return Inputs(

@@ -62,8 +62,9 @@ def _checked_out(operand: str, revision: str, path: str, folder: Path) -> Path:
 def _inputs(plan_path: Path) -> list[str]:
     """Paths of a plan's inputs, relative to it. Raises InputError for what is no plan."""
     from ..plans.diff.input_diff import NamedFigures, inputs_of
-    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.schema.plan import load_plan
+    from ..plans.yaml.yaml_io import document_kind
 
     plan = load_groups_plan(plan_path) if document_kind(plan_path) == "rlplan_groups" else load_plan(plan_path)
     return [file.path for file in inputs_of(plan).values() if not isinstance(file, NamedFigures)]

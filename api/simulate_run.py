@@ -24,7 +24,7 @@ from ..planner.what_if import Documents, as_simulated, change, load_documents
 from ..plans.check.finding import Finding
 from ..plans.check.rules import RULES
 from ..plans.phrases.numbers import count, digits, seconds
-from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
+from ..plans.schema.base import MOST_SIMULATED, MOST_STEPS
 from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.yaml_io import atomic_write

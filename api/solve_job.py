@@ -18,10 +18,8 @@ from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
-from ..plans.schema.job import Job, job_paths, model_folder
-from ..plans.schema.plan import Plan
-from ..plans.schema.sections.job_terms import objective_of
-from ..plans.schema.sections.origin import Inputs
+from ..plans.schema.job import Job, job_paths, model_folder, objective_of
+from ..plans.schema.plan import Inputs, Plan
 from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads

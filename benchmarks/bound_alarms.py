@@ -27,7 +27,7 @@ import rlplan
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, PhaseWay
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
-from rlplan.planner.groups.simulate.permit_seats import seats_of
+from rlplan.planner.groups.simulate.permit_simulator import seats_of
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.rounds.compiled.compiled_permit_rules import PERMIT_RULES

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from rlplan.planner.groups.choose.group_checker import Checker
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState, next_id
-from rlplan.planner.groups.place.group_nodes import grow, pinned, resident
-from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
+from rlplan.planner.groups.choose.group_nodes import grow, pinned, resident
+from rlplan.planner.groups.choose.group_solution import GroupChecker
+from rlplan.planner.groups.choose.placers import within_cap_and_bounds
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, Rules, next_id
 
 MOST_JOBS = 8
 """The most jobs that are accepted; so many take seconds."""
@@ -84,7 +83,7 @@ def cheapest_group(
         if (
             resident(group, by_name, node_types)
             and within_cap_and_bounds(group, by_name, rules)
-            and Checker(rules).holds(group, by_name)
+            and GroupChecker(rules).holds(group, by_name)
         ):
             return group
     return None

@@ -36,8 +36,7 @@ from rlplan.api.plan_points import plan_near_alone
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, Rules, slowdown_bound
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
-from rlplan.planner.groups.simulate.permit_seats import machine_seats
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, machine_seats, simulate_turns
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.library import library_profile

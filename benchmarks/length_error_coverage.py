@@ -33,7 +33,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.schema.sections.origin import Inputs
+from rlplan.plans.schema.plan import Inputs
 from rlplan.profiles.length_tables import shipped_table, table_names
 from rlplan.profiles.length_trace import LengthTrace
 

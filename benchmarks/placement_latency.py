@@ -17,11 +17,9 @@ import time
 import click
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.best_fit import BestFit
-from rlplan.planner.groups.place.placer import Placer
-from rlplan.planner.groups.place.published_placers import Algorithm1
+from rlplan.planner.groups.choose.group_nodes import Placer
+from rlplan.planner.groups.choose.placers import Algorithm1, BestFit
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, Rules
 
 from .rollmux_workloads import MIXED, NODE_TYPES, draw_jobs
 

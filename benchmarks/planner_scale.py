@@ -38,8 +38,8 @@ from rlplan.planner.solve import solve
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
+from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.plans.schema.predicted import Quantiles
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.length_trace import LengthTrace, read_lengths
 from rlplan.profiles.profile_schema import Profile

@@ -42,9 +42,8 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.planner.solve import solve
-from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.rounds.round_spec import RoundKind
 
 REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)

@@ -128,7 +128,7 @@ def with_code_rewards(folder: Path) -> None:
 
 def measured_s(folder: Path) -> list[float]:
     """Seconds of a run's steps, but for the first."""
-    return [step["total_s"] for step in read_run(folder / TRACE).steps[1:]]
+    return [step.total_s for step in read_run(folder / TRACE).steps[1:]]
 
 
 def ran(example: Path, plan: Plan, counts: list[int], steps: int) -> dict[int, list[float]]:

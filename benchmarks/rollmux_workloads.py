@@ -36,13 +36,11 @@ import numpy as np
 
 from benchmarks.rollmux.baseline_placers import MostIdle, Random
 from rlplan.benchmarks.brute_force import cheapest_groups
+from rlplan.planner.groups.choose.group_nodes import Placer
 from rlplan.planner.groups.choose.group_program import solve_groups
-from rlplan.planner.groups.choose.group_solution import Effort, GroupSolution
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.best_fit import BestFit
-from rlplan.planner.groups.place.placer import Placer
-from rlplan.planner.groups.place.published_placers import Algorithm1
+from rlplan.planner.groups.choose.group_solution import GroupSolution, SearchEffort
+from rlplan.planner.groups.choose.placers import Algorithm1, BestFit
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhaseWay, Rules
 
 ROLLOUT, TRAIN = "H20", "H800"
 NODE_TYPES = {
@@ -155,7 +153,7 @@ def large(count: int, cap: int) -> tuple[GroupSolution, float]:
     jobs = draw_jobs(MIXED, count, None, np.random.default_rng(0))
     solve_groups(jobs[:4], NODE_TYPES, Rules())  # compiles the kernels before the clock runs
     begun = time.perf_counter()
-    return solve_groups(jobs, NODE_TYPES, Rules(group_cap=cap), effort=Effort()), time.perf_counter() - begun
+    return solve_groups(jobs, NODE_TYPES, Rules(group_cap=cap), effort=SearchEffort()), time.perf_counter() - begun
 
 
 def measure(snapshots: int, instances: int, count: int, cap: int) -> dict[str, Any]:

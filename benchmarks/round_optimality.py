@@ -33,7 +33,7 @@ from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, 
 from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column
 from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.choose.round_program import Solution, solve_program
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
 TOLERANCE = 1e-9

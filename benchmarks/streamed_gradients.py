@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 VOCABULARY, PROMPTS, SAMPLES, LONGEST = 64, 10, 4, 200
 WHOLE, PORTIONS = UpdateSettings(1024), UpdateSettings(300)

@@ -181,7 +181,7 @@ def prediction_error(off: ExecutedRun, on: ExecutedRun, profile: Profile, job: J
 def same_samples(off: ExecutedRun, on: ExecutedRun) -> float:
     """Share of the trained samples of `off` that have their length and reward in `on`, too."""
     found = [
-        Counter((step.number, row["prompt"], row["sample"], row["tokens"], row["reward"]) for row in step.rows)
+        Counter((step.step, row.prompt, row.sample, row.tokens, row.reward) for row in step.rows)
         for each in (off, on)
         for step in each.steps
     ]

@@ -29,7 +29,7 @@ from typing import Any
 import click
 
 from rlplan.plans.facts.config_shape import architecture_from_config
-from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
 
 from . import trainer_rank_process as process

@@ -28,7 +28,7 @@ from rlplan.executor.trainer.policy.rank_mesh import join
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 FAMILIES = {
     "llama": ("LlamaConfig", {}),

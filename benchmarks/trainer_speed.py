@@ -40,7 +40,7 @@ from benchmarks.entry import run
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 MODEL = {
     "vocab_size": 8192,

@@ -45,7 +45,7 @@ from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
 from rlplan.executor.weights.by_broadcast import BUCKET_BYTES, ByBroadcast
 from rlplan.executor.weights.sync import ByFile
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 
 from . import trainer_rank_process as process

@@ -90,11 +90,9 @@ def compare_command(
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
-    from ..plans.schema.groups_plan import document_kind
-    from ..plans.schema.job import job_paths, load_job
-    from ..plans.schema.sections.job_terms import objective_of
+    from ..plans.schema.job import job_paths, load_job, objective_of
     from ..plans.yaml.errors import InputError, joined
-    from ..plans.yaml.yaml_io import atomic_write, load
+    from ..plans.yaml.yaml_io import atomic_write, document_kind, load
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
     from .shared.paths import check_stdout

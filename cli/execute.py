@@ -129,8 +129,8 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
-    from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import document_kind
 
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:

@@ -56,9 +56,9 @@ def export_command(
     from ..plans.export.node_names import load_node_names
     from ..plans.phrases.sentences import listed
     from ..plans.schema.cluster import load_cluster
-    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.yaml.errors import InputError, joined
-    from ..plans.yaml.yaml_io import STDOUT, atomic_write, error_at
+    from ..plans.yaml.yaml_io import STDOUT, atomic_write, document_kind, error_at
     from .shared.paths import check_stdout, tell
 
     if document_kind(plan_path) == "rlplan":

@@ -18,7 +18,7 @@ from .shared.options import Finite, force_option
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
     from ..plans.schema.job import Job, JobPaths
-    from ..plans.schema.sections.reward_audit import RewardAudit
+    from ..plans.schema.reward_spec import RewardAudit
     from ..profiles.measure.measure_job import Measurements
     from ..profiles.profile_schema import Profile
 

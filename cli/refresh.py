@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..plans.check.finding import Fault
-    from ..plans.schema.plan import Plan
-    from ..plans.schema.sections.origin import Inputs
+    from ..plans.schema.plan import Inputs, Plan
     from ..plans.yaml.errors import Infeasible
     from ..plans.yaml.yaml_doc import Loc
 
@@ -43,11 +42,10 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..api.job_timeline import data_prompts
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
-    from ..plans.schema.groups_plan import document_kind
     from ..plans.schema.plan import load_plan
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError, joined
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, document_kind, error_at
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
     from .shared.paths import check_stdout, tell

@@ -39,7 +39,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
-    from ..traces.report_runs import run_files
+    from ..traces.run_log import run_files
     from .screens.report_text import comparison, run_text
     from .shared.paths import check_stdout, tell
 

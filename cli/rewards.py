@@ -346,9 +346,8 @@ def _responses(
     file: Path, found: Mapping[str, Prompt | RowFault], data: str
 ) -> Iterator[tuple[Prompt | RowFault, str]]:
     """(row, response) of each line of a file. Raises one InputError with a line for each bad one."""
-    from ..plans.schema.limits import DATA_BYTES
     from ..plans.yaml.errors import ErrorCollector
-    from ..plans.yaml.input_files import read_text
+    from ..plans.yaml.input_files import DATA_BYTES, read_text
     from ..plans.yaml.json_text import parse_json
     from ..plans.yaml.yaml_io import STDOUT
 
@@ -380,8 +379,7 @@ def _responses(
 def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[str, str] | None:
     """(what is scored, where it is from); None where nothing is given and the row has no reference."""
     from ..executor.rewards.audit import AUDITED, references
-    from ..plans.schema.limits import DATA_BYTES
-    from ..plans.yaml.input_files import read_text
+    from ..plans.yaml.input_files import DATA_BYTES, read_text
 
     if given == "-":
         return sys.stdin.read(), "standard input"

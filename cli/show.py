@@ -40,8 +40,9 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
     node when, and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was
     solved are named; they do not change what is shown.
     """
-    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.schema.plan import load_plan
+    from ..plans.yaml.yaml_io import document_kind
 
     if document_kind(plan_path) == "rlplan_groups":
         groups = load_groups_plan(plan_path)
@@ -74,7 +75,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..api.job_timeline import compact
-    from ..planner.groups.write.group_timelines import chrome_trace
+    from ..planner.groups.write_groups import chrome_trace
     from .screens.groups_screen import data, render
 
     notes = stale_notes(plan, path) + _edited(plan)

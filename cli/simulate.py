@@ -10,7 +10,7 @@ import click
 
 from ..api.job_timeline import TIMELINE_STEPS
 from ..plans.phrases.numbers import count, digits, percent, ratio, usd
-from ..plans.schema.limits import MOST_STEPS
+from ..plans.schema.base import MOST_STEPS
 from .main import EXIT_FAILED
 from .screens.report_text import waits_text
 from .shared.options import Finite, force_option, lengths_option
@@ -56,7 +56,7 @@ def simulate_command(
     too little memory the figures are those of an impossible run. The site's policy holds too: of changed values it
     judges the seconds, prices, bias and cut samples that are simulated.
     """
-    from ..plans.schema.groups_plan import document_kind
+    from ..plans.yaml.yaml_io import document_kind
     from .many_jobs.simulate_groups import simulate_groups_command
     from .shared.options import refuse_options_but
 

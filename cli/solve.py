@@ -87,8 +87,8 @@ def solve_command(
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
     from ..api.input_paths import job_file, need_job
-    from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import document_kind
     from .many_jobs.solve_groups import solve_groups_command
     from .shared.options import refuse_options_but
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..planner.tune.executed_run import ExecutedRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
-    from ..plans.schema.sections.origin import Inputs
+    from ..plans.schema.plan import Inputs
     from ..profiles.length_trace import LengthTrace
     from ..profiles.profile_schema import Lengths
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import rlplan
 from rlplan.cli.shared.documents import mark_of, model_of
-from rlplan.plans.schema.base import NAME_PATTERN
+from rlplan.plans.yaml.fault_lines import NAME_PATTERN
 from rlplan.profiles.length_line import LengthLine
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"

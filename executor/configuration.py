@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
-from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ..plans.schema.sections.levers import RewardJudge, RoundDrafts
-from ..plans.schema.sections.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
-from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
+from ..plans.schema.levers import EngineLayout, RewardJudge, RoundDrafts, UpdateLayout
+from ..plans.schema.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
+from ..plans.schema.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
 from ..rounds.balancing.balance_spec import BalanceSpec
 from ..rounds.hand_over import HandOverSpec, TailSpec

@@ -14,7 +14,7 @@ import time
 
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
-from ..traces.events import Step
+from ..traces.trace_events import Step
 from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
 from .memory.turns_took import TurnsTook
 from .records.run_record import StepSeconds, step_record

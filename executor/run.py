@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..plans.schema.job import Job
-from ..plans.schema.sections.planned_job import PlannedJob
+from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
 from ..rounds.hand_over import HandOver
 from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
-from ..traces.events import Step
 from ..traces.report_state import drift_text
+from ..traces.trace_events import Step
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
 from .groups.member_turns import GroupTurns, before_restart

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
-from ..traces.events import Step
+from ..traces.trace_events import Step
 from .leaving import Leaving
 from .loop import checkpoint_if_due, step
 from .prepare import Options

@@ -22,7 +22,7 @@ from ..plans.facts.compared_plans import ComparedPoint, setting_text
 from ..plans.schema.base import whole
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.sections.origin import Inputs
+from ..plans.schema.plan import Inputs
 from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
 from ..profiles.fitness import SECTIONS, differences, machine_of, other_model, unfit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ..plans.schema.cluster import Cluster
-from ..plans.schema.sections.levers import SearchDrafts
-from ..plans.schema.sections.planned_job import PlannedJob
+from ..plans.schema.levers import SearchDrafts
+from ..plans.schema.planned_job import PlannedJob
 from ..profiles.profile_schema import Profile
 from .costs.job_pools import pools_of_plan
 from .costs.memory_bars import WEIGHT_BYTES

@@ -17,9 +17,8 @@ from ..plans.facts.executable import is_for_any
 from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.plan import Plan
+from ..plans.schema.plan import Inputs, Plan
 from ..plans.schema.predicted import PredictedError
-from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile

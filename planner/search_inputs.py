@@ -12,9 +12,9 @@ from ..plans.phrases.numbers import count
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.sections.length_evidence import LEAST_PROMPTS, few_lengths
-from ..plans.schema.sections.levers import RewardJudge
-from ..plans.schema.sections.planned_job import PlannedJob
+from ..plans.schema.length_evidence import LEAST_PROMPTS, few_lengths
+from ..plans.schema.levers import RewardJudge
+from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile

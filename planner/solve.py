@@ -13,10 +13,9 @@ from ..plans.facts.executable import family_fault
 from ..plans.facts.model_shape import shape_of_public
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.plan import Plan
+from ..plans.schema.levers import RewardJudge, SearchDrafts
+from ..plans.schema.plan import Inputs, Plan
 from ..plans.schema.predicted import Predicted
-from ..plans.schema.sections.levers import RewardJudge, SearchDrafts
-from ..plans.schema.sections.origin import Inputs
 from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile

@@ -11,28 +11,11 @@ from typing import Any, cast
 from .. import __version__
 from ..plans.facts.digest import job_decisions, job_predictions
 from ..plans.schema.job import Job
-from ..plans.schema.plan import Plan
+from ..plans.schema.levers import RoundDrafts, RoundHandOver, RoundPrefix, RoundTail
+from ..plans.schema.plan import Inputs, LibraryInput, Plan, Solver, Volatile
+from ..plans.schema.planned_job import Bias, KindNorms, PlacementSpec, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from ..plans.schema.planned_rounds import LongIssue, LongQueue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..plans.schema.predicted import Predicted
-from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix, RoundTail
-from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
-from ..plans.schema.sections.planned_job import (
-    Bias,
-    KindNorms,
-    PlacementSpec,
-    PlannedJob,
-    RewardPlan,
-    StepIssue,
-    SyncPlan,
-)
-from ..plans.schema.sections.planned_rounds import (
-    LongIssue,
-    LongQueue,
-    LongRound,
-    RoundIssue,
-    RoundRollout,
-    Rounds,
-    ShortRound,
-)
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.hand_over import TailSpec
 from ..rounds.round_spec import QueueRule

@@ -10,8 +10,8 @@ from ..plans.facts.model_shape import ModelShape
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.plan import Plan
-from ..plans.schema.sections.planned_job import PlannedJob
-from ..plans.schema.sections.planned_rounds import LongRound
+from ..plans.schema.planned_job import PlannedJob
+from ..plans.schema.planned_rounds import LongRound
 from ..plans.yaml.errors import InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.files.row_files import decoded, unpacked
-from ..plans.schema.limits import DATA_BYTES, MOST_NUMBER, MOST_TOKENS
+from ..plans.schema.base import MOST_NUMBER, MOST_TOKENS
 from ..plans.yaml.errors import InputError, joined
+from ..plans.yaml.input_files import DATA_BYTES
 from ..plans.yaml.json_text import parse_json
 from ..plans.yaml.yaml_io import atomic_write
 

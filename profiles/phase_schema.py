@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one, is_zero
-from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout, copies_fault
+from ..plans.schema.levers import EngineLayout, UpdateLayout, copies_fault
 
 
 class ProfileModel(BaseModel):

@@ -17,8 +17,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ..plans.schema.base import cross_error, is_empty, is_none, is_zero
-from ..plans.schema.sections.layouts import EngineLayout
-from ..plans.schema.sections.reward_audit import RewardAudit
+from ..plans.schema.levers import EngineLayout
+from ..plans.schema.reward_spec import RewardAudit
 from .drafts.draft_schema import ProfiledDrafts
 from .judge_schema import Judge
 from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw

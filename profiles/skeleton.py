@@ -18,12 +18,12 @@ from typing import Literal
 from ..plans.facts.model_names import plain_name
 from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import NAME_PATTERN
+from ..plans.schema.base import MOST_ACCELERATORS
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, is_hub_id
-from ..plans.schema.limits import MOST_ACCELERATORS
 from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
+from ..plans.yaml.fault_lines import NAME_PATTERN
 from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model

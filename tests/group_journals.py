@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
-from rlplan.plans.schema.sections.planned_group import PlannedGroup
+from rlplan.plans.schema.groups_plan import PlannedGroup
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.rounds.permits.permit_machine import PermitMachine
 from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken

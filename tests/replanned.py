@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlplan.benchmarks.first_hour.sample_folder import LAB
-from rlplan.planner.groups.inputs.solved_from import solved_from
+from rlplan.planner.groups.inputs.running_plan import solved_from
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.propose_replan import propose_replan
 from rlplan.planner.groups.solve_workload import solve_workload

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..plans.schema.plan import Plan
-from .events import Step
+from .trace_events import Step
 
 
 def seconds_of(step: Step, key: str) -> float:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
-from .events import Step
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
 from .report_state import incidents, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
 from .run_log import Run, readable_runs
+from .trace_events import Step
 
 SPEED_PHASES = ("rollout", "train")
 """Phases of which `rlplan execute` measures anew how fast the machine is."""

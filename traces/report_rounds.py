@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from ..plans.phrases.draft_sources import DRAFT_SOURCES
 from ..plans.schema.plan import Plan
 from ..rounds.round_shape import TWENTIETHS, shape, tail_begins_s
-from .events import Drafts, Step, Streamed, Tail
 from .report_steps import place_of
 from .run_log import RunLog
-from .samples import Samples
+from .sample_columns import Samples
+from .trace_events import Drafts, Step, Streamed, Tail
 
 
 def length_quantiles(tokens: NDArray[Any]) -> list[int]:
@@ -211,7 +211,6 @@ def overlap(plan: Plan, log: RunLog) -> dict[str, Any]:
     `tails`: rounds whose tail other engines decoded, the seconds of the change and samples that moved, as means over
     these; None: none.
     """
-    streamed = [event for event in log.streamed.values() if event.groups]
     scored = [
         sum(np.nan_to_num(log.samples[step.step]["reward_s"]).tolist()) if step.step in log.samples else 0.0
         for step in log.steps

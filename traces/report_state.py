@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ..plans.phrases.numbers import count
-from .events import MOST, Step, StepEvent
+from .trace_events import MOST, Step, StepEvent
 
 State = Literal["finished", "stopped", "failed", "open"]
 

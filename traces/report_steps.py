@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ..plans.schema.predicted import Predicted, Quantiles
-from .events import Step, StepEvent
+from .trace_events import Step, StepEvent
 
 PHASES_S = ("sync_s", "rollout_s", "reward_exposed_s", "train_s", "other_s")
 _SERIES = (

@@ -21,9 +21,9 @@ from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.input_files import must_be_readable
 from .cycle_means import CycleMeans, means_by_plan
-from .events import TYPES, Balanced, DamagedEvent, Drafts, Sample, StepEvent, Streamed, Tail, as_type, decoded
-from .samples import Samples
+from .sample_columns import Samples
 from .trace import TraceError, not_an_event, trace_lines
+from .trace_events import TYPES, Balanced, DamagedEvent, Drafts, Sample, StepEvent, Streamed, Tail, as_type, decoded
 
 TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
@@ -85,7 +85,9 @@ def read_run(path: Path) -> RunLog:
     """
     log, cold = RunLog(), True
     rows: dict[int, list[Sample]] = {}  # of steps that have not ended
-    by_name = {"streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts}
+    by_name: dict[str, dict[int, Any]] = {
+        "streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts,
+    }  # fmt: skip
     for number, line in trace_lines(path):
         try:
             head, event = decoded(line)

@@ -28,8 +28,7 @@ from rlplan.executor.groups.permit_actor import ask, start_permits
 from rlplan.executor.placement.live_nodes import cluster_nodes, on_node
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
-from rlplan.planner.groups.simulate.permit_seats import machine_seats
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, machine_seats, simulate_turns
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.rounds.permits.permit_events import Action, Consolidate, Event, Grow, Pause, Seat, Start

@@ -17,8 +17,7 @@ from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.judge_schema import Judge

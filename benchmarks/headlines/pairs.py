@@ -28,8 +28,7 @@ from rlplan.plans.diff.job_diff import diff_jobs
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, Plan, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from rlplan.profiles.laws.served_fit import MISSED_SD, REACH_OCTAVES

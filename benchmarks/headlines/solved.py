@@ -22,7 +22,7 @@ from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.model_shape import ModelShape, shape_of_job
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.library import library_profile

@@ -16,7 +16,7 @@ from rlplan.executor.placement.run_placement import run_placement
 from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.plan import Plan, load_plan
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError
 
 from ..ray_nodes import RayNodes

@@ -10,11 +10,18 @@ import zlib
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules, node_of_units
-from rlplan.planner.groups.inputs.groups_state import GroupsState, next_id
-from rlplan.planner.groups.place.group_nodes import resident, solo_group
-from rlplan.planner.groups.place.placer import depart_in_place
-from rlplan.planner.groups.place.published_placers import SoloD, cycle_s, packings
+from rlplan.planner.groups.choose.group_nodes import depart_in_place, resident, solo_group
+from rlplan.planner.groups.choose.placers import SoloD, cycle_s, packings
+from rlplan.planner.groups.inputs.group_model import (
+    Group,
+    GroupJob,
+    GroupsState,
+    Jobs,
+    NodeTypes,
+    Rules,
+    next_id,
+    node_of_units,
+)
 
 
 class Colocated(SoloD):

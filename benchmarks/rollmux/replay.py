@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.placer import Observer, Placer
-from rlplan.planner.groups.replan.moved_jobs import moved_jobs
+from rlplan.planner.groups.choose.group_nodes import Observer, Placer
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, Rules
+from rlplan.planner.groups.moves import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from .durations import Drift

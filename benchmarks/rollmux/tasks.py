@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rollmux.baseline_placers import Colocated, MostIdle, Random
-from rlplan.planner.groups.inputs.group_model import GroupJob, Jobs, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.best_fit import BestFit
-from rlplan.planner.groups.place.placer import Placer
-from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
-from rlplan.planner.groups.replan.replanner import Replanner
+from rlplan.planner.groups.choose.group_nodes import Placer
+from rlplan.planner.groups.choose.placers import Algorithm1, BestFit, SoloD
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, Jobs, Rules
+from rlplan.planner.groups.replanner import Replanner
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread

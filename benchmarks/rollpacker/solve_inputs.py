@@ -7,7 +7,7 @@ import dataclasses
 from benchmarks.copula_trace import copula_lengths
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.phase_schema import Reward, Spread

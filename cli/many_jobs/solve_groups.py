@@ -30,7 +30,7 @@ def solve_groups_command(
     """
     from ...api.input_paths import accelerators_must_be_known, check_target
     from ...api.plan_points import LEAST_GAIN, plan_near_alone, plan_neighbours
-    from ...planner.groups.inputs.solved_from import solved_from
+    from ...planner.groups.inputs.running_plan import solved_from
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.solve_workload import solve_workload
     from ...plans.schema.groups_plan import load_groups_plan

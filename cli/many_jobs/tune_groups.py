@@ -13,13 +13,13 @@ from ...plans.phrases.numbers import count, seconds
 from ...plans.phrases.sentences import one_line
 
 if TYPE_CHECKING:
-    from ...planner.groups.inputs.measured_switches import MeasuredSwitch
+    from ...planner.groups.inputs.measured_phases import MeasuredSwitch
 
 
 def tune_groups_command(run: Path, plan_path: Path | None, out: Path | None, overwrite: bool, as_json: bool) -> int:
     """Compare the switches of a run with those of its plan, and write a workload where they differ."""
     from ...api.input_paths import check_target
-    from ...planner.groups.inputs.measured_switches import measured_switches, tuned_workload
+    from ...planner.groups.inputs.measured_phases import measured_switches, tuned_workload
     from ...plans.check.plan_check import input_path
     from ...plans.schema.groups_plan import load_groups_plan
     from ...plans.yaml.editor_schemas import place_schema

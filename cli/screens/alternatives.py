@@ -14,7 +14,7 @@ from .bars import table
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
-    from ...plans.schema.sections.front_point import FrontPoint
+    from ...plans.schema.predicted import FrontPoint
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 4
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from ...plans.schema.sections.planned_group import GroupMember
+    from ...plans.schema.groups_plan import GroupMember
 
 
 class GroupView:

@@ -16,8 +16,7 @@ from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, u
 from ...plans.phrases.solver_status import groups_status
 
 if TYPE_CHECKING:
-    from ...plans.schema.groups_plan import CostFigures, GroupsPlan
-    from ...plans.schema.sections.planned_group import PlannedGroup
+    from ...plans.schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
     from ...plans.schema.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar

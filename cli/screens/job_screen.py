@@ -14,7 +14,7 @@ from rich.text import Text
 from ...plans.phrases.caveats import cut_text, limit_text, wait_text
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.pools_text import nodes_text
-from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
+from ...plans.schema.length_evidence import MUCH_AT_CAP
 from .alternatives import RE_SOLVED, front_table, why_table
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts

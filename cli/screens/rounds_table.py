@@ -12,8 +12,8 @@ from .bars import table
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
+    from ...plans.schema.planned_rounds import LongRound, ShortRound
     from ...plans.schema.predicted import PredictedRound, Quantiles
-    from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
 
 
 def round_kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:

@@ -26,8 +26,7 @@ def model_of(kind: str) -> type[BaseModel]:
 
 def kind_of(path: str | Path) -> str:
     """The kind of the document at `path`, by its mark. Raises InputError if it has no known mark."""
-    from ...plans.schema.groups_plan import document_kind
-    from ...plans.yaml.yaml_io import kind_of_mark
+    from ...plans.yaml.yaml_io import document_kind, kind_of_mark
 
     mark = document_kind(path)
     kind = kind_of_mark(mark) if mark else ""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...plans.facts.device_shares import ENGINE_SHARE
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ..placement.seat_keeper import SeatKeeper
 from ..supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews

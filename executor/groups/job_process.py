@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import ray
 
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember
 from ..faults import ActorFailed
 from ..placement.live_nodes import LeasedNode
 from ..placement.orphans import left_by

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from ...plans.schema.sections.planned_group import GroupNode
+from ...plans.schema.groups_plan import GroupNode
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import TURNS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
-from ...traces.events import Step
+from ...traces.trace_events import Step
 from ..execute import execute
 from ..prepare import Options, prepare
 from ..rollout.round_samples import Progress

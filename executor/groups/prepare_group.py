@@ -15,8 +15,7 @@ from pathlib import Path
 from ...plans.check.plan_check import changed_inputs, input_path
 from ...plans.facts.executable_groups import unsupported_in_groups
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.groups_plan import GroupsPlan, load_groups_plan
-from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
+from ...plans.schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, load_groups_plan
 from ...plans.schema.workload import Source, Workload, load_workload
 from ...plans.yaml.errors import ErrorCollector, InputError
 from ...plans.yaml.output_files import must_take_folder

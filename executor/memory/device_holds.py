@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
 from ...plans.schema.cluster import Pool
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.plan import Plan
 from ...plans.schema.predicted import MemoryBar
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...rounds.device_holders import (
     KV_CACHE,
     MOMENTS,

@@ -17,9 +17,9 @@ from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
-from ...traces.events import Step
 from ...traces.run_log import TRACE
 from ...traces.trace import TraceWriter
+from ...traces.trace_events import Step
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.scoring_health import unscored

@@ -26,7 +26,7 @@ from ...plans.answers.code_tests import code_tests
 from ...plans.files.prompt_rows import Prompt, RowFault, read_rows
 from ...plans.phrases.numbers import count
 from ...plans.schema.job import Job, JobPaths, RewardSpec, scoring_paths
-from ...plans.schema.sections.reward_audit import RewardAudit
+from ...plans.schema.reward_spec import RewardAudit
 from .functions import ScorerConfig
 from .local_scoring import prompt_text, scored
 from .scoring import Scored

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.files.prompt_rows import Prompt, read_prompts
-from ...plans.schema.sections.reward_spec import RewardKind, RewardSpec
+from ...plans.schema.reward_spec import RewardKind, RewardSpec
 from ...plans.yaml.errors import InputError
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ...plans.schema.job import Job, JobPaths, RewardSpec
-from ...plans.schema.sections.reward_spec import LENGTH_KINDS
+from ...plans.schema.reward_spec import LENGTH_KINDS
 from ..placement.seat_keeper import SeatKeeper
 from ..rewards.charges import RewardResult
 from ..rewards.functions import ScorerConfig

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...rounds.balance import PrefixSharing
 from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ...rounds.balancing.placement import ByLoad

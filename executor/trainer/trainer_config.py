@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...plans.schema.sections.algorithm import Algorithm
+from ...plans.schema.algorithm import Algorithm
 from .step_checks import LogprobLimits
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
 from ...plans.files.prompt_rows import Judged, Progress, RowFault, read_rows
-from ...plans.schema.sections.reward_spec import RewardSpec
+from ...plans.schema.reward_spec import RewardSpec
 from ...plans.schema.site_rules import SiteRulesFile
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc

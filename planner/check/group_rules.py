@@ -17,18 +17,16 @@ from ...plans.check.site_breaches import group_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.groups_plan import GroupsPlan
-from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ...plans.schema.groups_plan import GroupsPlan, PinnedPhase, PlannedGroup
 from ...plans.schema.workload import Workload, way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
-from ..groups.inputs.capacity import shortages
-from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
+from ..groups.choose.group_nodes import resident_bytes
+from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin, shortages
 from ..groups.inputs.job_points import points_there
 from ..groups.inputs.measured_phases import given_phases, with_phases
 from ..groups.inputs.workload_jobs import Problem, problem_of
-from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
 from .check_options import CheckOptions, opened
 from .job_rules import neighbour

@@ -14,7 +14,7 @@ from ...plans.files.prompt_rows import MOST_FAULTS, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files
-from ...plans.schema.sections.planned_job import PlannedJob
+from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS

@@ -15,9 +15,9 @@ from ...plans.facts.model_shape import tp_sizes
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
+from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.layouts import UpdateLayout
-from ...plans.schema.sections.planned_rounds import RoundRollout
+from ...plans.schema.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.laws.train_law import layout_faults

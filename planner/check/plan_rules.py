@@ -19,8 +19,7 @@ from ...plans.check.solved_rules import decisions_edited, other_version, predict
 from ...plans.facts.model_shape import UNKNOWN, NamedModel, model_of_job
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_folder
-from ...plans.schema.plan import Plan
-from ...plans.schema.sections.origin import InputFile, LengthsInput
+from ...plans.schema.plan import InputFile, LengthsInput, Plan
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.fitness import other_accelerator, unfit

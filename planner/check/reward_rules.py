@@ -12,9 +12,9 @@ from ...plans.files.judge_model import judge_model_fault
 from ...plans.files.reward_function import function_faults
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
+from ...plans.schema.levers import TimeoutNumbers
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.levers import TimeoutNumbers
-from ...plans.schema.sections.reward_audit import RewardAudit
+from ...plans.schema.reward_spec import RewardAudit
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ..costs.job_pools import NodesTaken
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from .plan_limits import Limits

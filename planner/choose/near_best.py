@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from .candidates.round_kinds import LongKey, ShortKey
 from .cycle_cost import SLOW_SHARE, Column, Cycle
 from .plan_limits import Limits

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from ...plans.schema.sections.origin import Method
+from ...plans.schema.plan import Method
 from ...plans.yaml.errors import Infeasible
 from ..costs.job_pools import NodesTaken
 from ..highs import MAX_NODES, minimise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...plans.phrases.numbers import count
+from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.predicted import PredictedPhases
-from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.profile_schema import Profile
 from ..costs.colocation import shares_gpus, sleep_and_wake_s, state_moves_s
 from ..costs.decode_costs import DecodeCost

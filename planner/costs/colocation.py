@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES, UTILISATION, rank_parameters
 from ...profiles.laws.train_law import TrainPhysics

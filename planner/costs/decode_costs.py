@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck

@@ -11,7 +11,7 @@ from functools import cache
 
 from ...plans.facts.device_shares import ASLEEP_SHARE, SLACK_SHARE
 from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import fitted_memory
 from ...profiles.profile_schema import Profile

@@ -16,8 +16,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from ...plans.schema.sections.layouts import EngineLayout
-from ...plans.schema.sections.levers import RoundDrafts, SearchDrafts
+from ...plans.schema.levers import EngineLayout, RoundDrafts, SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...profiles.drafts.draft_law import DraftLaw, geometric
 from ...profiles.drafts.draft_schema import ProfiledDrafts

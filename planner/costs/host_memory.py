@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...profiles.laws.rank_memory import CHECKPOINT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ...profiles.profile_schema import Profile
 from .colocation import train_physics, trained_parameters, trainer_on_turns

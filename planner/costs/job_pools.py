@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ...plans.check.plan_fit import pool_faults
 from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Cluster, Pool
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.planned_job import PlannedJob
+from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.planned_job import PlannedJob
 from ...profiles.laws.sync_law import Networks, between_pools_s, chain_s, transfer_s, within_pool_s
 
 

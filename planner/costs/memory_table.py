@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...profiles.profile_schema import Profile
 from .device_memory import device_bars, trainer_bars
 from .host_memory import engines_on_host, ranks_on_node, trainers_on_host, weights_under_way

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.schema.sections.layouts import EngineLayout
-from ...plans.schema.sections.levers import TimeoutNumbers
-from ...plans.schema.sections.planned_job import PooledReward
+from ...plans.schema.levers import EngineLayout, TimeoutNumbers
+from ...plans.schema.planned_job import PooledReward
 from ...profiles.phase_schema import Executions as ProfiledExecutions
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile

@@ -9,10 +9,9 @@ from functools import partial
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
-from ...plans.schema.sections.planned_job import PlannedJob
-from ...plans.schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
+from ...plans.schema.levers import EngineLayout, RewardJudge, SearchDrafts, UpdateLayout
+from ...plans.schema.planned_job import PlannedJob
+from ...plans.schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile

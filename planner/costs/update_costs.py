@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
 from ...profiles.limits.suspicions import as_can_be

@@ -35,8 +35,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import StepNoise
-from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error

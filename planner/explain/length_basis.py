@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from ...plans.schema.sections.length_evidence import LengthBasis
+from ...plans.schema.length_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import ShortKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ...plans.schema.sections.front_point import FrontPoint
+from ...plans.schema.predicted import FrontPoint
 from ..choose.candidate_search import Search
 from ..choose.cycle_cost import Cycle
 from .holdout_rounds import Holdout

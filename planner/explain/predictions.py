@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ...plans.schema.job import Job
+from ...plans.schema.length_evidence import LengthBasis, LengthDrift
 from ...plans.schema.predicted import (
     DecodeSpeed,
     MemoryBar,
@@ -25,7 +26,6 @@ from ...plans.schema.predicted import (
     UpdateSpeed,
 )
 from ...plans.schema.predicted_limit import HardwareLimit
-from ...plans.schema.sections.length_evidence import LengthBasis, LengthDrift
 from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
 from ...profiles.limits.hardware_peaks import peaks_of, work_of

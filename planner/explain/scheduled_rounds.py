@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import PredictedPhases
-from ...plans.schema.sections.layouts import EngineLayout
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle

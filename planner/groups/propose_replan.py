@@ -17,8 +17,7 @@ from ...plans.yaml.errors import InputError
 from ...traces.groups.group_turns import GroupTurns, turn_seconds
 from .inputs.group_model import Slowdown
 from .inputs.measured_phases import ReferencePhases, reference_phases, with_phases
-from .inputs.running_plan import running_state
-from .inputs.solved_from import solved_from
+from .inputs.running_plan import running_state, solved_from
 from .inputs.workload_jobs import Problem, problem_of
 from .simulate.slowdowns import bounds_kept, slowdowns
 from .solve_workload import Notify, solve_workload

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,18 +15,95 @@ from ...plans.schema.workload import Workload
 from ...plans.yaml.errors import Infeasible
 from ..write_plan import volatile
 from .choose.group_program import solve_groups
-from .choose.group_solution import Effort, GroupSolution
-from .choose.remedies import without_room
-from .inputs.capacity import NodesShort, excess, shortages
-from .inputs.groups_state import GroupsState
+from .choose.group_solution import QUICK, GroupSolution, SearchEffort
+from .choose.placers import BestFit
+from .inputs.group_model import (
+    GroupsState,
+    Jobs,
+    NodesShort,
+    NodeTypes,
+    Rules,
+    Shortage,
+    excess,
+    node_limits,
+    nodes_taken,
+    shortages,
+)
 from .inputs.running_plan import running_state
 from .inputs.workload_jobs import Problem
-from .place.best_fit import BestFit
-from .replan.declined_moves import declined_moves
-from .replan.move_prices import Patience
-from .replan.move_savings import planned_moves, renumbered
-from .replan.replanner import Replanner
-from .write.plan_writer import cost_figures, write_plan
+from .moves import MovePatience, declined_moves, planned_moves, renumbered
+from .replanner import Replanner
+from .write_groups import cost_figures, write_plan
+
+# Remedies for a workload that does not fit its nodes: more nodes, looser bounds, more host memory, larger groups.
+#
+# Every remedy that the error names was tried: the group program placed all jobs with it.
+
+_FACTORS = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0)
+"""Factors of bounds, or of host memory, that are tried."""
+
+_EFFORT = replace(QUICK, greedy=True)
+_DEAR = 1000.0
+
+
+def without_room(jobs: Jobs, node_types: NodeTypes, rules: Rules, short: Sequence[Shortage] = ()) -> Infeasible:
+    """The error that the jobs do not fit into the nodes: the proven shortages, if any, and remedies."""
+    remedies = [_more_nodes(jobs, node_types, rules, [s.pool for s in short])]
+
+    def fits_looser(factor: float) -> bool:
+        return bool(_nodes({n: replace(job, slo=job.slo * factor) for n, job in jobs.items()}, node_types, rules))
+
+    def fits_roomier(factor: float) -> bool:
+        larger = {p: replace(k, host_memory_bytes=k.host_memory_bytes * factor) for p, k in node_types.items()}
+        return bool(_nodes(jobs, larger, rules))
+
+    for fits, text in (
+        (fits_looser, "with every slo {:g} times as loose"),
+        (fits_roomier, "with {:g} times the host memory on every node"),
+    ):
+        factor = _least_factor(fits)
+        if factor is not None:
+            remedies.append(text.format(factor))
+    if _nodes(jobs, node_types, replace(rules, group_cap=rules.group_cap + 1)):
+        remedies.append(f"with group_cap {rules.group_cap + 1}")
+    there = ", ".join(f"{limit} of pool '{pool}'" for pool, limit in node_limits(node_types).items())
+    cause = "; ".join(map(str, short)) or f"no way to share the nodes ({there}) holds all {len(jobs)} jobs"
+    return Infeasible(f"{cause}; they fit " + ", or ".join(text for text in remedies if text))
+
+
+def _more_nodes(jobs: Jobs, node_types: NodeTypes, rules: Rules, first: Sequence[str]) -> str:
+    """The remedy of more nodes of one pool, a pool in `first` if one will do, else of several pools."""
+    limited = list(dict.fromkeys([*first, *node_limits(node_types)]))
+    for lifted in [*({pool} for pool in limited), set(limited)]:
+        # Whatever the prices are: as few nodes as can be of the pools that are too small.
+        unlimited = {
+            pool: replace(node_type, usd_per_hour=_DEAR, limit=None)
+            if pool in lifted
+            else replace(node_type, usd_per_hour=1.0)
+            for pool, node_type in node_types.items()
+        }
+        taken = _nodes(jobs, unlimited, rules)
+        if taken:
+            more = [f"{taken[p]} nodes of pool '{p}'" for p in sorted(lifted) if taken[p] > (node_types[p].limit or 0)]
+            return "with " + " and ".join(more) if more else ""
+    return ""
+
+
+def _least_factor(fits: Callable[[float], bool]) -> float | None:
+    """The least factor with which the jobs fit, if they fit with all larger ones too; None: not with the largest."""
+    if not fits(_FACTORS[-1]):
+        return None
+    return _FACTORS[bisect_left(_FACTORS, True, hi=len(_FACTORS) - 1, key=fits)]
+
+
+def _nodes(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> dict[str, int] | None:
+    """Nodes by pool of a solution within the limits; None if a quick search has none."""
+    try:
+        solution = solve_groups(list(jobs.values()), node_types, rules, effort=_EFFORT)
+    except Infeasible:
+        return None
+    return nodes_taken(solution.groups, node_types)
+
 
 Notify = Callable[[str], None]
 
@@ -77,10 +155,10 @@ def solve_workload(
 def change_every_h(remaining_s: Mapping[str, float]) -> float:
     """Hours until one of the jobs that say how long they stay is expected to leave, each at a constant rate.
 
-    The plan is solved again then, so a move must pay before. Without such jobs, the default of `Patience`.
+    The plan is solved again then, so a move must pay before. Without such jobs, the default of `MovePatience`.
     """
     rate = sum(3600 / seconds for _, seconds in sorted(remaining_s.items()))
-    return 1 / rate if rate else Patience().change_every_h
+    return 1 / rate if rate else MovePatience().change_every_h
 
 
 def _grouped_anew(problem: Problem, workload: Workload, notify: Notify) -> _Solved:
@@ -103,8 +181,8 @@ def _replanned(
     """New jobs beside the running ones, with the moves that pay or that a bound needs, and those that do not pay."""
     node_types, rules, objective = problem.node_types, problem.rules, workload.rules.objective
     # `rlplan apply` has a job stop at the end of its step, with a checkpoint: no work is lost.
-    patience = Patience(change_every_h(problem.remaining_s), wait_for_boundary=True)
-    replanner = Replanner(node_types, rules, patience, Effort())
+    patience = MovePatience(change_every_h(problem.remaining_s), wait_for_boundary=True)
+    replanner = Replanner(node_types, rules, patience, SearchEffort())
     replanner.prices.credit_s = {name: problem.ahead_s.get(name, math.inf) for name in running.jobs}
     new = sorted(set(problem.jobs) - set(running.jobs))
     placed = running

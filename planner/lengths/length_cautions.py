@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
+from ...plans.schema.length_evidence import MUCH_AT_CAP
 from ...profiles.length_trace import LengthTrace
 from .length_model import LengthModel
 from .table_lengths import TableTrace

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.schema.job import Job
-from ...plans.schema.sections.planned_job import KindNorms, LossPlan
+from ...plans.schema.planned_job import KindNorms, LossPlan
 from ...plans.yaml.errors import Infeasible
 from .length_model import LengthModel
 

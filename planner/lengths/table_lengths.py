@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.check.input_rules import input_path
-from ...plans.schema.sections.origin import LengthsInput
+from ...plans.schema.plan import LengthsInput
 from ...plans.yaml.errors import InputError
 from ...profiles.length_tables import (
     LengthTable,

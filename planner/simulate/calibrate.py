@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least_squares, residual_noise
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.machines.events import SampleKey

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.planned_job import PlannedJob
+from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile

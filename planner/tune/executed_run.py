@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import structs
 
 from ...plans.files.run_folder import must_be_run_folder
+from ...plans.schema.levers import SearchDrafts
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.levers import SearchDrafts
 from ...plans.yaml.errors import InputError
 from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
@@ -29,9 +29,9 @@ from ...rounds.machines.round import Round
 from ...rounds.predict import LengthHistory
 from ...rounds.round_spec import RoundKind, RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
-from ...traces.events import Sample, StepEvent
 from ...traces.run_log import PLAN_COPY, TRACE, load_run
-from ...traces.samples import Samples
+from ...traces.sample_columns import Samples
+from ...traces.trace_events import Sample, StepEvent
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import Lengths, simulate_round
@@ -62,7 +62,7 @@ class ExecutedStep(StepEvent, kw_only=True):
         """Seconds of the round and of what a step waits for around it (messages, book-keeping)."""
         return self.rollout_s + self.outside_s
 
-    def trained_tokens(self) -> tuple[int, int]:
+    def update_tokens(self) -> tuple[int, int]:
         """(sum, sum of squares) over the trained samples' tokens, prompts included."""
         tokens = self.rows["tokens"].astype(np.int64)[self.rows.trained] + self.rows["prompt_tokens"][self.rows.trained]
         return int(tokens.sum()), int(tokens @ tokens)
@@ -196,7 +196,7 @@ def replay(
     )
     if history is not None:
         history.learn(machine)
-    update_s = kind.train.update_s(*step.trained_tokens())
+    update_s = kind.train.update_s(*step.update_tokens())
     if kind.streams or times.freed_s is not None:
         window = round_window(kind, times.freed_s, times.end_s, machine.outcome(), ready, lengths.prompt_tokens)
         tokens, squares = sum(group[1] for group in window.groups), sum(group[2] for group in window.groups)

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import Predicted
-from ...plans.schema.sections.layouts import EngineLayout
 from ...traces.cycle_means import CycleMeans
 from .executed_run import ExecutedRun, Replayed
 from .refit import FittedLine, Priced, Refit

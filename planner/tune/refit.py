@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.planned_rounds import RoundRollout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.planned_rounds import RoundRollout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import FACTORS, STEP_S

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthRow, LengthTrace
-from ...traces.events import Sample
+from ...traces.trace_events import Sample
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace

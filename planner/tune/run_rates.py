@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...plans.schema.sections.planned_job import RewardPlan
+from ...plans.schema.planned_job import RewardPlan
 from ...plans.yaml.errors import InputError
 from ...profiles.drafts.draft_counts import DraftCounts, fit_drafts, summed
 from ...profiles.drafts.draft_schema import DraftRates, ProfiledDrafts
@@ -14,7 +14,7 @@ from ...profiles.judge_schema import Judge
 from ...profiles.laws.reward_fit import ScoredSample, fit_executions
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
-from ...traces.events import Sample
+from ...traces.trace_events import Sample
 from ..costs.decode_costs import DecodeCost, layout_cost
 from .executed_run import ExecutedRun
 

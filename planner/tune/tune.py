@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from ...plans.facts.executable import is_for_any
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.plan import Plan
-from ...plans.schema.sections.planned_job import PlannedJob
-from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
+from ...plans.schema.planned_job import PlannedJob
+from ...plans.schema.planned_rounds import LongRound, ShortRound
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from ..facts.node_price import usd_per_node_hour
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
-from ..schema.groups_plan import GroupsPlan
-from ..schema.sections.planned_group import GroupMember, PlannedGroup, Span
+from ..schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, Span
 from ..schema.workload import OtherWay, Phase, Workload
 from ..yaml.yaml_doc import Loc
 from .finding import Fault

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ..facts.solver_read import UNREAD, read_digest
 from ..schema.groups_plan import GroupsPlan
-from ..schema.plan import Plan
-from ..schema.sections.origin import InputFile
+from ..schema.plan import InputFile, Plan
 from ..yaml.errors import InputError
 from ..yaml.input_files import is_file
 from ..yaml.yaml_doc import Loc

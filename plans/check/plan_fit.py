@@ -13,11 +13,10 @@ from ..facts.model_shape import ModelShape, tp_sizes, undivided
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.job import Job
+from ..schema.levers import RewardJudge, UpdateLayout
 from ..schema.plan import Plan
-from ..schema.sections.layouts import UpdateLayout
-from ..schema.sections.levers import RewardJudge
-from ..schema.sections.planned_job import PlacementSpec, PlannedJob
-from ..schema.sections.planned_rounds import RoundRollout
+from ..schema.planned_job import PlacementSpec, PlannedJob
+from ..schema.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 

@@ -14,8 +14,8 @@ from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.plan import Plan
+from ..schema.planned_rounds import LongRound, ShortRound
 from ..schema.predicted import PredictedRound
-from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .plan_fit import pool_faults

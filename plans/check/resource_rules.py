@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ..facts.model_shape import ModelShape
 from ..phrases.numbers import count
+from ..schema.base import MOST_ACCELERATORS
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
-from ..schema.limits import MOST_ACCELERATORS
+from ..schema.levers import UpdateLayout
 from ..schema.plan import Plan
-from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .plan_fit import heads_fault, one_of

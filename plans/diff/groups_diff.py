@@ -15,8 +15,7 @@ import networkx as nx
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..schema.base import whole
-from ..schema.groups_plan import GroupsPlan, Move
-from ..schema.sections.planned_group import GroupMember, PlannedGroup
+from ..schema.groups_plan import GroupMember, GroupsPlan, Move, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 from .job_diff import NO_FILES, sides_of, solver_changes

@@ -18,8 +18,7 @@ from typing import Any, Literal
 from ..check.input_rules import input_files
 from ..facts.solver_read import UNREAD, digest_of
 from ..schema.groups_plan import GroupsPlan
-from ..schema.plan import Plan
-from ..schema.sections.origin import InputFile
+from ..schema.plan import InputFile, Plan
 from ..yaml.errors import InputError
 from ..yaml.input_files import read_bytes
 from ..yaml.yaml_doc import parse

@@ -8,8 +8,8 @@ from ..phrases.caveats import cut_text
 from ..phrases.numbers import MATTERS, count, unsigned
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
+from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
-from ..schema.sections.length_evidence import MUCH_AT_CAP
 from .change import Quantity
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ..schema.groups_plan import PinnedPhase, PlannedGroup
 
 PhaseName = Literal["rollout", "train"]
 PHASES: tuple[PhaseName, ...] = ("rollout", "train")

@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..schema.groups_plan import GroupsPredicted
+from ..schema.groups_plan import GroupsPredicted, PlannedGroup
+from ..schema.planned_job import PlannedJob
 from ..schema.predicted import Predicted
-from ..schema.sections.planned_group import PlannedGroup
-from ..schema.sections.planned_job import PlannedJob
 
 
 def job_decisions(job: PlannedJob) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..schema.levers import RewardJudge, UpdateLayout, copies_fault
 from ..schema.plan import Plan
-from ..schema.sections.layouts import UpdateLayout, copies_fault
-from ..schema.sections.levers import RewardJudge
 from ..yaml.yaml_doc import Loc
 from .model_shape import ModelShape
 

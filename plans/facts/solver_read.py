@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from ..schema.cluster import Cluster
 from ..schema.job import Job
-from ..schema.sections.origin import Digest64, SolverRead
+from ..schema.plan import Digest64, SolverRead
 from ..yaml.yaml_doc import parse
 from ..yaml.yaml_io import loads, read_text
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from ..schema.reward_faults import PLACEHOLDERS
+from ..schema.reward_spec import PLACEHOLDERS
 from ..yaml.errors import InputError
 
 _MARK = "RLPLAN-VALUE-OF-{}-HERE"

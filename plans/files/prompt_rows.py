@@ -18,8 +18,8 @@ from typing import Any, Literal
 from ..answers import AnswerError
 from ..phrases.numbers import count
 from ..schema.job import Job, JobPaths, RewardKind, RewardSpec, job_paths, missing_files
-from ..schema.limits import DATA_BYTES
 from ..yaml.errors import InputError, joined
+from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
 from .one_row import Prompt as Prompt
 from .one_row import Refused, id_of, is_read, prompt_of

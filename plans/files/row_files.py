@@ -12,9 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ..schema.limits import DATA_BYTES
 from ..yaml.errors import InputError
-from ..yaml.input_files import read_bytes, too_large, utf8
+from ..yaml.input_files import DATA_BYTES, read_bytes, too_large, utf8
 from ..yaml.json_text import JsonError, array_items, parse_json
 
 PARQUET_MAGIC = b"PAR1"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..schema.groups_plan import document_kind
 from ..yaml.errors import InputError
-from ..yaml.yaml_io import kind_of_mark
+from ..yaml.yaml_io import document_kind, kind_of_mark
 
 _GIVE = "give the --out of rlplan execute"
 

@@ -10,10 +10,9 @@ from pydantic import BaseModel
 from ..phrases.numbers import NONE, percent, seconds
 from ..phrases.sentences import sentence
 from ..phrases.update_text import trainers_text, update_text
-from ..schema.plan import Plan
-from ..schema.sections.layouts import UpdateLayout
-from ..schema.sections.origin import InputFile, Volatile
-from ..schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
+from ..schema.levers import UpdateLayout
+from ..schema.plan import InputFile, Plan, Volatile
+from ..schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from .elements import Banner, Table, code
 
 

@@ -10,7 +10,7 @@ from ..phrases.numbers import NONE, count, percent, seconds, times, usd
 from ..phrases.sentences import listed, sentence
 from ..phrases.solver_status import groups_status
 from ..schema.groups_plan import GroupsPlan
-from ..schema.sections.origin import InputFile
+from ..schema.plan import InputFile
 from . import decision_tables
 from .charts import charts_groups
 from .elements import Card, Table, code, mark, render

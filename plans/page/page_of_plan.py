@@ -11,11 +11,10 @@ from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds
 from ..phrases.pools_text import nodes_text
 from ..phrases.sentences import sentence
 from ..phrases.solver_status import proof_word, solver_status
-from ..schema.plan import Plan
+from ..schema.length_evidence import MUCH_AT_CAP
+from ..schema.plan import InputFile, Inputs, Plan
 from ..schema.predicted import Predicted
 from ..schema.predicted_limit import HardwareLimit
-from ..schema.sections.length_evidence import MUCH_AT_CAP
-from ..schema.sections.origin import InputFile, Inputs
 from . import decision_tables
 from .charts import charts_plan
 from .charts.charts_round import timeline

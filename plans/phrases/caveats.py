@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from ..schema.length_evidence import LengthDrift
+from ..schema.plan import Inputs
 from ..schema.predicted import Predicted, PredictedError
 from ..schema.predicted_limit import HardwareLimit
-from ..schema.sections.length_evidence import LengthDrift
-from ..schema.sections.origin import Inputs
 from .numbers import digits, per_second, percent, seconds
 
 _STANDS_OUT = 1.645

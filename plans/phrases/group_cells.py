@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..schema.groups_plan import GroupsPlan
-from ..schema.sections.planned_group import GroupMember
+from ..schema.groups_plan import GroupMember, GroupsPlan
 from ..schema.workload import GroupRules
 from .numbers import NONE, percent, seconds, times, usd
 from .sentences import listed

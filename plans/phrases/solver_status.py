@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..schema.groups_plan import GroupsPlan
-from ..schema.plan import Plan
-from ..schema.sections.origin import Solver
+from ..schema.plan import Plan, Solver
 from .numbers import count, percent
 from .sentences import one_line
 

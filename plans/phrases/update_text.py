@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.sections.layouts import UpdateLayout
+from ..schema.levers import UpdateLayout
 
 SIZES = ("dp", "tp", "pp", "cp", "sp", "ep")
 

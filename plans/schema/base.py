@@ -1,9 +1,13 @@
-"""The base class of rlplan's document models, and scalar types that several documents use.
+"""The base class of rlplan's document models, the scalar types that several documents use, and their largest numbers.
 
 Invariants of every document model:
 - it is frozen, refuses unknown keys, infinities and NaN, and converts nothing (`"2"` is not 2), so that a value in
   memory is the value in the file;
 - the docstring under a field is its description in the JSON Schema, and in the error message for a wrong value.
+
+Each largest number is well above what anybody trains with, and low enough that planning with it ends. A larger number
+is most often a slip (bytes for tokens, the count of all steps for the count of one); without a limit the planner would
+take all memory, or all day, before the user sees an error.
 """
 
 from __future__ import annotations
@@ -15,7 +19,34 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
-from .limits import MOST_CHOICES, MOST_TOKENS
+from ..yaml.fault_lines import NAME_PATTERN
+
+MOST_PROMPTS_PER_STEP = 131_072
+"""Prompts of a step; the largest published steps have some 16,000 prompts."""
+
+MOST_SAMPLES_PER_STEP = 2_000_000
+"""Samples of a step, prompts_per_step times samples_per_prompt."""
+
+MOST_ISSUED = 8_000_000
+"""Samples that one round of a plan may issue, copies included: four times those of the largest step."""
+
+MOST_TOKENS = 10_000_000
+"""Tokens of a prompt, of a response or of a row of a length trace; the longest context of any model."""
+
+MOST_NUMBER = 10**9
+"""Largest number of an epoch or of a sample in a length trace: they are counts, not digests or times."""
+
+MOST_CHOICES = 64
+"""Values of one list that `solve` tries one by one."""
+
+MOST_ACCELERATORS = 131_072
+"""Accelerators of a pool that one job is planned for."""
+
+MOST_STEPS = 100_000
+"""Steps of a simulated run."""
+
+MOST_SIMULATED = 50_000_000
+"""Samples of a simulated run, over all its steps: about an hour."""
 
 
 class Strict(BaseModel):
@@ -102,11 +133,9 @@ def ascending(values: tuple[N, ...]) -> tuple[N, ...]:
     return values
 
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Letters, digits, `_`, `.`, `-`, at most 64: a name that is safe in file names and needs no quotes in YAML."""
 
-GROUP_ID_PATTERN = r"^g[0-9]{1,9}$"
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -9,19 +10,105 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from ..yaml.errors import joined
+from ..yaml.errors import InputError, joined
 from ..yaml.yaml_doc import Loc
-from .base import Choices, Name, Strict, Tokens, cross_error, is_auto, is_empty, is_false, is_none
-from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
-from .sections.algorithm import Algorithm
-from .sections.data_spec import DataSpec
-from .sections.job_terms import JobPlacement, ObjectiveText, Slo
-from .sections.levers import FinishedShares, SearchCutoff, SearchDrafts
-from .sections.reward_spec import OneOrList
-from .sections.reward_spec import RewardKind as RewardKind
-from .sections.reward_spec import RewardSpec as RewardSpec
+from .algorithm import Algorithm
+from .base import (
+    MOST_PROMPTS_PER_STEP,
+    MOST_SAMPLES_PER_STEP,
+    Choices,
+    Count,
+    Name,
+    Positive,
+    Strict,
+    Tokens,
+    cross_error,
+    is_auto,
+    is_empty,
+    is_false,
+    is_none,
+    is_true,
+)
+from .levers import FinishedShares, SearchCutoff, SearchDrafts
+from .reward_spec import OneOrList
+from .reward_spec import RewardKind as RewardKind
+from .reward_spec import RewardSpec as RewardSpec
+
+WITHIN = "usd-within"
+
+
+def objective_of(text: str) -> tuple[Literal["seconds", "usd"], float | None]:
+    """(what a trained sample shall cost least of, most seconds of the mean step, or None for any) of `seconds`, `usd`
+    or `usd-within SECONDS`. Raises InputError for any other text."""
+    name, _, number = text.replace(":", " ").strip().partition(" ")
+    if text in ("seconds", "usd"):
+        return ("usd", None) if text == "usd" else ("seconds", None)
+    if name != WITHIN:
+        raise InputError(f"objective: '{text}' is none of seconds, usd, {WITHIN} SECONDS")
+    try:
+        within_s = float(number)
+    except ValueError:
+        within_s = math.nan
+    if not 0 < within_s < math.inf:
+        raise InputError(f"objective: '{text}' has no seconds above 0 of the mean step; write it as {WITHIN} 120")
+    return "usd", within_s
+
+
+def _is_objective(text: str) -> str:
+    try:
+        objective_of(text)
+    except InputError as error:
+        raise cross_error(str(error).removeprefix(f"objective: '{text}' ")) from None
+    return text
+
+
+ObjectiveText = Annotated[
+    str,
+    AfterValidator(_is_objective),
+    Field(json_schema_extra={"pattern": r"^(seconds|usd|usd-within[ :][0-9.eE+-]+)$"}),
+]
+
+
+class Slo(Strict):
+    """Limits that every plan of the job keeps."""
+
+    step_p95_s: Positive | None = None
+    """Seconds that 95% of the steps must stay below; null for no such limit."""
+
+
+class JobPlacement(Strict):
+    """Engines and trainers on pools of their own."""
+
+    train_pool: Name
+    """The pool of `cluster.yaml` that trainers have to themselves; engines are on another one."""
+
+    streams: Annotated[bool, Field(exclude_if=is_true)] = True
+    """Trainers train complete groups while the others of the round decode. False: they begin when the rollout has
+    ended, as a job of a co-execution group must, whose phases take turns with those of other jobs."""
+
+
+class DataSpec(Strict):
+    """The prompts: a file of them, or, while a job is only planned, how many there will be."""
+
+    path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
+    """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; each row has `id`,
+    `prompt` (text or chat messages) and `answer`."""
+
+    prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the order in which prompts are drawn in each epoch."""
+
+    @model_validator(mode="after")
+    def _prompts_can_be_counted(self) -> DataSpec:
+        if self.path is None and self.prompts is None:
+            raise cross_error(
+                "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
+            )
+        return self
 
 
 class ModelSpec(Strict):

@@ -8,10 +8,40 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
+from .base import Count, Mode, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
+from .length_evidence import LengthBasis, LengthDrift
 from .predicted_limit import HardwareLimit
-from .sections.front_point import FrontPoint
-from .sections.length_evidence import LengthBasis, LengthDrift
+
+ROUGH_ROUNDS = 32
+"""Figures from fewer simulated rounds are only about right."""
+
+
+class FrontPoint(Strict):
+    """A schedule that no other schedule beats in both speed and bias."""
+
+    mode: Mode
+    """Bias mode of the schedule."""
+
+    seconds_per_sample: Positive
+    """Seconds per trained sample."""
+
+    usd_per_1k_samples: NonNegative
+    """USD per 1000 trained samples."""
+
+    length_ratio: Positive
+    """Trained mean length over unconditioned mean length."""
+
+    rounds: Count
+    """Number of its rounds that were simulated; with few of them its figures are rough."""
+
+    chosen: bool
+    """Whether the plan is this schedule."""
+
+    @property
+    def rough(self) -> bool:
+        """Whether its figures are only about right; those of the chosen schedule are the plan's own."""
+        return not self.chosen and self.rounds < ROUGH_ROUNDS
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from ..yaml.yaml_doc import Document
 from .base import Mode, Name, NonNegative, Positive, Strict, cross_error
-from .sections.origin import Provenance
+from .plan import Provenance
 
 SITE_RULES_NAME = "rlplan.policy.yaml"
 MISNAMED = "rlplan.policy.yml"

@@ -17,10 +17,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ..schema.base import GROUP_ID_PATTERN, NAME_PATTERN
 from .key_units import UNIT_NAMES, in_unit, is_number, not_a_number, rounded, unit_factor, unit_of_key
 from .odd_text import foreign
 from .yaml_doc import Document, Loc
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+GROUP_ID_PATTERN = r"^g[0-9]{1,9}$"
 
 # Two keys for the price of a node: a misspelt key may mean either, so the message names both.
 _OR = dict.fromkeys(("usd_per_node_hour", "usd_per_gpu_hour"), "usd_per_node_hour' or 'usd_per_gpu_hour")

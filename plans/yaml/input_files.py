@@ -16,8 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..schema.limits import DATA_BYTES, DOCUMENT_BYTES
 from .errors import InputError
+
+DOCUMENT_BYTES = 8 * 2**20
+"""Bytes of a YAML document or of a model's config.json: a plan has some 10 kB, one of groups 1.5 kB a job."""
+
+DATA_BYTES = 4 * 2**30
+"""Bytes of a file of rows: prompts, a length trace, the trace of a run."""
 
 _CHUNK_BYTES = 1 << 20
 _MOST_IN_MEMORY = 1000

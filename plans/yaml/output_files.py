@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from .errors import InputError
-from .yaml_io import STDOUT, kind_of_mark
+from .yaml_io import MARK, STDOUT, kind_of_mark
 
 Written = Literal["plan", "profile", "lengths", "page", "timeline", "schema", "export", "document"]
 """What rlplan writes into files that a user names; `document`: a cluster, a job, a workload or site rules."""
@@ -112,8 +112,6 @@ def written_kind(path: Path) -> Written | Literal["empty"] | None:
 
 
 def _document(text: str) -> Written | None:
-    from ..schema.groups_plan import MARK
-
     match = MARK.search(text)
     if match is None:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -92,6 +93,16 @@ def document_name(model: type[BaseModel]) -> str | None:
     """`plan`, `job`, … for the model of a whole document; None for the model of a part."""
     marker = next(iter(model.model_fields))
     return kind_of_mark(marker) if marker.startswith("rlplan") else None
+
+
+MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
+
+
+def document_kind(path: str | Path) -> str | None:
+    """Return the mark of the document at `path` (`rlplan_job`, `rlplan_workload`, …), None without one. The document
+    need not be valid. Raises InputError when the file cannot be read."""
+    mark = MARK.search(read_text(path))
+    return mark[2] if mark else None
 
 
 def kind_of_mark(mark: str) -> str:
@@ -178,6 +189,7 @@ __all__ = [
     "STDOUT",
     "WRITTEN_DIGITS",
     "atomic_write",
+    "document_kind",
     "document_name",
     "dump",
     "error_at",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...plans.yaml.errors import InputError
 from ..hardware import Gpu, gpu_of
 from ..laws.factor_fit import Factor, Factors, fit_factors

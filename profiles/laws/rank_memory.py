@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.facts.model_shape import tp_divides
 from ...plans.facts.public_models import Architecture
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
 from .layer_memory import held_by_layers, token_bytes
 

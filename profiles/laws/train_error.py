@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ..phase_schema import TrainLaw
 
 PARALLEL_FACTOR = 1.2

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...plans.facts.public_models import Architecture
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
 from .factor_fit import Factor
 from .layer_memory import token_bytes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ..phase_schema import TrainLaw
 from .rank_memory import TrainMemory, train_memory
 from .train_error import parallel_factor

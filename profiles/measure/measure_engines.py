@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.supervision import together
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from .decoding.measure_drafts import wanted_tokens
 from .decoding.measure_rollout import Decoded, RolloutCosts, measure_layout

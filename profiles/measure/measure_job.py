@@ -28,7 +28,7 @@ from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import InputError, RunFailed
 from ..drafts.draft_schema import ProfiledDrafts
 from ..judge_schema import Judge

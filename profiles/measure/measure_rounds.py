@@ -21,7 +21,7 @@ from ...executor.rollout.round_runner import RoundRunner
 from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
 from ...plans.schema.job import Job
-from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.levers import EngineLayout
 from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
 from ..laws.measured_fit import TrainPoint

@@ -30,8 +30,8 @@ from ...executor.weights.sync import WeightSync
 from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.planned_job import LossPlan
+from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.planned_job import LossPlan
 from ...plans.yaml.errors import InputError
 from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, Holder, staying, trainer_holder
 from ..laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES

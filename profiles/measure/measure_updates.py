@@ -20,7 +20,7 @@ from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
-from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...plans.yaml.errors import RunFailed
 from ..limits.suspicions import recompute_gains
 from ..phase_schema import Train

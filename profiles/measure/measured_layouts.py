@@ -9,7 +9,7 @@ from ...plans.facts.executable import update_faults
 from ...plans.facts.model_shape import ModelShape, tp_divides
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ..laws.rank_memory import ENGINE_RESERVE_BYTES, rank_peak_bytes
 
 TP_SIZES = (2, 4, 8)

@@ -24,10 +24,9 @@ from rlplan.benchmarks.rollmux.published_jobs import (
     without_spill,
 )
 from rlplan.benchmarks.rollmux.replay import Account, replay
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Point, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.choose.placers import Algorithm1, SoloD
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhasesPoint, PhaseWay, Rules
 from rlplan.planner.groups.inputs.workload_jobs import Problem
-from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
 from rlplan.plans.yaml.errors import InputError
 
 RULES = Rules(permit_rule="first_come")
@@ -243,7 +242,7 @@ def test_joint_workloads_are_never_dearer_and_keep_their_bounds() -> None:
             2.0,
             tuple(PhaseWay("roll", nodes, 1, 200.0 / nodes + more, 1e11) for nodes in (1, 2)),
             tuple(PhaseWay("train", 1, 1, 40.0, 1e11) for _ in range(2)),
-            points=tuple(Point(f"{nodes}+1-exact", ((0.8, 1.0), (1.2, 1.0)), 0.2, 8) for nodes in (1, 2)),
+            points=tuple(PhasesPoint(f"{nodes}+1-exact", ((0.8, 1.0), (1.2, 1.0)), 0.2, 8) for nodes in (1, 2)),
         )
         for name, more in (("a", 0.0), ("b", 5.0))
     }

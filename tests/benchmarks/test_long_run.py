@@ -9,7 +9,7 @@ from benchmarks.headlines.long_run import PROMPT_TOKENS, World, rollout_s
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.costs.update_costs import TrainCost
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.rounds.round_spec import RoundSpec
 
 CAP = 64

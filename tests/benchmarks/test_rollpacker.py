@@ -12,7 +12,7 @@ from rlplan.benchmarks.rollpacker.published_figures import Figures
 from rlplan.benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
 from rlplan.benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
 from rlplan.planner.costs.decode_costs import DecodeCost
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
 from rlplan.rounds.machines.race import RaceRound

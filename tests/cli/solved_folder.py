@@ -11,7 +11,7 @@ from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.plans.schema.sections.origin import Inputs
+from rlplan.plans.schema.plan import Inputs
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.length_trace import read_lengths, write_lengths

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.laws.measured_fit import DecodeFit

@@ -21,7 +21,7 @@ from rlplan.plans.check.plan_check import model_of_plan
 from rlplan.plans.facts.executable import unsupported
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
-from rlplan.plans.schema.sections.origin import Inputs
+from rlplan.plans.schema.plan import Inputs
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, load
 from rlplan.profiles.fitness import subject_digest

@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from rlplan.executor.loop import step
 from rlplan.executor.records.checkpoints import checkpoints
-from rlplan.executor.records.manifest import write_manifest
 from rlplan.executor.rollout.round_samples import Progress, RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.supervision import Supervisor
+from rlplan.executor.trainer.saved_state import write_manifest
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weights.sync import WeightSync
 from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Scored
 from rlplan.traces.trace import read_trace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlplan.executor.engines.engine_handle import EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 BACK_S = 300.0
 """Within which an engine that a test killed is up again."""

@@ -11,7 +11,7 @@ from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.placement.seat_keeper import LiveSeat
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
 from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
 

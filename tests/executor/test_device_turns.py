@@ -20,8 +20,8 @@ from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, t
 from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import turns_take
 from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import load_plan
-from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS

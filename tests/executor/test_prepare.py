@@ -19,7 +19,7 @@ from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
 from rlplan.executor.placement.seats import DoesNotFit
 from rlplan.executor.prepare import Options, history_of, placement_of, prepare
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec

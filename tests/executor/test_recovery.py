@@ -16,7 +16,7 @@ from rlplan.executor.faults import ActorFailed
 from rlplan.executor.loop import checkpoint_if_due, step
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
 from rlplan.rounds.round_spec import QueueRule

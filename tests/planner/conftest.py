@@ -7,7 +7,7 @@ import numpy as np
 
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
 from rlplan.profiles.profile_schema import Lengths, Machine, Profile, RoundCheck

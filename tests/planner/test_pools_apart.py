@@ -16,10 +16,9 @@ from rlplan.planner.what_if import Documents
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.check.prediction_rules import price_faults
 from rlplan.plans.schema.cluster import Cluster, Link, load_cluster
-from rlplan.plans.schema.job import Job, load_job
+from rlplan.plans.schema.job import Job, JobPlacement, load_job
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.job_terms import JobPlacement
-from rlplan.plans.schema.sections.planned_job import PlacementSpec
+from rlplan.plans.schema.planned_job import PlacementSpec
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.length_trace import read_lengths
 from rlplan.profiles.profile_schema import Profile

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.plans.facts.solver_read import MEASURED_WITH, UNREAD, digest_of
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.algorithm import Algorithm
 from rlplan.plans.yaml.yaml_io import dump
 
 from .conftest import laptop, small_job, small_profile

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.train_law import FACTORS
 from rlplan.profiles.phase_schema import TrainLaw
 

@@ -11,7 +11,7 @@ from rlplan.planner.costs.update_costs import train_cost_in, train_costs
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.cluster import Pool
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.fitness import differences, machine_of

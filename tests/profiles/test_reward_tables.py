@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlplan.planner.costs.reward_costs import reward_cost
-from rlplan.plans.schema.sections.levers import timeout_numbers
+from rlplan.plans.schema.levers import timeout_numbers
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile

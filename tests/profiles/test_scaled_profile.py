@@ -12,7 +12,7 @@ from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import rollout_error, update_error
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.job import JobPaths, load_job
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.fitness import other_model, unfit

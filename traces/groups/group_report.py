@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ...plans.schema.groups_plan import load_groups_plan
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember, load_groups_plan
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
 from ..run_log import TRACE, read_run

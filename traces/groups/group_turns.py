@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...plans.schema.sections.planned_group import GroupMember
+from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.bound_events import Bound
 from ...rounds.permits.permit_events import Seat

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...plans.schema.base import GROUP_ID_PATTERN
 from ...plans.yaml.errors import InputError
+from ...plans.yaml.fault_lines import GROUP_ID_PATTERN
 from ..trace import TraceError, read_trace
 from .group_turns import TURNS
 

@@ -9,7 +9,7 @@ from typing import Any
 from ....plans.files.judge_model import fitting_prompt
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.levers import RewardJudge
+from ....plans.schema.levers import RewardJudge
 from ...engines.messages import EngineConfig, judge_name
 from ...engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
 

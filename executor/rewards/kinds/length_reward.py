@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....plans.schema.sections.reward_spec import RewardSpec
+from ....plans.schema.reward_spec import RewardSpec
 
 
 def beyond_target(tokens: int, target_tokens: int, per_token: float) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....rounds.hand_over import HandOver, TailSpec
 from ...engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ...engines.fleet import Fleet

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ....plans.schema.sections.levers import RoundDrafts
+from ....plans.schema.levers import RoundDrafts
 from ....rounds.drafts.run_ahead import RunAhead
 from ...actors import UnawaitedCalls
 from ...drafts.draft_messages import DraftReport, PromptHistory, summed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ....plans.schema.sections.levers import RoundDrafts
+from ....plans.schema.levers import RoundDrafts
 from ....plans.yaml.errors import InputError
 from ....rounds.schedule import Schedule
 from ...drafts.history_store import HISTORY, HistoryStore, read_history

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ....plans.schema.sections.algorithm import Algorithm
+from ....plans.schema.algorithm import Algorithm
 
 
 def learning_rate(algorithm: Algorithm, update: int) -> float:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch.optim.adamw import adamw
 
-from ....plans.schema.sections.algorithm import Algorithm
+from ....plans.schema.algorithm import Algorithm
 from ..policy.local_tensors import cut_as, host_zeros, local
 from .learning_rate import learning_rate
 

@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ....plans.facts.executable import family_fault, update_faults
 from ....plans.facts.model_shape import shape_from_config
-from ....plans.schema.sections.layouts import UpdateLayout
+from ....plans.schema.levers import UpdateLayout
 from .attention import VARLEN
 from .chunked_head import float32_head
 from .layer_forwards import transformer_layers

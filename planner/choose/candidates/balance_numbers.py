@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....plans.schema.sections.levers import RoundBalance
+from ....plans.schema.levers import RoundBalance
 from ....rounds.balancing.balance_spec import BalanceSpec
 from ...costs.decode_costs import DecodeCost
 

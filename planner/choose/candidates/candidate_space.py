@@ -10,9 +10,8 @@ from ....plans.facts.model_shape import ModelShape
 from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import RewardJudge
-from ....plans.schema.sections.planned_job import PlannedJob
+from ....plans.schema.levers import EngineLayout, RewardJudge
+from ....plans.schema.planned_job import PlannedJob
 from ....profiles.profile_schema import Profile
 from ....rounds.hand_over import free_replicas
 from ...costs.colocation import MAP_BYTES_PER_S, could_stream, sleep_and_wake_s, turns_known

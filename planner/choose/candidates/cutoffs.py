@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ....plans.schema.sections.levers import SearchCutoff
+from ....plans.schema.levers import SearchCutoff
 from ...lengths.length_model import LengthModel
 from .job_limits import Unplannable
 

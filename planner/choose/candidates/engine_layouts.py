@@ -7,8 +7,7 @@ from ....plans.facts.model_shape import ModelShape, undivided
 from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import RewardJudge
+from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.yaml.errors import Infeasible
 from ....profiles.hardware import gpu_of
 from ....profiles.profile_schema import Profile

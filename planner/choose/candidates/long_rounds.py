@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....rounds.round_spec import QueueRule
 from ...lengths.length_model import LengthModel
 from .round_kinds import DeferralRule, LongKey

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ....plans.schema.cluster import Pool
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import engines_of

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ....plans.check.plan_fit import pool_faults
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import Job
-from ....plans.schema.sections.planned_job import PlannedJob
+from ....plans.schema.planned_job import PlannedJob
 from ....plans.yaml.errors import Infeasible
 from ....plans.yaml.yaml_doc import Loc
 from ....profiles.fitness import differences, machine_of, other_accelerator

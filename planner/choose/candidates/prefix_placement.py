@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....rounds.balance import PrefixSharing, shared_tokens
 from ....rounds.round_spec import RoundKind
 from ...costs.decode_costs import DecodeCost

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ....plans.schema.base import Mode
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....rounds.round_spec import QueueRule
 
 

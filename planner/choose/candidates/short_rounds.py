@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ....plans.schema.base import Mode
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....plans.yaml.errors import Infeasible
 from ....rounds.round_spec import prompts_wanted
 from ...lengths.length_model import LengthModel

@@ -13,7 +13,7 @@ from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import UpdateLayout
+from ....plans.schema.levers import UpdateLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ....plans.facts.executable import judge_fault
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import RewardJudge
+from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....profiles.profile_schema import Profile
 from ..candidates.job_limits import Unplannable
 

@@ -19,10 +19,9 @@ from typing import NamedTuple, cast
 
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.sections.layouts import EngineLayout
-from ....plans.schema.sections.levers import AdaptiveTimeout, timeout_numbers
-from ....plans.schema.sections.planned_job import PooledReward, RewardPlan
-from ....plans.schema.sections.reward_spec import RewardSpec, WorkerKind
+from ....plans.schema.levers import AdaptiveTimeout, EngineLayout, timeout_numbers
+from ....plans.schema.planned_job import PooledReward, RewardPlan
+from ....plans.schema.reward_spec import RewardSpec, WorkerKind
 from ....profiles.laws.reward_fit import SCATTER_FROM_S
 from ....profiles.phase_schema import Reward
 from ....profiles.reward_tables import reward_table

@@ -11,8 +11,128 @@ units lie in nodes of the way's pool; units are numbered node by node in the ord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ....plans.phrases.numbers import count
+from ....plans.yaml.errors import Infeasible
+
+# The state that placing and re-planning start from: which jobs are in the system, and the groups they run in.
+#
+# Group ids are stable: a group keeps its id for as long as it has nodes, and an id says nothing else.
+
+
+@dataclass(frozen=True)
+class GroupsState:
+    """Jobs in the system and the groups that they run in; every job is pinned in exactly one group."""
+
+    jobs: Jobs = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+
+    def usd_per_hour(self, node_types: NodeTypes) -> float:
+        """Price of all nodes of all groups."""
+        return sum(group.usd_per_hour(node_types) for group in self.groups.values())
+
+    def group_of(self, name: str) -> str:
+        """Id of the group that job `name` runs in; KeyError if none."""
+        for key, group in self.groups.items():
+            if any(pin.job == name for pin in group.pins):
+                return key
+        raise KeyError(name)
+
+    def with_job(self, job: GroupJob, key: str, group: Group) -> GroupsState:
+        """The state with `job`, which `group` holds, and this group under id `key`."""
+        return GroupsState({**self.jobs, job.name: job}, {**self.groups, key: group})
+
+
+def next_id(groups: Mapping[str, Group]) -> str:
+    """A group id that `groups` does not use."""
+    return f"g{1 + max((int(key[1:]) for key in groups), default=0):06d}"
+
+
+# Node capacity: whether a cluster can hold a workload at all, what groups take of each pool, which pool is short.
+#
+# The needs are proven: whatever shares what, a pool's nodes must have the time that its jobs' phases take at the
+# slowest pace that their bounds allow, and the memory for all states that are pinned to it; and a job's nodes must
+# exist at once.
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A pool that is certainly too small: it needs at least `needed` nodes, `needed_for` what."""
+
+    pool: str
+    needed_for: str
+    needed: float
+    limit: int
+
+    def __str__(self) -> str:
+        needed = math.ceil(100 * self.needed) / 100
+        has = count(self.limit, "node")
+        return f"pool '{self.pool}' has {has} and needs at least {needed:.2f}, {self.needed_for}"
+
+
+def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]:
+    """Pools that are certainly too small, the one that is short of most nodes first. A phase that could run elsewhere
+    is not counted, so an empty list proves nothing."""
+    shorts = []
+    for pool, node_type in sorted(node_types.items()):
+        if node_type.limit is None:
+            continue
+        time = memory = 0.0
+        for _, job in sorted(jobs.items()):
+            pace_s = slowdown_bound(job, rules) * job.solo_s
+            for ways in (job.rollout, job.train):
+                if any(way.pool != pool for way in ways):
+                    continue
+                tails = [job.tail_at(n) if ways is job.rollout else 0.0 for n in range(len(ways))]
+                held_s = (
+                    _nodes_held(way, node_type, tail, rules) * way.mean_s for way, tail in zip(ways, tails, strict=True)
+                )
+                time += min(held_s) / pace_s
+                memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
+        for needed_for, needed in (
+            ("even if every job is as slow as its slo allows", time),
+            ("for the states of sleeping jobs in host memory", memory),
+        ):
+            if needed > node_type.limit * (1 + 1e-9):
+                shorts.append(Shortage(pool, needed_for, needed, node_type.limit))
+    return sorted(shorts, key=lambda s: (s.limit - s.needed, s.pool, s.needed_for))
+
+
+def _nodes_held(way: PhaseWay, node_type: NodeType, tail_share: float, rules: Rules) -> float:
+    """Mean nodes that a phase holds while it runs: slots count as parts of a node, and units that a tail gives back
+    count only until the tail begins."""
+    units = way.nodes * way.slots
+    kept = math.ceil(rules.tail_keep * units) if rules.tail_keep else units
+    return (units - tail_share * (units - kept)) / node_type.slots
+
+
+def node_limits(node_types: NodeTypes) -> dict[str, int]:
+    """Nodes of each pool that has a limit, by pool in order."""
+    return {pool: node_type.limit for pool, node_type in sorted(node_types.items()) if node_type.limit is not None}
+
+
+def nodes_taken(groups: Iterable[Group], node_types: NodeTypes) -> dict[str, int]:
+    """Nodes that the groups take, by pool."""
+    listed = list(groups)
+    return {pool: sum(group.nodes.count(pool) for group in listed) for pool in node_types}
+
+
+def excess(groups: Iterable[Group], node_types: NodeTypes) -> list[tuple[str, int, int]]:
+    """(pool, nodes that the groups take, limit of the pool) where the groups take more than the limit."""
+    taken = nodes_taken(groups, node_types)
+    return [(pool, taken[pool], limit) for pool, limit in node_limits(node_types).items() if taken[pool] > limit]
+
+
+class NodesShort(Infeasible):
+    """No choice among the generated groups keeps to the limits of nodes."""
+
+
+def nodes_short(jobs: int, short: Mapping[str, int], limits: Mapping[str, int]) -> NodesShort:
+    """The error that `jobs` jobs need `short` more nodes of each pool than its limit allows."""
+    more = [f"{n} more of pool {pool} (limit {limits[pool]})" for pool, n in sorted(short.items()) if n]
+    return NodesShort(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(more))
 
 
 @dataclass(frozen=True)
@@ -60,7 +180,7 @@ Spread = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Point:
+class PhasesPoint:
     """A plan of a job on so many nodes, whose ways have its number: one point of the job's front."""
 
     name: str
@@ -87,7 +207,7 @@ class GroupJob:
     """Last share of a rollout's seconds that few sequences need, so that few units can do it (migration)."""
     tail_finished: float = 0.8
     """Share of a round's samples that have ended when these seconds begin (RollMux, arXiv 2512.11306, section 4.3)."""
-    points: tuple[Point, ...] = ()
+    points: tuple[PhasesPoint, ...] = ()
     """Where the job is planned for several numbers of nodes: of each plan, whose rollout way goes with its train way
     only; the first is that of the reference. Empty: each rollout way goes with each train way."""
 

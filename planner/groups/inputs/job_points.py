@@ -17,10 +17,9 @@ from ....plans.facts.public_models import Architecture
 from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.predicted import PredictedRound
 from ....plans.yaml.errors import InputError
-from .group_model import GroupJob, NodeTypes, PhaseWay, Point
-from .phase_seconds import from_plan
+from .group_model import GroupJob, NodeTypes, PhasesPoint, PhaseWay
+from .phase_seconds import Switch, from_plan
 from .state_memory import PROCESS_BYTES, TRAINED_BYTES, HostCopies, rollout_bytes
-from .switch_seconds import Switch
 
 Nodes = tuple[int, int]
 """Nodes that a point decodes on, and trains on."""
@@ -108,7 +107,7 @@ def job_of_points(
         rollout.append(PhaseWay(pools[0], point.nodes[0], slots[0], seconds.rollout_s, engines, switch.rollout_warm_s))
         train.append(PhaseWay(pools[1], point.nodes[1], slots[1], seconds.train_s, trainers, switch.train_warm_s))
         tail, cores = tail_share(point.plan, tail_finished), planned.reward.all_workers
-        of_points.append(Point(point.name, seconds.spread, tail, cores))
+        of_points.append(PhasesPoint(point.name, seconds.spread, tail, cores))
     return GroupJob(
         name,
         rollout=tuple(rollout),

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 import itertools
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ....plans.phrases.numbers import count
-from ....plans.schema.groups_plan import GroupsPlan
-from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
-from ....plans.yaml.yaml_io import error_at
-from .group_model import Group, GroupJob, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes
-from .groups_state import GroupsState
+from ....plans.schema.groups_plan import GroupsInputs, GroupsPlan, MeasuredPhases, PinnedPhase, PlannedGroup
+from ....plans.schema.plan import InputFile
+from ....plans.schema.workload import Workload
+from ....plans.yaml.yaml_io import error_at, sha256_file
+from .group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes
+from .workload_jobs import Problem
+
+# The files that a plan of groups is solved from, with their digests.
+
+
+def solved_from(
+    path: Path,
+    workload: Workload,
+    problem: Problem,
+    previous: Path | None,
+    out: Path,
+    measured: Mapping[str, MeasuredPhases] | None = None,
+) -> GroupsInputs:
+    """Return the inputs of a plan that is written to `out`.
+
+    Args:
+        path: of the workload.
+        problem: that the workload states.
+        previous: the running plan; None: there is none.
+        measured: by job, seconds that stand in for those of the workload.
+
+    Raises InputError for a file that cannot be read.
+    """
+
+    def named(file: Path) -> InputFile:
+        relative = os.path.relpath(file.resolve(), out.resolve().parent)
+        return InputFile(path=Path(relative).as_posix(), sha256=sha256_file(file))
+
+    return GroupsInputs(
+        workload=named(path),
+        cluster=named(path.parent / workload.cluster),
+        sources={name: named(file) for name, file in sorted(problem.read.items())},
+        previous=named(previous) if previous else None,
+        measured=dict(sorted((measured or {}).items())),
+    )
 
 
 def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeTypes) -> GroupsState:

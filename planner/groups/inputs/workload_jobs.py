@@ -1,7 +1,7 @@
 """The problem that a workload document states: jobs with their ways, node types, rules.
 
 Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
-from the model's size where the document does not give them (state_memory.py, switch_seconds.py). A weight transfer
+from the model's size where the document does not give them (state_memory.py, phase_seconds.py). A weight transfer
 over the cluster's links is added to training seconds that the document gives; those of plans and runs include theirs.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,21 +19,101 @@ from ....plans.facts.model_shape import model_of_job
 from ....plans.facts.node_price import usd_per_node_hour
 from ....plans.facts.public_models import Architecture
 from ....plans.phrases.numbers import bytes_text, count
-from ....plans.schema.cluster import Cluster
+from ....plans.schema.cluster import Accelerators, Cluster, Pool, load_cluster
 from ....plans.schema.job import load_job
 from ....plans.schema.plan import Plan, load_plan
-from ....plans.schema.pool_fit import even_sizes
-from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
+from ....plans.schema.workload import GroupRules, OtherWay, Phase, Phases, Workload, WorkloadJob, even_sizes
 from ....plans.yaml.errors import InputError, joined
+from ....plans.yaml.yaml_doc import Loc
 from ....plans.yaml.yaml_io import error_at
+from ....profiles.hardware import gpu_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_executed
 from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
 from .job_points import alone, job_of_points, points_there
-from .phase_seconds import PhaseSeconds, from_figures, from_plan, from_run
-from .source_machines import other_machines
+from .phase_seconds import PhaseSeconds, Switch, from_figures, from_plan, from_run, switch_seconds, sync_seconds
 from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
-from .switch_seconds import Switch, switch_seconds, sync_seconds
+
+# Whether a job's plan or run (its source) is for the same machines as the job's reference in a workload.
+#
+# Seconds on one accelerator, or on one number of nodes, say nothing of another, so they are not carried over: the
+# machines that the plan was solved for must be the reference of both phases, and other machines are written as ways
+# with factors.
+
+
+def other_machines(
+    plan: Plan, plan_path: Path, source: str, phases: Phases, cluster: Cluster
+) -> Iterator[tuple[Loc, str]]:
+    """Faults where a reference is on other machines than the plan: (location within the job, fault and remedy).
+
+    Accelerators are compared as the plan's cluster file names them. Where that file is gone, or no longer has the
+    plan's pool, the pools' names have to be the same.
+
+    Args:
+        source: how the workload names the plan or the run.
+        cluster: the workload's.
+    """
+    engines, placement = plan.job.rounds.short.rollout.pool, plan.job.placement
+    trainers = engines if placement is None else placement.train_pool
+    for key, phase, name in (("rollout", phases.rollout, engines), ("train", phases.train, trainers)):
+        solved = _pool_of(plan, plan_path, name)
+        pool = cluster.pools[phase.pool]
+        alike = phase.pool == name if solved is None else _alike(solved.accelerators, pool.accelerators)
+        if not alike:
+            there = f"pool '{name}'" + ("" if solved is None else f" ({_text(solved.accelerators)})")
+            yield (
+                ("phases", key, "pool"),
+                f"the seconds of '{source}' are of {there}, not of pool '{phase.pool}' ({_text(pool.accelerators)}); "
+                "make a pool like that one the reference and write this one under ways with its factor, or remove the "
+                "source and write the seconds here",
+            )
+            continue
+        right = _nodes(plan, key, pool)
+        if phase.nodes not in right:
+            yield (
+                ("phases", key, "nodes"),
+                f"the seconds of '{source}' are of {count(max(right), 'node')}, not of {phase.nodes}; write "
+                f"nodes: {' or '.join(map(str, sorted(right)))} and other widths under ways with their factor, or "
+                f"solve the job for {count(phase.nodes, 'node')}",
+            )
+
+
+def _pool_of(plan: Plan, plan_path: Path, name: str) -> Pool | None:
+    """The pool that the plan was solved for; None: its cluster file is gone or no longer has the pool."""
+    path = input_path(plan.inputs.cluster, plan_path)
+    if not path.is_file():
+        return None
+    try:
+        return load_cluster(path).pools.get(name)
+    except InputError:
+        # `check` of the plan reports the error.
+        return None
+
+
+def _alike(there: Accelerators, here: Accelerators) -> bool:
+    """Whether a node has as many of the same accelerators."""
+    if (there.kind, there.per_node) != (here.kind, here.per_node):
+        return False
+    gpu = gpu_of(there.name)
+    return there.name == here.name or (there.kind == "cuda" and gpu is not None and gpu == gpu_of(here.name))
+
+
+def _nodes(plan: Plan, key: str, pool: Pool) -> set[int]:
+    """Nodes that the phase may be written with: all nodes of the plan in its pool, or those that its widest round kind
+    fills."""
+    of_trainers = plan.predicted.train_nodes or 0
+    taken = of_trainers if key == "train" and of_trainers else plan.predicted.nodes - of_trainers
+    rounds = [r for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
+    if key == "rollout":
+        needed_nodes = max(pool.nodes_of(r.rollout.engines, r.rollout.tp) for r in rounds)
+    else:
+        needed_nodes = max(pool.nodes_of(1, r.train.accelerators) for r in rounds)
+    return {needed_nodes, taken}
+
+
+def _text(accelerators: Accelerators) -> str:
+    return f"{accelerators.per_node} x {accelerators.name} a node"
+
 
 MOST_APART = 10_000
 """Largest ratio of the slowest job's iteration to the fastest's in one workload."""

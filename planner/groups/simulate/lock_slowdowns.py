@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ....plans.export.node_locks import NodeLock, PhaseName, lock_of
-from ....plans.schema.sections.planned_group import PlannedGroup
+from ....plans.schema.groups_plan import PlannedGroup
 from ..inputs.group_model import Group, Pin, Slowdown
 from ..inputs.workload_jobs import Problem
 from .slowdowns import bounds_kept, slowdowns

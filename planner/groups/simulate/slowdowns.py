@@ -18,7 +18,7 @@ from ....rounds.compiled.compiled_permit_rules import PERMIT_RULES
 from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound, tail_freed
-from .permit_seats import factors, seats_of, spreads
+from .permit_simulator import factors, seats_of, spreads
 
 _ROWS = 1200
 """Iterations of the slowest job after which a group that finds no period is averaged: of random groups under
@@ -69,7 +69,7 @@ def long_run_seconds(seats: SeatArrays, counts: NDArray[np.int64], rules: Rules,
     """Mean seconds of an iteration of each job, (groups, jobs), of groups whose durations are known.
 
     Args:
-        seats: with a leading axis of groups (permit_seats.py).
+        seats: with a leading axis of groups (permit_simulator.py).
         counts: (groups,) jobs of each group.
         verdict: end multi_rate groups as soon as it is clear whether all keep their pace: BROKEN or KEPT instead.
     """

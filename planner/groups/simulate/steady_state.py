@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,10 +17,124 @@ from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import period
 from ....rounds.permits.permit_events import PhaseName
 from ....rounds.permits.permit_machine import PermitMachine
-from ..inputs.group_model import Group, Jobs, Rules
-from .cycle_ratio import Edge, max_cycle_ratio
-from .permit_seats import machine_seats, seats_of
-from .permit_simulator import Span, simulate_turns
+from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, node_of_units
+from .permit_simulator import TurnSpan, machine_seats, seats_of, simulate_turns
+
+# Maximum cycle ratio of an event graph, by Howard's policy iteration.
+#
+# In a periodic schedule each turn begins after certain others of its own or of the previous period have ended; the
+# largest ratio of seconds to periods over all cycles of these constraints is the shortest possible period, and a
+# cycle that attains it is what limits the rate. The algorithm is Dasdan's variant of Howard's (ACM TODAES 2004,
+# "Experimental analysis of the fastest optimum cycle ratio and mean algorithms", figure 1), turned round for the
+# maximum.
+
+
+class Edge(NamedTuple):
+    """`head` begins no sooner than `seconds` after `tail` began `periods` periods before."""
+
+    tail: Hashable
+    head: Hashable
+    seconds: float
+    periods: int
+
+
+def max_cycle_ratio(edges: Sequence[Edge]) -> tuple[float, list[Edge]]:
+    """(seconds a period, a cycle that attains it); -inf and no edges if there is no cycle.
+
+    Raises:
+        ValueError: a cycle within one period, which no schedule could obey.
+    """
+    graph: nx.MultiDiGraph[Hashable] = nx.MultiDiGraph()
+    graph.add_edges_from((edge.tail, edge.head) for edge in edges)
+    within: nx.DiGraph[Hashable] = nx.DiGraph((edge.tail, edge.head) for edge in edges if not edge.periods)
+    if not nx.is_directed_acyclic_graph(within):
+        raise ValueError(f"turns that wait for each other within a period: {nx.find_cycle(within)}")
+    best: tuple[float, list[Edge]] = -math.inf, []
+    for component in nx.strongly_connected_components(graph):
+        inside = [edge for edge in edges if edge.tail in component and edge.head in component]
+        if inside:
+            best = max(best, _howard(inside), key=lambda ratio_and_cycle: ratio_and_cycle[0])
+    return best
+
+
+def _howard(edges: list[Edge]) -> tuple[float, list[Edge]]:
+    """(ratio, cycle) of a strongly connected graph. `chosen` is each node's next edge; its best cycle only gets
+    better."""
+    chosen: dict[Hashable, Edge] = {}
+    for edge in edges:
+        if edge.tail not in chosen or edge.seconds > chosen[edge.tail].seconds:
+            chosen[edge.tail] = edge
+    value = dict.fromkeys(chosen, 0.0)
+    while True:
+        ratio, cycle = max((_ratio(cycle), cycle) for cycle in _cycles(chosen))
+        # Values relative to the cycle, of all nodes from which the chosen edges lead to it.
+        into: dict[Hashable, list[Edge]] = {}
+        for edge in chosen.values():
+            into.setdefault(edge.head, []).append(edge)
+        root = cycle[0].tail
+        reached, frontier = {root}, [root]
+        while frontier:
+            for edge in into.get(frontier.pop(), []):
+                if edge.tail not in reached:
+                    value[edge.tail] = value[edge.head] + edge.seconds - ratio * edge.periods
+                    reached.add(edge.tail)
+                    frontier.append(edge.tail)
+        better = False
+        for edge in edges:
+            gain = value[edge.head] + edge.seconds - ratio * edge.periods - value[edge.tail]
+            if gain > 1e-9 * max(1.0, abs(ratio)):
+                value[edge.tail] += gain
+                chosen[edge.tail] = edge
+                better = True
+        if not better:
+            return ratio, cycle
+
+
+def _ratio(cycle: list[Edge]) -> float:
+    return sum(edge.seconds for edge in cycle) / sum(edge.periods for edge in cycle)
+
+
+def _cycles(chosen: dict[Hashable, Edge]) -> list[list[Edge]]:
+    """The cycles in which paths along the chosen edges end."""
+    cycles, seen_in = [], dict[Hashable, int]()
+    for number, start in enumerate(chosen):
+        node, path = start, list[Edge]()
+        while node not in seen_in:
+            seen_in[node] = number
+            path.append(chosen[node])
+            node = chosen[node].head
+        if seen_in[node] == number:
+            begins = next(i for i, edge in enumerate(path) if edge.tail == node)
+            cycles.append(path[begins:])
+    return cycles
+
+
+# Seconds of a job's start beside the jobs that run on its nodes.
+#
+# On GPUs a start computes on host cores that phases leave idle. Where accelerators are host cores (pools of kind
+# `cpu`), the start and the running phases share them. Linux gives both the same share of a core, so a phase takes
+# twice as long while a start goes on. Phases that hold a core for a share b of the time then hold it for 2b / (1 +
+# b), and the start proceeds at half its rate in that time: it takes 1 + b times as long.
+
+
+def start_s(name: str, group: Group, jobs: Jobs, node_types: NodeTypes, rules: Rules) -> float:
+    """Seconds from nothing to the first phase of job `name` of `group`, while the group's other jobs run.
+
+    Rollout and training start at once; the one whose cores are busier takes longer, and decides.
+    """
+    cold_s = jobs[name].cold_s
+    others = tuple(pin for pin in group.pins if pin.job != name)
+    if not others or not any(node_types[pool].host_cores for pool in group.nodes):
+        return cold_s
+    slots = {pool: node_type.slots for pool, node_type in node_types.items()}
+    busy = steady_state(replace(group, pins=others), jobs, rules, slots).busy
+    node_of = node_of_units(group, node_types)
+    [own] = [pin for pin in group.pins if pin.job == name]
+    on_cores = (
+        unit for unit in (*own.rollout_units, *own.train_units) if node_types[group.nodes[node_of[unit]]].host_cores
+    )
+    return cold_s * (1.0 + max((busy[unit] for unit in on_cores), default=0.0))
+
 
 _ROWS = 240
 _LONG = 12
@@ -93,7 +210,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
         a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))
     begin_s, end_s = float(times[a]), float(times[b])
     seats, truths = machine_seats(group, plain, rules)
-    spans: list[Span] = []
+    spans: list[TurnSpan] = []
     for span in simulate_turns(PermitMachine(rules.permit_rule), seats, truths, rules.interference):
         if span.end_s > begin_s:
             spans.append(span)
@@ -113,7 +230,7 @@ def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: i
 
 
 def _held_nodes(
-    spans: list[Span], begin_s: float, end_s: float, nodes: list[range]
+    spans: list[TurnSpan], begin_s: float, end_s: float, nodes: list[range]
 ) -> tuple[tuple[HeldNode, ...], tuple[float, ...]]:
     stretches = []
     busy = [0.0] * nodes[-1].stop
@@ -130,7 +247,7 @@ def _held_nodes(
     return tuple(sorted(stretches, key=lambda stretch: (stretch.start_s, stretch.job, stretch.node))), tuple(busy)
 
 
-def _chain(spans: list[Span], period_s: float) -> Chain:
+def _chain(spans: list[TurnSpan], period_s: float) -> Chain:
     """The critical cycle of the event graph of one period: spans of a job in order, spans on a unit in order."""
     lines: dict[object, list[int]] = {}
     for number, span in enumerate(spans):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, overload
 
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey

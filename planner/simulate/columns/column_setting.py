@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.base import Mode
+from ....plans.schema.levers import EngineLayout
 from ....plans.schema.predicted import StepNoise
-from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact_queue import most_draws_at_once

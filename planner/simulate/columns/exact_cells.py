@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ...choose.candidates.prompt_supply import accepted_share
 from ...choose.candidates.round_kinds import ShortKey
 from ...lengths.draws import Numbers

@@ -8,8 +8,7 @@ from typing import Any
 from ...phrases.group_cells import bounds_text
 from ...phrases.numbers import count, percent, seconds, times, usd
 from ...phrases.sentences import listed, sentence
-from ...schema.groups_plan import CostFigures, GroupsPlan
-from ...schema.sections.planned_group import PlannedGroup
+from ...schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
 from ..elements import Chart, Swatch
 from ..palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded, text_on
 from .axes import axis, figure, lanes

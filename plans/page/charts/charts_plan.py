@@ -9,8 +9,7 @@ from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
 from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed, sentence
 from ...schema.plan import Plan
-from ...schema.predicted import MemoryBar, Predicted, PredictedRound, Quantiles
-from ...schema.sections.front_point import ROUGH_ROUNDS
+from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
 from ..elements import Chart, Swatch
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, TRACK, faded
 from .axes import axis, cut, figure, lanes, share_axis

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ....executor.engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
 from ....executor.engines.engine_handle import EngineHandle
-from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.schema.levers import EngineLayout
 from ...laws.measured_fit import DecodeFit, fit_decode
 from ...limits.hardware_peaks import Decoding
 from ...limits.suspicions import wrong_order

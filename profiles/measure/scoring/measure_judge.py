@@ -24,7 +24,7 @@ from ....executor.rewards.judge.judge_config import judge_config
 from ....executor.rewards.judge.judge_pool import JudgePool
 from ....executor.supervision import Supervisor
 from ....executor.trainer.samples import TrainSample
-from ....plans.schema.sections.levers import RewardJudge
+from ....plans.schema.levers import RewardJudge
 from ....plans.yaml.errors import RunFailed
 from ...judge_schema import Judge, JudgeShare
 from ..measure_site import Subject

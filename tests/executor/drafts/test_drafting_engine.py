@@ -15,7 +15,7 @@ from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.example.task import draw_data
 from rlplan.executor.example.warmup import make_tokenizer
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ..conftest import make_tiny_model
 from ..engines.test_engines import events_in

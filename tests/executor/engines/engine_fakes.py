@@ -13,7 +13,7 @@ from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.supervision import Patience, Supervisor
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ..virtual_loop import now_s
 

@@ -33,7 +33,7 @@ from rlplan.executor.engines.vllm_options import (
 )
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.weights.transfer import Answer, Transfer
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ..virtual_loop import now_s, played
 

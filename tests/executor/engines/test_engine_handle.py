@@ -15,7 +15,7 @@ from rlplan.executor.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
 from rlplan.executor.supervision import LOOK_S, Patience
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.race import RaceRound
 

@@ -20,7 +20,7 @@ from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact_queue import ExactQueueRound

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.engines.messages import Request
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from .test_engines import decode, events_in, load
 

@@ -10,7 +10,7 @@ pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.rollout.changes.engine_tail import round_tail
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_holders import Holder
 from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
 from rlplan.rounds.hand_over import TailSpec

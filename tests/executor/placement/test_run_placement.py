@@ -11,7 +11,7 @@ from rlplan.executor.placement.run_placement import run_placement
 from rlplan.executor.placement.seats import DoesNotFit, Room
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
-from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.planned_job import PlannedJob
 
 EXAMPLE = Path(rlplan.plans.__file__).parent / "examples" / "math-32b.yaml"
 

@@ -4,7 +4,7 @@ import pytest
 
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.levers import RewardJudge
+from rlplan.plans.schema.levers import RewardJudge
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
 

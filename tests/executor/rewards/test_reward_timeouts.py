@@ -87,7 +87,7 @@ def test_a_checkpoint_holds_the_deadlines(tmp_path):
     from rlplan.executor.run import TrainingRun
     from rlplan.executor.supervision import Supervisor
     from rlplan.plans.schema.job import Job
-    from rlplan.plans.schema.sections.planned_job import PlannedJob
+    from rlplan.plans.schema.planned_job import PlannedJob
     from rlplan.plans.yaml.yaml_io import loads
 
     from ..run_stage import PLAN, NumberTrainer

@@ -17,7 +17,7 @@ from rlplan.executor.rollout.drafts.drafted_round import DraftedRound
 from rlplan.executor.rollout.drafts.run_drafts import UPCOMING, RunDrafts
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_samples import RolloutSample
-from rlplan.plans.schema.sections.levers import RoundDrafts
+from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.machines.events import SampleKey
 

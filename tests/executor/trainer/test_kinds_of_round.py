@@ -8,7 +8,7 @@ import torch
 from rlplan.executor.trainer.optimizer.gradient_norm import clip, total_norm
 from rlplan.executor.trainer.optimizer.sharded_adamw import ShardedAdamW
 from rlplan.plans.check.prediction_rules import long_move
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 WEIGHTS, STEPS, EVERY, LONGER = 4_000, 200, 5, 9.0
 """Each `EVERY`-th round is long and has `LONGER` times the tokens of a short one, so three times the noise."""

@@ -18,7 +18,7 @@ from rlplan.executor.trainer.rank_actor import PULSE_GROUP, WRITER_GROUP
 from rlplan.executor.trainer.samples import Share, TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
 

@@ -12,7 +12,7 @@ from rlplan.executor.trainer import rank_actor
 from rlplan.executor.trainer.rank_actor import TRAINER_METHODS, TrainerRank, spawn_ranks
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 CONFIG = TrainerConfig(
     "m", Algorithm(name="grpo", learning_rate=0.1), UpdateSettings(1), 2, 1.0, Divisors(1.0, 1.0, 1), ranks=3, threads=7

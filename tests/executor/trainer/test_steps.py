@@ -14,7 +14,7 @@ from rlplan.executor.trainer.samples import TrainSample, shares, sorted_groups
 from rlplan.executor.trainer.step_checks import LogprobLimits, refusal
 from rlplan.executor.trainer.step_totals import StepTotals
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 CPU = torch.device("cpu")
 GROUPS = [

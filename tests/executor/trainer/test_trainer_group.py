@@ -16,8 +16,8 @@ from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.planned_job import LossPlan
+from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.planned_job import LossPlan
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 

@@ -28,7 +28,7 @@ from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum
-from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import Algorithm
 
 VOCABULARY = 50  # dp 2 x tp 2 do not divide it: shards are padded
 SAMPLES = 3

@@ -20,8 +20,8 @@ from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.sync import ByFile, WeightSync
 from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.planned_job import LossPlan
+from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.planned_job import LossPlan
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 

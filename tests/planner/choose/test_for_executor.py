@@ -22,7 +22,7 @@ from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import ModelShape, shape_from_architecture, shape_of_public
 from rlplan.plans.schema.cluster import Cluster
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of, train_layouts
 from rlplan.profiles.library import library_profile

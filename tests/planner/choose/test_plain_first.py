@@ -17,8 +17,8 @@ from rlplan.planner.explain.holdout_rounds import simulate_holdout
 from rlplan.planner.explain.why import tie_text
 from rlplan.planner.solve import Solved
 from rlplan.plans.phrases.solver_status import LITTLE, little_gained
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import EngineLayout
 
 from ..conftest import heavy_trace, rollout, small_profile
 from ..solutions import QUICK, eight_by_four, solution

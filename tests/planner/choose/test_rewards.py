@@ -19,9 +19,8 @@ from rlplan.planner.refresh import refresh
 from rlplan.planner.solve import Solved
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.schema.cluster import Pool
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.schema.sections.levers import RewardJudge, timeout_numbers
-from rlplan.plans.schema.sections.planned_job import PlannedJob, PooledReward
+from rlplan.plans.schema.levers import EngineLayout, RewardJudge, timeout_numbers
+from rlplan.plans.schema.planned_job import PlannedJob, PooledReward
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.judge_schema import Judge, JudgeShare
 from rlplan.profiles.phase_schema import Executions, Reward

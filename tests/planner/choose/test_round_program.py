@@ -15,7 +15,7 @@ from rlplan.planner.choose.plan_limits import Limits, TrainPool
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.costs.host_memory import Share
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
 A, B = EngineLayout(1, 2), EngineLayout(2, 1)

@@ -13,8 +13,8 @@ from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.phrases.why_line import levers_of
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.length_trace import LengthTrace

@@ -22,7 +22,7 @@ from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.planner.explain import cost_error
 from rlplan.plans.schema.cluster import Cluster
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.sync_law import Networks, transfer_s
 from rlplan.profiles.laws.train_layouts import physics_of

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.profiles.drafts.draft_law import geometric
 from rlplan.profiles.profile_schema import Machine, Profile
 

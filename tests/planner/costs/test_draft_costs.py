@@ -21,8 +21,7 @@ from rlplan.planner.costs.draft_costs import (
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
-from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.plans.schema.sections.levers import SearchDrafts
+from rlplan.plans.schema.levers import EngineLayout, SearchDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.drafts.draft_law import DraftLaw, geometric
 from rlplan.profiles.drafts.draft_schema import DraftBatch, DraftRates, ProfiledDrafts

@@ -21,7 +21,7 @@ from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar, gb, larg
 from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.update_costs import train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE

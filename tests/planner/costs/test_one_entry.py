@@ -13,7 +13,7 @@ from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.profile_schema import Machine, RoundCheck
 
 from ..conftest import CAP, heavy_trace, laptop, rollout, small_job, small_profile, some_inputs

@@ -16,7 +16,7 @@ from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.phase_schema import Reward, Spread
 from rlplan.profiles.profile_schema import Machine
 from rlplan.rounds.round_spec import RoundSpec

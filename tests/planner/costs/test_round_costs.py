@@ -8,10 +8,9 @@ from rlplan.planner.costs.decode_costs import TAIL_SEQUENCES, TAIL_TOKENS
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.levers import RewardJudge, RoundHandOver
-from rlplan.plans.schema.sections.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
-from rlplan.plans.schema.sections.planned_rounds import RoundIssue, RoundRollout, Rounds, ShortRound
+from rlplan.plans.schema.levers import RewardJudge, RoundHandOver, UpdateLayout
+from rlplan.plans.schema.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from rlplan.plans.schema.planned_rounds import RoundIssue, RoundRollout, Rounds, ShortRound
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.library import library_profile

@@ -10,8 +10,8 @@ from rlplan.planner.costs.step_noise import share_within, spread_of, step_deviat
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.cost_error import noise_of
 from rlplan.planner.simulate.columns.round_log import RoundLog
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.predicted import StepNoise
-from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.phase_schema import Spread
 from rlplan.traces.report import report
 

@@ -13,7 +13,7 @@ from rlplan.planner.explain.cost_error import rollout_error, step_error, update_
 from rlplan.planner.explain.scheduled_rounds import ScheduledRounds
 from rlplan.planner.lengths.table_lengths import TableTrace
 from rlplan.planner.simulate.columns.round_log import RoundLog
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.length_tables import parse_quantiles
 from rlplan.profiles.phase_schema import Evidence
 from rlplan.profiles.profile_schema import Profile, RoundCheck

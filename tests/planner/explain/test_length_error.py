@@ -18,7 +18,7 @@ from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.solve import Solved
 from rlplan.plans.phrases.caveats import drift_text
 from rlplan.plans.schema.base import Mode
-from rlplan.plans.schema.sections.length_evidence import LengthBasis, LengthDrift, few_lengths
+from rlplan.plans.schema.length_evidence import LengthBasis, LengthDrift, few_lengths
 from rlplan.plans.yaml.errors import Infeasible, InputError
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rlplan.planner.groups.choose.group_checker import Checker
 from rlplan.planner.groups.choose.group_columns import FULL, unit_shares
+from rlplan.planner.groups.choose.group_nodes import resident
+from rlplan.planner.groups.choose.group_solution import GroupChecker
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Pin, Rules
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
-from rlplan.planner.groups.place.group_nodes import resident
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan
-from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.plan import InputFile
 from rlplan.plans.schema.workload import load_workload
 
 POLICIES = ("round_robin", "first_come", "multi_rate")
@@ -83,7 +83,7 @@ def assert_sound(
     for each in groups:
         assert len(each.pins) <= rules.group_cap and resident(each, jobs, kinds)
         assert max(unit_shares(each, jobs, rules, kinds)) <= FULL
-    assert Checker(rules).keeps(groups, jobs) == [True] * len(groups)
+    assert GroupChecker(rules).keeps(groups, jobs) == [True] * len(groups)
     for pool, kind in kinds.items():
         assert kind.limit is None or sum(each.nodes.count(pool) for each in groups) <= kind.limit
 

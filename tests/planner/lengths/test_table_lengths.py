@@ -21,7 +21,7 @@ from rlplan.planner.lengths.table_lengths import (
     scaled_lengths,
     shown_table,
 )
-from rlplan.plans.schema.sections.origin import LengthsInput
+from rlplan.plans.schema.plan import LengthsInput
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_tables import shipped_table
 from rlplan.profiles.length_trace import LengthRow, LengthTrace, write_lengths

@@ -16,7 +16,7 @@ from rlplan.planner.simulate.columns import column_setting
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
 from rlplan.planner.simulate.columns.whole_columns import long_draws
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
 from rlplan.rounds.machines.exact_queue import MAX_DRAWS, ExactQueueRound, most_draws_at_once

@@ -5,7 +5,7 @@ import pytest
 
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ..conftest import small_profile
 

@@ -14,7 +14,7 @@ from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.drafts.draft_law import DraftLaw
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state

@@ -18,7 +18,7 @@ from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.phrases.why_line import levers_of
-from rlplan.plans.schema.sections.levers import RoundDrafts
+from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.drafts.draft_schema import ProfiledDrafts
 from rlplan.profiles.library import library_profile

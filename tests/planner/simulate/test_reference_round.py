@@ -14,7 +14,7 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_engine import Engine, Sample
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.machines.exact_queue import ExactQueueRound

@@ -11,7 +11,7 @@ from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.round_spec import RoundKind
 

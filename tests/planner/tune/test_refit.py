@@ -24,9 +24,9 @@ from rlplan.planner.tune.refit import (
     transfer_error,
     update_transfer_error,
 )
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from rlplan.plans.schema.sections.planned_job import PlannedJob
-from rlplan.plans.schema.sections.planned_rounds import RoundRollout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
+from rlplan.plans.schema.planned_job import PlannedJob
+from rlplan.plans.schema.planned_rounds import RoundRollout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.profile_schema import Profile, RoundCheck
@@ -46,7 +46,7 @@ def test_a_replay_of_a_simulated_round_takes_as_long_as_it_did(mode, tmp_path):
     # Short epochs, so that `predict` comes to one that has a history.
     run = ran(tmp_path / "r", documents, noise=0.0, steps=25, prompts=88)
     replays = replay_run(run, CAP, False, documents.profile)
-    assert [r.step.number for r in replays] == list(range(1, 26))
+    assert [r.step.step for r in replays] == list(range(1, 26))
     if mode != "sync":
         assert {s.kind for s in run.steps} == {"short", "long"} or documents.plan.job.rounds.long is None
     for replay in replays:
@@ -70,7 +70,7 @@ def test_copies_that_were_all_aborted_are_replayed_as_copies(tmp_path):
     documents = with_rounds(documents, long={"issue": issue})
     run = ran(tmp_path / "r", documents, noise=0.0, steps=25)
     long = [s for s in run.steps if s.kind == "long"]
-    seen = {(s.number, r["draw"]) for s in long for r in s.rows}
+    seen = {(s.step, r.draw) for s in long for r in s.rows}
     assert len(seen) < sum(s.issued_samples for s in long) / 4, "some draws left no finished sample"
     for replay in replay_run(run, CAP, False, documents.profile):
         assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)

@@ -14,8 +14,8 @@ from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.refit import TRANSFER
 from rlplan.planner.tune.run_lengths import scaled
+from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 

@@ -8,8 +8,8 @@ import pytest
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, unsupported
 from rlplan.plans.facts.executable_groups import unsupported_in_groups
 from rlplan.plans.facts.model_shape import ModelShape
+from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.sections.layouts import UpdateLayout
 
 from ...golden import cases_in, compact, same_as_golden
 from ...group_documents import group, groups_plan, member, pinned

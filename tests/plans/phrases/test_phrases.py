@@ -12,8 +12,8 @@ from rlplan.plans.phrases.sentences import listed, one_line, sentence, shorten
 from rlplan.plans.phrases.solver_status import solver_status
 from rlplan.plans.phrases.update_text import trainers_text, update_text
 from rlplan.plans.phrases.why_line import Alternative, levers_of, levers_text, parse
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.origin import Solver
+from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.plan import Solver
 from rlplan.plans.yaml.yaml_io import dump, loads
 
 

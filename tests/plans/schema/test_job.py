@@ -3,12 +3,11 @@ and where its files are; faults are in tests/plans/test_bad_input.py."""
 
 import pytest
 
-from rlplan.plans.schema.job import Job, job_paths, load_job
+from rlplan.plans.schema.algorithm import Algorithm
+from rlplan.plans.schema.job import Job, job_paths, load_job, objective_of
+from rlplan.plans.schema.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.schema.plan import load_plan
-from rlplan.plans.schema.sections.algorithm import Algorithm
-from rlplan.plans.schema.sections.job_terms import objective_of
-from rlplan.plans.schema.sections.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
-from rlplan.plans.schema.sections.reward_spec import RewardList, RewardSpec
+from rlplan.plans.schema.reward_spec import RewardList, RewardSpec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 

@@ -8,9 +8,8 @@ import pytest
 
 from rlplan.plans.facts.model_shape import shape_of
 from rlplan.plans.files.prompt_rows import read_prompts
-from rlplan.plans.schema.limits import DATA_BYTES, DOCUMENT_BYTES
 from rlplan.plans.yaml.errors import InputError
-from rlplan.plans.yaml.input_files import chunks, must_be_readable, read_bytes, read_text
+from rlplan.plans.yaml.input_files import DATA_BYTES, DOCUMENT_BYTES, chunks, must_be_readable, read_bytes, read_text
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.imports.served_file import read_served

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from rlplan.planner.costs.reward_costs import reward_cost
-from rlplan.plans.schema.sections.levers import timeout_numbers
+from rlplan.plans.schema.levers import timeout_numbers
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.imports.reward_import import executions_of, import_rewards, with_imported

@@ -15,7 +15,7 @@ from rlplan.executor.trainer.policy.layer_forwards import LayerForwards
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.rank_mesh import join
 from rlplan.plans.facts.config_shape import architecture_from_config
-from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.rank_memory import (
     BUCKET_PARAMETERS,

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from rlplan.executor.host import cpu_name
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import NamedModel
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.profiles.laws.measured_fit import TrainPoint
 from rlplan.profiles.length_trace import LengthRow

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.measure.measure_site import (
     FIRST,

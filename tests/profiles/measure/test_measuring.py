@@ -18,7 +18,7 @@ from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.reward_sum import PartScore
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.samples import TrainSample
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.profiles.drafts.draft_counts import fit_drafts, summed
 from rlplan.profiles.laws.reward_fit import ScoredSample

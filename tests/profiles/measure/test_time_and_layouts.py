@@ -4,7 +4,7 @@ import pytest
 
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
 from rlplan.profiles.measure.measured_layouts import (
     first_update,

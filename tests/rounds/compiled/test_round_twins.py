@@ -10,7 +10,7 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate import compiled_round
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
 from rlplan.rounds.machines import exact_queue

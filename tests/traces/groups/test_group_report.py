@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rlplan.cli.report import report_command
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.plans.schema.sections.planned_group import GroupMember
+from rlplan.plans.schema.groups_plan import GroupMember
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.bound_events import Broken

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.plans.schema.sections.planned_group import GroupMember
+from rlplan.plans.schema.groups_plan import GroupMember
 from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken, turn_seconds
 
 from ...group_documents import group, groups_plan, member

@@ -8,19 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.benchmarks.brute_force import cheapest_groups, placements_of_all
+from rlplan.planner.groups.choose.group_columns import job_placements
+from rlplan.planner.groups.choose.group_nodes import resident
 from rlplan.planner.groups.choose.group_program import solve_groups
-from rlplan.planner.groups.choose.group_solution import Effort
-from rlplan.planner.groups.choose.placements import job_placements
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Point, Rules, slowdown_bound
+from rlplan.planner.groups.choose.group_solution import SearchEffort
+from rlplan.planner.groups.choose.placers import within_cap_and_bounds
+from rlplan.planner.groups.inputs.group_model import (
+    Group,
+    GroupJob,
+    NodeType,
+    PhasesPoint,
+    PhaseWay,
+    Rules,
+    slowdown_bound,
+)
 from rlplan.planner.groups.inputs.running_plan import unconnected_groups
-from rlplan.planner.groups.place.group_nodes import resident
-from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 from rlplan.plans.yaml.errors import Infeasible
 
 from ..made import NODE_TYPES, assert_sound, job, limited, named, usd
 
-LARGE = Effort(exact_jobs=0)
+LARGE = SearchEffort(exact_jobs=0)
 """As for more jobs than are solved exactly."""
 SMALL_CAP = Rules(group_cap=3)
 
@@ -49,7 +57,7 @@ def sizes(few: int, many: int) -> pytest.MarkDecorator:
 @given(data=st.data(), exact=st.booleans())
 def test_groups_are_feasible_and_the_bound_is_below_the_price(most: int, data, exact: bool) -> None:
     jobs = data.draw(some(most))
-    found = solve_groups(jobs, NODE_TYPES, Rules(), effort=Effort() if exact else LARGE)
+    found = solve_groups(jobs, NODE_TYPES, Rules(), effort=SearchEffort() if exact else LARGE)
     by_name = named(*jobs)
     assert_sound(found.groups, by_name)
     assert found.usd_per_hour == usd(found.groups)
@@ -114,7 +122,7 @@ def test_few_jobs_get_what_exhaustion_finds(most: int, data) -> None:
 @settings(max_examples=4)
 @given(data=st.data(), exact=st.booleans())
 def test_neither_objective_is_worse_in_its_own_terms(most: int, data, exact: bool) -> None:
-    jobs, effort = data.draw(some(most, least=most - 1)), Effort() if exact else LARGE
+    jobs, effort = data.draw(some(most, least=most - 1)), SearchEffort() if exact else LARGE
     hour = solve_groups(jobs, NODE_TYPES, SMALL_CAP, effort=effort)
     unit = solve_groups(jobs, NODE_TYPES, SMALL_CAP, effort=effort, objective="usd_per_unit")
     assert unit.usd_per_unit <= hour.usd_per_unit * (1 + 1e-9)
@@ -136,14 +144,14 @@ def test_training_worth_more_than_its_nodes_is_not_slowed() -> None:
 
 def test_a_search_whose_work_ran_out_says_what_its_gap_is_about() -> None:
     jobs = [job(f"j{at}", 100 + 37 * at % 300, 80 + 53 * at % 200, 1.9, gb=300) for at in range(5)]
-    found = solve_groups(jobs, NODE_TYPES, SMALL_CAP, effort=Effort(simulations=20), objective="usd_per_unit")
+    found = solve_groups(jobs, NODE_TYPES, SMALL_CAP, effort=SearchEffort(simulations=20), objective="usd_per_unit")
     assert found.universe.startswith("the ") and "groups that were tried" in found.universe
     assert found.status == "limit"
 
 
 def test_a_search_of_many_jobs_comes_near_the_optimum() -> None:
     jobs = [job(f"j{at}", 60 + 31 * at, 50 + 17 * at, 2.0, spill=0.9) for at in range(6)]
-    best, near = (solve_groups(jobs, NODE_TYPES, Rules(), effort=effort) for effort in (Effort(), LARGE))
+    best, near = (solve_groups(jobs, NODE_TYPES, Rules(), effort=effort) for effort in (SearchEffort(), LARGE))
     assert_sound(near.groups, named(*jobs))
     assert best.usd_per_hour <= near.usd_per_hour <= best.usd_per_hour * (1 + 2 * LARGE.gap)
 
@@ -210,7 +218,7 @@ def test_jobs_of_more_nodes_than_a_word_has_bits_share_them() -> None:
 
 def test_a_search_that_is_cut_claims_the_fluid_bound_only() -> None:
     jobs = [job(f"j{at}", slo=1.9, nodes=(6 + at, 3)) for at in range(3)]
-    effort = Effort(steps=1, groups_per_search=50, simulations=50, greedy=False)
+    effort = SearchEffort(steps=1, groups_per_search=50, simulations=50, greedy=False)
     found = solve_groups(jobs, NODE_TYPES, Rules(), effort=effort)
     assert found.status != "optimal" and found.gap > 0
     assert found.bound_usd_per_hour == pytest.approx(found.fluid_usd_per_hour)
@@ -223,7 +231,7 @@ def with_points(name: str, slo: float, *seconds: tuple[int, int, int, float]) ->
         slo,
         tuple(PhaseWay("roll", nodes, 1, float(r), 1e11) for nodes, r, _, _ in seconds),
         tuple(PhaseWay("train", 1, 1, float(t), 1e11) for _, _, t, _ in seconds),
-        points=tuple(Point(f"{nodes}+1-exact", (), tail, 8) for nodes, _, _, tail in seconds),
+        points=tuple(PhasesPoint(f"{nodes}+1-exact", (), tail, 8) for nodes, _, _, tail in seconds),
     )
 
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.choose import pricing
-from rlplan.planner.groups.choose.group_columns import FULL, built, unit_shares
-from rlplan.planner.groups.choose.placements import job_placements
+from rlplan.planner.groups.choose.group_columns import FULL, built, job_placements, unit_shares
+from rlplan.planner.groups.choose.group_nodes import resident
 from rlplan.planner.groups.choose.pricing import Members, PlacementTable, Pricing, connected, structure_hash_of
-from rlplan.planner.groups.choose.structure_hash import InfeasibleSet
+from rlplan.planner.groups.choose.pricing_kernel import InfeasibleSet
 from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
-from rlplan.planner.groups.place.group_nodes import resident
 
 from ..made import job, named, node_types
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.groups.choose.group_program import solve_groups
-from rlplan.planner.groups.choose.remedies import without_room
-from rlplan.planner.groups.inputs.capacity import excess, shortages
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules, excess, shortages
+from rlplan.planner.groups.solve_workload import without_room
 from rlplan.plans.yaml.errors import Infeasible
 
 from ..made import job, limited, named, node_types

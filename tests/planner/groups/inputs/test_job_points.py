@@ -14,8 +14,7 @@ from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.facts.digest import job_decisions, job_predictions
 from rlplan.plans.schema.groups_plan import GroupsInputs
-from rlplan.plans.schema.plan import Plan, load_plan
-from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.plan import InputFile, Plan, load_plan
 from rlplan.plans.schema.workload import Workload, load_workload
 from rlplan.plans.yaml.errors import Infeasible, InputError
 from rlplan.plans.yaml.yaml_io import dump, loads, sha256_file

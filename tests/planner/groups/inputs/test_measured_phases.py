@@ -7,7 +7,7 @@ import pytest
 from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules
 from rlplan.planner.groups.inputs.measured_phases import FEWEST, given_phases, reference_phases, with_phases
 from rlplan.planner.groups.inputs.workload_jobs import Problem
-from rlplan.plans.schema.sections.planned_group import GroupMember
+from rlplan.plans.schema.groups_plan import GroupMember
 
 from ....group_documents import member, pinned
 

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 import rlplan
 from rlplan.cli.tune import tune_command
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.planner.groups.inputs.measured_switches import DIGITS, FEWEST_TURNS, measured_switches
-from rlplan.plans.schema.groups_plan import load_groups_plan
-from rlplan.plans.schema.sections.planned_group import MemberPoint
+from rlplan.planner.groups.inputs.measured_phases import DIGITS, FEWEST_TURNS, measured_switches
+from rlplan.plans.schema.groups_plan import MemberPoint, load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.permits.permit_events import Seat

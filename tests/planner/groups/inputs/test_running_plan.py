@@ -11,10 +11,8 @@ import pytest
 
 from rlplan.executor.groups.prepare_group import seat_of
 from rlplan.planner.groups.inputs.running_plan import running_state
-from rlplan.planner.groups.simulate.permit_seats import machine_seats
-from rlplan.planner.groups.simulate.permit_simulator import Span, TrueTurns, simulate_turns
-from rlplan.plans.schema.groups_plan import GroupsPlan, load_groups_plan
-from rlplan.plans.schema.sections.planned_group import PlannedGroup
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, TurnSpan, machine_seats, simulate_turns
+from rlplan.plans.schema.groups_plan import GroupsPlan, PlannedGroup, load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.permit_machine import PermitMachine
@@ -89,7 +87,7 @@ def test_a_cluster_with_other_nodes_is_refused_at_the_plans_line(once, slots):
         running_state(once[1], path, now.jobs, kinds)
 
 
-def order(spans: list[Span]) -> dict[int, list[tuple[str, str, bool, bool]]]:
+def order(spans: list[TurnSpan]) -> dict[int, list[tuple[str, str, bool, bool]]]:
     """Who holds each unit, one after the other."""
     found: dict[int, list[tuple[str, str, bool, bool]]] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, span.job)):
@@ -105,7 +103,7 @@ def test_seats_from_the_document_give_the_simulated_schedule(tmp_path, policy, t
         """As the executor makes them, by job name: the order in which the planner's simulation lets jobs arrive."""
         return [seat_of(name, member) for name, member in sorted(of.jobs.items())]
 
-    def turns(seats, truths) -> list[Span]:
+    def turns(seats, truths) -> list[TurnSpan]:
         return list(islice(simulate_turns(PermitMachine(policy), seats, truths), 60))
 
     plan = plan_in(tmp_path, f"rules: {{policy: {policy}, group_cap: 4{tail}}}")

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.choose.group_columns import attach, built, placed_solo, unit_shares
+from rlplan.planner.groups.choose.group_columns import attach, built, job_placements, placed_solo, unit_shares
+from rlplan.planner.groups.choose.group_nodes import depart_in_place, resident, resident_bytes, solo_group
 from rlplan.planner.groups.choose.group_program import solve_groups
-from rlplan.planner.groups.choose.placements import job_placements
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin, Rules, without_idle_nodes
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.group_nodes import resident, resident_bytes, solo_group
-from rlplan.planner.groups.place.placer import depart_in_place
-from rlplan.planner.groups.replan.moved_jobs import moved_jobs
-from rlplan.planner.groups.replan.replanner import Replanner
+from rlplan.planner.groups.inputs.group_model import (
+    Group,
+    GroupJob,
+    GroupsState,
+    PhaseWay,
+    Pin,
+    Rules,
+    without_idle_nodes,
+)
+from rlplan.planner.groups.moves import moved_jobs
+from rlplan.planner.groups.replanner import Replanner
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from ..made import assert_sound, named, node_types

@@ -6,9 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from rlplan.planner.groups.inputs.phase_seconds import PAIRS, from_figures, from_plan
+from rlplan.planner.groups.inputs.phase_seconds import PAIRS, from_figures, from_plan, switch_seconds, sync_seconds
 from rlplan.planner.groups.inputs.state_memory import rollout_bytes, train_bytes
-from rlplan.planner.groups.inputs.switch_seconds import switch_seconds, sync_seconds
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import Plan

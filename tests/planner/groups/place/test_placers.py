@@ -8,23 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.benchmarks.rollmux.baseline_placers import MostIdle, Random
-from rlplan.planner.groups.choose.group_checker import Checker
+from rlplan.planner.groups.choose.group_nodes import (
+    depart_in_place,
+    grow,
+    node_choices,
+    pinned,
+    resident,
+    resident_bytes,
+    solo_group,
+)
+from rlplan.planner.groups.choose.group_solution import GroupChecker
+from rlplan.planner.groups.choose.placers import Algorithm1, BestFit, SoloD, lasts
 from rlplan.planner.groups.inputs.group_model import (
     Group,
     GroupJob,
+    GroupsState,
     PhaseWay,
     Pin,
     Rules,
     Slowdown,
+    next_id,
     nodes_of_pins,
     without_idle_nodes,
 )
-from rlplan.planner.groups.inputs.groups_state import GroupsState, next_id
-from rlplan.planner.groups.place.best_fit import BestFit, lasts
-from rlplan.planner.groups.place.group_nodes import grow, node_choices, pinned, resident, resident_bytes, solo_group
-from rlplan.planner.groups.place.placer import depart_in_place
-from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
-from rlplan.planner.groups.replan.moved_jobs import moved_jobs
+from rlplan.planner.groups.moves import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import units_per_hour
 
 from ..made import assert_sound, group, job, named, node_types
@@ -120,7 +127,7 @@ def test_a_group_lasts_if_whoever_is_left_keeps_all_bounds() -> None:
         named(job("a", 230, 160, 1.8), job("b", 300, 250, 1.1), job("c", 150, 120, 1.8)),
         group("abc", (0, 0, 1)),
     )
-    checker = Checker(RULES)
+    checker = GroupChecker(RULES)
     assert checker.holds(three, jobs) and not lasts(three, jobs, NODE_TYPES, checker)
     assert lasts(three, named(*(replace(each, slo=4.0) for each in jobs.values())), NODE_TYPES, checker)
 
@@ -184,9 +191,9 @@ def test_with_tails_it_counts_how_many_units_are_shared():
     many = Group(
         ("roll",) * 5 + ("train",) * 2, (Pin("x", 0, (0, 1, 2, 3), 0, (5,)), Pin("y", 0, (1, 2, 3, 4), 0, (6,)))
     )
-    checker = Checker(rules)
+    checker = GroupChecker(rules)
     together = [checker.slowdowns(each, jobs) for each in (few, many)]
-    assert together == [Checker(rules).slowdowns(each, jobs) for each in (few, many)]
+    assert together == [GroupChecker(rules).slowdowns(each, jobs) for each in (few, many)]
     assert together[0] != together[1]
 
 

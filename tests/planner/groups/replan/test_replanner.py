@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.choose.group_checker import Checker
-from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
-from rlplan.planner.groups.place.best_fit import BestFit
-from rlplan.planner.groups.replan.move_prices import Patience
-from rlplan.planner.groups.replan.replanner import Replanner
+from rlplan.planner.groups.choose.group_solution import GroupChecker
+from rlplan.planner.groups.choose.placers import BestFit
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, Rules
+from rlplan.planner.groups.moves import MovePatience
+from rlplan.planner.groups.replanner import Replanner
 from rlplan.plans.yaml.errors import Infeasible
 
 from ..made import NODE_TYPES, assert_sound, group, job, limited, named
@@ -44,9 +43,9 @@ APART = apart(movable("a", 300, 100, 1.9), movable("b", 300, 100, 1.9))
 """Two jobs that could share nodes."""
 
 
-def ahead(state: GroupsState, patience: Patience | None = None, hours: float = 10.0) -> Replanner:
+def ahead(state: GroupsState, patience: MovePatience | None = None, hours: float = 10.0) -> Replanner:
     """A placer whose jobs have been as fast as alone for so long."""
-    placer = Replanner(NODE_TYPES, RULES, patience or Patience())
+    placer = Replanner(NODE_TYPES, RULES, patience or MovePatience())
     placer.observe(hours * 3600, dict.fromkeys(state.jobs, hours * 3600), state.jobs)
     return placer
 
@@ -75,12 +74,12 @@ def test_a_move_that_pays_is_made_once_the_job_has_credit() -> None:
     assert found.saves_usd_per_hour > 0
     assert move.outage_s == pytest.approx(82.0 + 200.0)
     assert move.price_usd == pytest.approx((82.0 + 282.0) / 3600 * (14.8 + 42.24))
-    at_boundary = ahead(APART, Patience(wait_for_boundary=True)).replan(APART)
+    at_boundary = ahead(APART, MovePatience(wait_for_boundary=True)).replan(APART)
     assert [move.outage_s for move in at_boundary.moves] == [82.0], "no work is lost"
 
 
 def test_a_move_that_would_be_undone_too_soon_is_not_made() -> None:
-    assert ahead(APART, Patience(change_every_h=0.01)).replan(APART).moves == ()
+    assert ahead(APART, MovePatience(change_every_h=0.01)).replan(APART).moves == ()
 
 
 def test_nodes_are_not_saved_where_the_training_lost_is_worth_more() -> None:
@@ -99,7 +98,7 @@ def test_a_job_beyond_its_bound_is_at_risk_without_a_lead() -> None:
     now = {"a": replace(one, train=(replace(one.train[0], mean_s=420.0),)), "b": two}
     state = GroupsState(named(one, two), {"g1": shared})
     planner = Replanner(NODE_TYPES, RULES)
-    assert Checker(RULES).holds(shared, state.jobs)
+    assert GroupChecker(RULES).holds(shared, state.jobs)
     assert planner.at_risk(state, state.jobs, 3600.0) == []
     assert planner.at_risk(state, now, 3600.0) == ["g1"], "b now waits for a's longer training, and has no lead"
     planner.prices.credit_s = {"a": 1e6, "b": 1e6}
@@ -111,7 +110,7 @@ def test_jobs_that_drifted_out_of_their_bounds_are_repaired() -> None:
     state = placed(BestFit(NODE_TYPES, RULES), movable("a", 300, 100, 1.8), movable("b", 250, 90, 1.8))
     [shared] = state.groups.values()
     now = named(movable("a", 300, 500, 1.3), movable("b", 250, 450, 1.3))
-    assert Checker(RULES).keeps([shared], now) == [False]
+    assert GroupChecker(RULES).keeps([shared], now) == [False]
     sound(Replanner(NODE_TYPES, RULES).drifted(state, now))
 
 

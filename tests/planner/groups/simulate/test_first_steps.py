@@ -16,7 +16,7 @@ from rlplan.planner.groups.simulate.first_steps import (
     steps_within,
 )
 from rlplan.planner.groups.simulate.lock_slowdowns import lock_slowdowns
-from rlplan.planner.groups.simulate.start_seconds import start_s
+from rlplan.planner.groups.simulate.steady_state import start_s
 from rlplan.plans.export.node_locks import node_locks
 from rlplan.rounds.permits.permit_events import Seat
 

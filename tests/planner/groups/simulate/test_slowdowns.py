@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
-from rlplan.planner.groups.simulate.cycle_ratio import Edge, max_cycle_ratio
 from rlplan.planner.groups.simulate.slowdowns import (
     bound_slowdowns,
     bounds_kept,
@@ -22,7 +21,7 @@ from rlplan.planner.groups.simulate.slowdowns import (
     feasible_many,
     slowdowns,
 )
-from rlplan.planner.groups.simulate.steady_state import steady_state
+from rlplan.planner.groups.simulate.steady_state import Edge, max_cycle_ratio, steady_state
 
 from ..made import POLICIES, group, job, named
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
-from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.group_why import explain
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, GroupsState, Pin, Rules
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 from rlplan.planner.groups.simulate.steady_state import steady_state
-from rlplan.planner.groups.write.group_timelines import ITERATIONS, timeline_of
-from rlplan.planner.groups.write.group_why import explain
+from rlplan.planner.groups.write_groups import ITERATIONS, timeline_of
 
 from ..made import POLICIES, group, job, named, node_types
 

@@ -19,7 +19,7 @@ from rlplan.planner.simulate.columns.whole_columns import (
     long_draws,
     long_rounds,
 )
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 
 from ...conftest import CAP, heavy_trace, small_profile
 

@@ -18,7 +18,7 @@ from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, reward
 from rlplan.planner.simulate.columns.composed_log import deal, latest_s
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from ...conftest import heavy_trace

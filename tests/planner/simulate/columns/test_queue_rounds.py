@@ -13,7 +13,7 @@ from rlplan.planner.simulate.columns.cell_columns import long_column
 from rlplan.planner.simulate.columns.queue_rounds import KEPT, QueueStates
 from rlplan.planner.simulate.columns.round_log import mean, standard_error
 from rlplan.planner.simulate.columns.whole_columns import expected_deferrals
-from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.round_spec import QueueRule
 
 from .settings import EXACT, GROUP, LAYOUT, long_of, make_setting, short_of

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from ..base import NonNegative, Positive, Strict, cross_error
+from .base import NonNegative, Positive, Strict, cross_error
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 Beta = Annotated[float, Field(ge=0, lt=1)]

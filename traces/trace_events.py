@@ -65,7 +65,7 @@ class Step(Struct, kw_only=True):
     restarts: list[Any]
     timeouts: dict[str, Count] | None = None
     reward_failures: dict[str, Count] | None = None
-    metrics: dict[str, Number]
+    metrics: dict[str, Number | bool]
     weights_way: str = ""
     weights_bytes: int = 0
     weights_slots: str = ""
@@ -233,12 +233,12 @@ def decoded(line: bytes) -> tuple[Head, Sample | StepEvent | dict[str, Any]]:
 def as_type(event: dict[str, Any], kind: type[T]) -> T:
     """An event's JSON object as its type. Raises DamagedEvent."""
     try:
-        return msgspec.convert(event, kind)
+        return msgspec.convert(event, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
+        reason, _, place = str(error).partition(" - at ")
         if missing := re.fullmatch(r"Object missing required field (`\w+`)", reason):
             raise DamagedEvent(f"an event lacks {missing[1]!r}".replace("`", "")) from None
-        key = re.match(r"\.(\w+)", path)
+        key = re.search(r"`\$\.(\w+)", place)
         if key is None:
             raise DamagedEvent(reason) from None
         text = ascii(event[key[1]])

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ....plans.phrases.numbers import usd
-from ....plans.phrases.phase_names import PHASE_NAMES
-from ....plans.phrases.sentences import listed
-from ..choose.group_columns import extensions
-from ..choose.placements import job_placements
-from ..inputs.group_model import (
+from ...plans.phrases.numbers import usd
+from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.sentences import listed
+from .choose.group_columns import extensions, job_placements
+from .choose.group_nodes import resident, solo_group
+from .choose.placers import packings
+from .inputs.group_model import (
     Group,
+    GroupsState,
     Jobs,
     NodeTypes,
     Rules,
@@ -20,11 +22,8 @@ from ..inputs.group_model import (
     slowdown_bound,
     without_idle_nodes,
 )
-from ..inputs.groups_state import GroupsState
-from ..place.group_nodes import resident, solo_group
-from ..place.published_placers import packings
-from ..simulate.slowdowns import bound_slowdowns, bounds_kept, feasible, slowdowns
-from ..simulate.steady_state import SteadyState
+from .simulate.slowdowns import bound_slowdowns, bounds_kept, feasible, slowdowns
+from .simulate.steady_state import SteadyState
 
 
 def explain(

@@ -6,7 +6,9 @@ depend on which part was known first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import string
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -20,9 +22,114 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from ..base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
-from ..reward_faults import MOST_VERDICTS, pattern_fault, prompt_fault, scale_fault, verdicts_fault, weights_fault
+from .base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
 from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault, timeout_numbers
+
+PLACEHOLDERS = ("prompt", "response", "answer")
+"""What may stand in braces in a judge's prompt."""
+
+MOST_VERDICTS = 101
+"""Most verdicts of a judge: the percentages."""
+
+
+def pattern_fault(pattern: str | None) -> str | None:
+    """What is wrong with a regular expression; None if nothing, or if there is none."""
+    try:
+        re.compile(pattern or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"is no regular expression: {error}; mend it (and write it in single quotes, in which \\ stays)"
+    return None
+
+
+def prompt_fault(prompt: str | None) -> str | None:
+    """What is wrong with a judge's prompt; None if nothing, or if there is none."""
+    if prompt is None:
+        return None
+    known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    try:
+        fields = [part for part in string.Formatter().parse(prompt) if part[1] is not None]
+    except ValueError as error:
+        return f"has braces that do not fit ({error}); write {{{{ and }}}} for braces that are meant"
+    for _, name, form, conversion in fields:
+        if name not in PLACEHOLDERS or form or conversion:
+            return f"has {{{name}}}, and only {known} are known; write {{{{ and }}}} for braces that are meant"
+    if "response" not in [name for _, name, _, _ in fields]:
+        return "does not hold {response}, so that the judge would not see what it is to judge; add it"
+    return None
+
+
+def scale_fault(scale: tuple[int, int] | None) -> str | None:
+    """What is wrong with a judge's scale; None if nothing, or if there is none."""
+    if scale is not None and not 1 <= scale[1] - scale[0] < MOST_VERDICTS:
+        return f"is {list(scale)}; write the lower number first, then a higher one, {MOST_VERDICTS - 1} apart at most"
+    return None
+
+
+def verdicts_fault(verdicts: Mapping[str, float] | None) -> str | None:
+    """What is wrong with a judge's verdicts; None if nothing, or if there are none."""
+    if verdicts and len(set(verdicts.values())) == 1:
+        worth = next(iter(verdicts.values()))
+        return f"are all worth {worth:g}, so that no response is better than another; write different numbers"
+    return None
+
+
+def weights_fault(weights: list[float]) -> str | None:
+    """What is wrong with the weights of the parts of a reward; None if nothing."""
+    if any(weights):
+        return None
+    whose = "is 0" if len(weights) == 1 else "is 0, as those of all other parts"
+    return f"{whose}, so that every reward is 0 and nothing would be learnt; write another weight"
+
+
+Rows = Annotated[int, Field(ge=0, le=10**12)]
+
+
+class RewardAudit(Strict):
+    """Rows whose own solution or answer should get the full reward, and a wrong response should not."""
+
+    rows: Rows
+    """Rows of the data that were asked about."""
+
+    of: Rows
+    """Rows of the data file."""
+
+    references: Rows
+    """Rows with a solution or an answer of their own to try."""
+
+    full: Rows
+    """Of these: how many got the full reward."""
+
+    wrong: Rows
+    """Wrong responses: a blank, a constant, and another row's answer to each row."""
+
+    paid: Rows
+    """Of these: how many got the full reward all the same."""
+
+    refused: Rows
+    """Rows that cannot be scored, whatever the response."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return self.full == self.references and not self.paid and not self.refused
+
+    @property
+    def text(self) -> str:
+        """The figures in one line."""
+        some = f"{self.rows} rows" if self.rows == self.of else f"{self.rows} of {self.of} rows"
+        refused = f", {self.refused} refused" if self.refused else ""
+        return (
+            f"on {some}: {self.full} of {self.references} own answers got the full reward, {self.paid} of {self.wrong} "
+            f"wrong ones did{refused}"
+        )
+
+    @model_validator(mode="after")
+    def _shares_are_of_what_was_tried(self) -> RewardAudit:
+        for part, whole in (("rows", "of"), ("full", "references"), ("paid", "wrong"), ("refused", "rows")):
+            if getattr(self, part) > getattr(self, whole):
+                raise cross_error(f"is more than {whole}, {getattr(self, whole)}, of which it is a part", part)
+        return self
+
 
 RewardKind = Literal["function", "math", "code", "format", "length", "overlong", "judge"]
 

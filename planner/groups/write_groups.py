@@ -4,41 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
-from ....plans.facts.digest import groups_decisions, groups_predictions
-from ....plans.schema.groups_plan import (
+from ...plans.facts.digest import groups_decisions, groups_predictions
+from ...plans.schema.groups_plan import (
     CostFigures,
     DeclinedMoves,
+    GroupMember,
+    GroupNode,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
     GroupsSolver,
-    Move,
-)
-from ....plans.schema.sections.origin import InputFile, Volatile
-from ....plans.schema.sections.planned_group import (
-    GroupMember,
-    GroupNode,
+    GroupTimeline,
     MemberPoint,
+    Move,
     PinnedPhase,
     PlannedGroup,
     PlannedSlowdown,
+    Span,
 )
-from ....plans.schema.workload import Workload
-from ....plans.yaml.yaml_io import sha256_file
-from ..inputs.capacity import excess
-from ..inputs.group_model import Group, GroupJob, Jobs, NodeTypes, PhaseWay, Pin, Slowdown
-from ..inputs.groups_state import GroupsState
-from ..inputs.workload_jobs import Problem
-from ..place.group_nodes import resident_bytes, solo_group
-from ..place.placer import placed_in_turn
-from ..place.published_placers import Algorithm1, SoloD
-from ..simulate.permit_seats import pace_s, units_kept
-from ..simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
-from ..simulate.start_seconds import start_s
-from ..simulate.steady_state import SteadyState, steady_state
-from .group_timelines import timeline_of
+from ...plans.schema.plan import InputFile, Volatile
+from ...plans.schema.workload import Workload
+from ...plans.yaml.yaml_io import sha256_file
+from .choose.group_nodes import placed_in_turn, resident_bytes, solo_group
+from .choose.placers import Algorithm1, SoloD
 from .group_why import explain
+from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, Slowdown, excess
+from .inputs.workload_jobs import Problem
+from .simulate.permit_simulator import pace_s, units_kept
+from .simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
+from .simulate.steady_state import SteadyState, start_s, steady_state
+
+# Timelines of a plan of groups: the part of a steady state that the plan shows, and its export as Chrome trace
+# events.
+
+ITERATIONS = 2
+"""Iterations of the job that does fewest which are shown at most; a period may be many more."""
+
+
+def timeline_of(state: SteadyState) -> GroupTimeline:
+    """Turns from the beginning of a period, in order of begin, cut off at the end of the part that is shown."""
+    shown_s = state.period_s * min(1.0, ITERATIONS / min(state.iterations.values()))
+    turns: dict[tuple[float, float, str, str], Span] = {}
+    for held in state.held:
+        if held.start_s >= shown_s:
+            continue
+        # A turn on several nodes is one span.
+        key = (held.start_s, held.end_s, held.job, held.phase)
+        units = (*(turns[key].units if key in turns else ()), *held.units)
+        turns[key] = Span(
+            job=held.job,
+            phase=held.phase,
+            units=tuple(sorted(units)),
+            begin_s=held.start_s,
+            end_s=min(held.end_s, shown_s),
+        )
+    return GroupTimeline(period_s=state.period_s, repeats=state.repeats, span_s=shown_s, spans=tuple(turns.values()))
+
+
+def chrome_trace(plan: GroupsPlan) -> dict[str, Any]:
+    """The trace that ui.perfetto.dev opens: a process for each group, a thread for each slot of its nodes.
+
+    Format as in planner/simulate/run_timeline.py.
+    """
+    named: list[dict[str, Any]] = []
+    spans: list[dict[str, Any]] = []
+    for pid, (key, group) in enumerate(plan.groups.items(), 1):
+        named.append({"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": f"group {key}"}})
+        unit = 0
+        for index, node in enumerate(group.nodes):
+            for slot in range(node.slots):
+                name = f"{node.pool} {index}" + (f" slot {slot}" if node.slots > 1 else "")
+                named.append({"ph": "M", "pid": pid, "tid": unit, "name": "thread_name", "args": {"name": name}})
+                unit += 1
+        for span in group.timeline.spans:
+            spans += [
+                {
+                    "ph": "X",
+                    "pid": pid,
+                    "tid": unit,
+                    "name": f"{span.job} {span.phase}",
+                    "cat": span.phase,
+                    "ts": round(1e6 * span.begin_s, 3),
+                    "dur": round(1e6 * (span.end_s - span.begin_s), 3),
+                }
+                for unit in span.units
+            ]
+    spans.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
+    return {"traceEvents": named + spans, "displayTimeUnit": "ms"}
 
 
 def write_plan(

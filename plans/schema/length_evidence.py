@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...phrases.numbers import MATTERS
-from ..base import Count, NonNegative, Positive, Strict
+from ..phrases.numbers import MATTERS
+from .base import Count, NonNegative, Positive, Strict
 
 LEAST_PROMPTS = 4
 """With fewer prompts nothing is solved: their lengths would say less than those of any other job of the kind."""

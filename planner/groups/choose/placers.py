@@ -15,19 +15,126 @@ give at least; groups are opened in this order, and only candidates that could s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..choose.group_checker import Checker
-from ..choose.group_columns import FULL, extensions, placed_solo, unit_shares
-from ..choose.placements import Placement, job_placements
-from ..inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules, node_of_units, without_idle_nodes
-from ..inputs.groups_state import GroupsState, next_id
-from .placer import depart_in_place
+from ..inputs.group_model import (
+    Group,
+    GroupJob,
+    GroupsState,
+    Jobs,
+    NodeTypes,
+    Rules,
+    next_id,
+    node_of_units,
+    without_idle_nodes,
+)
+from ..simulate.slowdowns import feasible
+from .group_columns import FULL, JobPlacement, extensions, job_placements, placed_solo, unit_shares
+from .group_nodes import depart_in_place, grow, node_choices, pinned, resident, solo_group
+from .group_solution import GroupChecker
+
+# The published placers that every plan of groups is compared with: Solo-D and RollMux's Algorithm 1.
+#
+# Solo-D gives every job its own rollout and training nodes. Algorithm 1 is the greedy placement of RollMux (arXiv
+# 2512.11306): one arrival at a time; a placed job never moves. For every group that is not saturated (T_load <
+# T_cycle), the oldest first: pack into existing nodes (price 0), or add the rollout nodes that the job needs;
+# otherwise a group of its own. A placement must leave host memory on every node and keep the bound of every member,
+# old and new, in a simulation of the group's schedule. The cheapest placement wins, the first among equals (strict
+# <).
+
+
+class SoloD:
+    """Every job on nodes of its own, rollout and training apart."""
+
+    def __init__(self, node_types: NodeTypes) -> None:
+        self.node_types = node_types
+
+    def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
+        """The state with a group of its own for `job`."""
+        return state.with_job(job, next_id(state.groups), solo_group(job, self.node_types))
+
+    def depart(self, state: GroupsState, name: str) -> GroupsState:
+        """The state without the job and its group."""
+        return depart_in_place(state, name, self.node_types)
+
+
+class Algorithm1:
+    """RollMux's greedy placer; `rules.permit_rule` is that of its executor, `first_come`."""
+
+    def __init__(self, node_types: NodeTypes, rules: Rules) -> None:
+        self.node_types, self.rules = node_types, rules
+
+    def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
+        """The state with `job` where it adds the least to the price; no other job moves."""
+        jobs = {**state.jobs, job.name: job}
+        best, best_key = solo_group(job, self.node_types), next_id(state.groups)
+        price = best.usd_per_hour(self.node_types)
+        for key, group in state.groups.items():
+            if price <= 0.0:
+                break  # nothing is strictly cheaper
+            if len(group.pins) >= self.rules.group_cap or load_s(group, jobs) >= cycle_s(group, jobs):
+                continue
+            for added, candidate in packings(group, job, self.node_types):
+                if added >= price:
+                    break  # ascending in price
+                if resident(candidate, jobs, self.node_types) and within_cap_and_bounds(candidate, jobs, self.rules):
+                    best, best_key, price = candidate, key, added
+                    break
+        return state.with_job(job, best_key, best)
+
+    def depart(self, state: GroupsState, name: str) -> GroupsState:
+        """The state without the job; no other job moves."""
+        return depart_in_place(state, name, self.node_types)
+
+
+def packings(group: Group, job: GroupJob, node_types: NodeTypes) -> Iterator[tuple[float, Group]]:
+    """(added USD per hour, group with the job) in ascending order of price: direct packing, then rollout scaling.
+
+    The job trains on all training nodes of the group, by its first way of that width; a job without one cannot join.
+    """
+    rollout, pool = job.rollout[0], job.train[0].pool
+    width = group.nodes.count(pool)
+    ways = [t for r, t in job.pairs() if r == 0]
+    way = next((t for t in ways if job.train[t].pool == pool and job.train[t].nodes == width), None)
+    if way is None:
+        return
+    for new in range(rollout.nodes + 1):
+        grown, added = grow(group, [rollout.pool] * new, node_types)
+        on_train = [node for node, p in enumerate(grown.nodes) if p == pool]
+        old = [node for node, p in enumerate(grown.nodes) if p == rollout.pool and node not in added]
+        for kept in node_choices(grown, old, rollout.nodes - new, node_types):
+            yield (
+                new * node_types[rollout.pool].usd_per_hour,
+                pinned(grown, job.name, (0, way), (*kept, *added), on_train, node_types),
+            )
+
+
+def load_s(group: Group, jobs: Jobs) -> float:
+    """T_load: seconds that the most loaded unit is held if each member does one iteration (RollMux)."""
+    load: dict[int, float] = {}
+    for pin in group.pins:
+        job = jobs[pin.job]
+        for unit in pin.rollout_units:
+            load[unit] = load.get(unit, 0.0) + job.rollout[pin.rollout].mean_s
+        for unit in pin.train_units:
+            load[unit] = load.get(unit, 0.0) + job.train[pin.train].mean_s
+    return max(load.values())
+
+
+def cycle_s(group: Group, jobs: Jobs) -> float:
+    """T_cycle: seconds of a solo iteration of the longest member (RollMux)."""
+    return max(jobs[pin.job].solo_s for pin in group.pins)
+
+
+def within_cap_and_bounds(group: Group, jobs: Jobs, rules: Rules) -> bool:
+    """Whether the group is within the group cap and every member keeps its bound under `rules`."""
+    return len(group.pins) <= rules.group_cap and feasible(group, jobs, rules)
+
 
 WORTH = 0.75
 _BATCH = 16
@@ -38,7 +145,7 @@ class BestFit:
     """The placer without moves: all ways of a job, room valued, the fullest group first.
 
     After a departure the other jobs stay where they are, though one of them may then be slower than before
-    (replan/replanner.py repairs that).
+    (../replanner.py repairs that).
     """
 
     def __init__(
@@ -46,12 +153,12 @@ class BestFit:
         node_types: NodeTypes,
         rules: Rules,
         worth: float = WORTH,
-        checker: Checker | None = None,
+        checker: GroupChecker | None = None,
         robust: bool = True,
     ) -> None:
         """`robust`: take only groups that stay feasible after any departures, since no job can be moved then."""
         self.node_types, self.rules, self.worth, self.robust = node_types, rules, worth, robust
-        self.checker = checker or Checker(rules)
+        self.checker = checker or GroupChecker(rules)
         self._usd = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
 
     def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
@@ -119,7 +226,7 @@ class BestFit:
 
     def _least_scores(
         self,
-        placement: Placement,
+        placement: JobPlacement,
         takes: float,
         room: Mapping[str, NDArray[np.float64]],
         unused: NDArray[np.float64],
@@ -147,7 +254,7 @@ class BestFit:
         return [(int(row), float(least[row])) for row in np.flatnonzero(least <= below + _EPS)]
 
 
-def lasts(group: Group, jobs: Jobs, node_types: NodeTypes, checker: Checker) -> bool:
+def lasts(group: Group, jobs: Jobs, node_types: NodeTypes, checker: GroupChecker) -> bool:
     """Whether the members that are left keep their bounds after any departures."""
     rest = [
         without_idle_nodes(Group(group.nodes, pins), node_types)

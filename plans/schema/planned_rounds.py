@@ -6,18 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ....rounds.round_spec import QueueRule
-from ...phrases.numbers import count
-from ..base import Count, Name, Strict, cross_error, is_none
-from ..limits import MOST_ISSUED
-from .layouts import EngineLayout, UpdateLayout
-from .levers import (
-    RoundBalance,
-    RoundDrafts,
-    RoundHandOver,
-    RoundPrefix,
-    RoundTail,
-)
+from ...rounds.round_spec import QueueRule
+from ..phrases.numbers import count
+from .base import MOST_ISSUED, Count, Name, Strict, cross_error, is_none
+from .levers import EngineLayout, RoundBalance, RoundDrafts, RoundHandOver, RoundPrefix, RoundTail, UpdateLayout
 
 _RULE = QueueRule(1)  # for its defaults
 

@@ -6,16 +6,21 @@ from typing import Annotated, TypedDict
 
 from pydantic import Field, model_validator
 
-from ....rounds.round_spec import QueueRule
-from ..base import Count, Mode, Name, Strict, cross_error, cross_errors, is_empty, is_false, is_none
-from ..limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
-from .levers import (
-    AdaptiveTimeout,
-    RewardJudge,
-    TimeoutNumbers,
-    timeout_fault,
-    timeout_numbers,
+from ...rounds.round_spec import QueueRule
+from .base import (
+    MOST_PROMPTS_PER_STEP,
+    MOST_SAMPLES_PER_STEP,
+    Count,
+    Mode,
+    Name,
+    Strict,
+    cross_error,
+    cross_errors,
+    is_empty,
+    is_false,
+    is_none,
 )
+from .levers import AdaptiveTimeout, RewardJudge, TimeoutNumbers, timeout_fault, timeout_numbers
 from .planned_rounds import Rounds, hand_over_faults, tail_faults
 from .reward_spec import MOST_PARTS, WorkerKind
 

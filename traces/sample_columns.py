@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .events import LONGEST_S, RewardPart, Sample
+from .trace_events import LONGEST_S, RewardPart, Sample
 
 Array = NDArray[Any]
 T = TypeVar("T", bound=Struct)
@@ -129,7 +129,8 @@ def _smallest(values: Array) -> Array:
     if not len(values):
         return values
     if np.issubdtype(values.dtype, np.floating):
-        narrow = values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = values.astype(np.float32)
         values = narrow if np.array_equal(narrow, values) else values
     elif values.dtype != np.bool_:
         values = values.astype(np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max())))

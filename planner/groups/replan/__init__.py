@@ -1,1 +1,0 @@
-"""Which running jobs move, in what order, and what each move costs and saves."""

@@ -1,1 +1,0 @@
-"""Sections that documents hold: an algorithm, data, levers, origin, evidence of lengths, a group of jobs."""
