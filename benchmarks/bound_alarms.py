@@ -30,11 +30,9 @@ from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
 from rlplan.planner.groups.simulate.permit_simulator import seats_of
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
-from rlplan.rounds.compiled.compiled_permit_rules import PERMIT_RULES
-from rlplan.rounds.compiled.compiled_permit_state import SeatArrays, empty_state
+from rlplan.rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
 from rlplan.rounds.compiled.permit_kernel import completions
-from rlplan.rounds.permits.bound_events import Alarm, Bound, Broken
-from rlplan.rounds.permits.bound_machine import BoundMachine
+from rlplan.rounds.permits.bound_machine import Alarm, Bound, BoundMachine, Broken
 from rlplan.rounds.permits.slowdown import WARM
 
 from .entry import run

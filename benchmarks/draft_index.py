@@ -20,8 +20,8 @@ import click
 import numpy as np
 
 from rlplan.executor.drafts.draft_chain import ChainRoom, draft_chain
-from rlplan.executor.drafts.prompt_index import EMPTY
-from rlplan.executor.drafts.suffix_text import SuffixText, Tokens, suffix_text
+from rlplan.executor.drafts.draft_messages import Tokens
+from rlplan.executor.drafts.prompt_index import EMPTY, SuffixText, suffix_text
 from rlplan.rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 
 from .entry import run

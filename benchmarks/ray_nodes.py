@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlplan.executor.actors import RAY_SETTINGS, on_a_busy_machine
+from rlplan.executor.processes.actors import RAY_SETTINGS, on_a_busy_machine
 
 OBJECT_STORE_BYTES = 100 * 1024**2
 

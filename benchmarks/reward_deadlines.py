@@ -39,7 +39,7 @@ from typing import Any
 import click
 import ray
 
-from rlplan.executor.actors import start_ray
+from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.pool import RewardPool
 from rlplan.planner.choose.rewards.reward_choices import safe_timeout

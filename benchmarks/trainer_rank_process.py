@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlplan.executor.trainer.packing import pack, pair_share
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.policy.rank_mesh import join
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.samples import TrainSample, pack, pair_share
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.algorithm import Algorithm

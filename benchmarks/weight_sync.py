@@ -42,9 +42,8 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.trainer.trainer_group import TrainerGroup
+from rlplan.executor.weight_sync import BUCKET_BYTES, ByBroadcast, ByFile
 from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
-from rlplan.executor.weights.by_broadcast import BUCKET_BYTES, ByBroadcast
-from rlplan.executor.weights.sync import ByFile
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 
@@ -211,7 +210,7 @@ async def measure(bench: Bench, repeats: int) -> dict[str, Any]:
 
 async def figures(folder: Path, sizes: dict[str, Any], dtype: str, repeats: int) -> dict[str, Any]:
     """Start a trainer and engines of a random model, and measure."""
-    from rlplan.executor.actors import start_ray
+    from rlplan.executor.processes.actors import start_ray
 
     trained, first = folder / "trained", folder / "first"
     parameters, _ = process.write_model("llama", trained, sizes, dtype)

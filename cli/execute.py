@@ -188,7 +188,7 @@ def _dry_run(
 ) -> int:
     """Print the findings of `check` in plans that could be started, and what their cluster lacks; returns the exit
     code."""
-    from ..executor.placement.live_check import live_check
+    from ..executor.placement.live_checks import live_check
     from .shared.findings import reports
     from .shared.placement_text import placement_data, placement_lines
 
@@ -237,8 +237,8 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     if first.pool.accelerators.kind != "cuda" or len(placement.nodes_in_use()) > 1:
         return None, None
     from ..executor.configuration import configuration
-    from ..executor.memory.device_holds import device_ledgers
-    from ..executor.memory.other_processes import beside_others, held_here, held_text
+    from ..executor.memory.device_holds import device_ledger
+    from ..executor.memory.free_memory import beside_others, held_here, held_text
     from ..executor.placement.live_nodes import gpus_here
 
     names = [f"GPU {number} of node 0" for number in range(first.pool.accelerators.per_node)]
@@ -250,7 +250,7 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     fleet = configuration(jobs, first.checked.job, first.checked.paths, first.pool).fleet
     where = placement.device_names("cuda")
     try:
-        beside_others(partial(device_ledgers, fleet, plans, first.pool, where=where), fleet, plans, held)
+        beside_others(partial(device_ledger, fleet, plans, first.pool, where=where), fleet, plans, held)
     except RunFailed as refusal:
         return held_text(held), str(refusal)
     return held_text(held), None

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .placement.cluster_address import cluster_address
 from .prepare import Execution, Options, placement_of
+from .processes.host import cluster_address
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
@@ -44,29 +44,27 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher,
 
 async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None) -> bool:
     # Here, since these import Ray and torch.
-    from .actors import start_ray
     from .configuration import configuration
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
     from .groups.member_turns import GroupTurns
     from .groups.permit_actor import membership
-    from .leaving import Leaving
-    from .memory.device_holds import device_ledgers
+    from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
-    from .memory.other_processes import beside_others, held_by_others, held_text
+    from .memory.free_memory import beside_others, held_by_others, held_text
+    from .placement.live_checks import check_shared
     from .placement.seat_keeper import NodeNews, SeatKeeper
-    from .placement.shared_folder import check_shared
-    from .rewards.judge.judge_config import judge_config
-    from .rewards.judge.judge_pool import JudgePool
+    from .processes.actors import start_ray
+    from .processes.supervision import Patience, Supervisor, together
+    from .rewards.judge_pool import JudgePool, judge_config
     from .rewards.local_scoring import try_functions
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.reward_sum import RewardSum
     from .rollout.round_runner import RoundRunner
     from .run import TrainingRun
     from .speed_check import SpeedCheck
-    from .supervision import Patience, Supervisor, together
     from .trainer.trainer_group import TrainerGroup
-    from .turns import take_turns, tell_faults
+    from .turns import Leaving, take_turns, tell_faults
 
     first = executions[0]
     job, pool, paths = first.checked.job, first.pool, first.checked.paths
@@ -105,8 +103,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     train_pool = None if first.train_pool is pool else first.train_pool
     where = placement.device_names(pool.accelerators.kind)
     plans = {e.name: e.plan for e in executions}
-    ledgers_of = partial(device_ledgers, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
-    turns = DeviceTurns(ledgers_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
+    ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
+    turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
     group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
     runs = [
@@ -134,7 +132,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = pool.accelerators.kind == "cuda" and member is None
         if on_gpus and (held := await held_by_others(seats.numbered)):
-            turns.ledgers = beside_others(ledgers_of, settings.fleet, plans, held)
+            turns.ledger = beside_others(ledger_of, settings.fleet, plans, held)
             watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in executions:
             await check_shared(execution.run_dir, seats.nodes)

@@ -16,12 +16,12 @@ from ..plans.yaml.errors import RunFailed
 from ..rounds.balancing.longest_first import Balance
 from ..traces.trace_events import Step
 from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
-from .memory.turns_took import TurnsTook
+from .memory.device_turns import TurnsTook
 from .records.run_record import StepSeconds, step_record
-from .rollout.changes.engine_tail import round_tail
-from .rollout.changes.light_engines import tell_balance
+from .rollout.engine_change import round_tail
+from .rollout.light_engines import tell_balance
 from .rollout.round_samples import reward_executions, train_groups
-from .rollout.scoring_health import unscored
+from .rollout.round_scoring import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
 

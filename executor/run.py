@@ -28,17 +28,16 @@ from ..traces.trace_events import Step
 from .configuration import RoundSettings, run_settings
 from .engines.fleet import Fleet
 from .groups.member_turns import GroupTurns, before_restart
-from .memory.device_turns import DeviceTurns
-from .memory.no_turns import no_turns
+from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import RunCheckpoints, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
-from .rollout.drafts.run_drafts import RunDrafts
+from .rollout.round_drafts import RunDrafts
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
-from .weights.sync import WeightSync
+from .weight_sync import WeightSync
 from .weights.transfer import Sent
 
 Result = TypeVar("Result")
@@ -69,7 +68,7 @@ class TrainingRun:
         self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
-        self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledgers.shared)
+        self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledger.shared)
         self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)

@@ -9,6 +9,6 @@ balance, seeds, timeouts, hand_over, predict   which engine, seed and deadline a
 balancing        samples that start longest expected first, by history, and move to engines that have few left
 round_shape      how many sequences run while a round goes on
 device_ledger    who holds how much of a device that engines and trainers share; step_order in which order they take
-                 turns, device_holders what each of them holds
+                 turns
 permits          who holds a shared pool; compiled the numba translation of all machines
 """

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .machines.exact_queue import ExactQueueRound
-from .machines.exact_short import ExactShortRound
+from .machines.exact import ExactQueueRound, ExactShortRound
 from .machines.race import RaceRound
 from .machines.round import Round, Take
 

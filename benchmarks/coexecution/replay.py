@@ -23,9 +23,9 @@ import numpy as np
 import ray
 
 import rlplan.plans
-from rlplan.executor.actors import start_ray
 from rlplan.executor.groups.permit_actor import ask, start_permits
 from rlplan.executor.placement.live_nodes import cluster_nodes, on_node
+from rlplan.executor.processes.actors import start_ray
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, machine_seats, simulate_turns

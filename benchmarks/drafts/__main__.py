@@ -33,8 +33,8 @@ from typing import Any
 
 import click
 
-from rlplan.executor.actors import start_ray
 from rlplan.executor.example.write import write_example
+from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.keyhunt import score
 
 from ..entry import run

@@ -16,7 +16,7 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle, En
 from rlplan.executor.engines.engine_worker import EngineRank
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent, Request
 from rlplan.executor.engines.vllm_options import environment
-from rlplan.executor.supervision import Supervisor
+from rlplan.executor.processes.supervision import Supervisor
 
 from .exact_expand import mend_expand
 
@@ -110,8 +110,8 @@ class DraftingEngine:
     def _spawn(self, config: EngineConfig) -> Any:
         import ray
 
-        from rlplan.executor.actors import ACTOR_OPTIONS
-        from rlplan.executor.engines.start_watch import START_GROUP
+        from rlplan.executor.engines.engine_watch import START_GROUP
+        from rlplan.executor.processes.actors import ACTOR_OPTIONS
 
         kind: Any = _started_as(STOCK[self.method], self._suffix_folder) if self.method in STOCK else RolloutEngine
         remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(kind)  # type: ignore[call-overload]

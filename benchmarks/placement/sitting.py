@@ -10,10 +10,10 @@ from typing import Any
 import ray
 
 import rlplan.plans
-from rlplan.executor.actors import ACTOR_OPTIONS, start_ray
 from rlplan.executor.placement.live_nodes import on_node
-from rlplan.executor.placement.run_placement import run_placement
 from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
+from rlplan.executor.placement.seats import run_placement
+from rlplan.executor.processes.actors import ACTOR_OPTIONS, start_ray
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.planned_job import PlannedJob

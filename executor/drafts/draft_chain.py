@@ -56,7 +56,7 @@ class ChainRoom(NamedTuple):
 
 @compiled
 def suffix_range(tokens: Any, order: Any, context: Any, end: int, length: int) -> tuple[int, int]:
-    """The part of the text's `order` (suffix_text.py) whose suffixes begin with the last `length` tokens, `ORDERED` at
+    """The part of the text's `order` (prompt_index.py) whose suffixes begin with the last `length` tokens, `ORDERED` at
     most, of `context[:end]`: (first, behind the last); empty if there is none."""
     size = len(tokens)
     begin = end - length

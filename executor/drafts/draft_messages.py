@@ -7,8 +7,10 @@ from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .suffix_text import Tokens
+Tokens = NDArray[np.int32]
+"""Token ids."""
 
 PROMPT, PROMPT_TOKENS, REQUEST = "rlplan_prompt", "rlplan_prompt_tokens", "rlplan_request"
 """Keys of vLLM's extra arguments: the prompt's id, how many tokens it has (a sample that moved to an engine has decoded

@@ -23,8 +23,7 @@ import numpy as np
 
 from ...plans.files.run_folder import must_be_run_folder
 from ...plans.yaml.errors import InputError
-from .draft_messages import PromptHistory
-from .suffix_text import Tokens
+from .draft_messages import PromptHistory, Tokens
 
 HISTORY = "history.npz"
 """File of a checkpoint. It is not in the checkpoint's manifest: damage in it must not cost the checkpoint."""

@@ -25,16 +25,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ...rounds.device_holders import SLEEP_LEVEL
+from ...rounds.device_ledger import SLEEP_LEVEL
 from ..drafts.draft_messages import DraftReport, PromptHistory
-from ..faults import ActorFailed
-from ..host import node_key, output_file, without_collection
 from ..placement.guard import guard_group
+from ..processes.faults import ActorFailed
+from ..processes.host import node_key, output_file, without_collection
 from ..weights.transfer import Answer, Received, Transfer, agreed
-from .core_watch import CoreWatch
 from .decoding import Decoding
+from .engine_watch import Children, CoreWatch, look_at_children
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
-from .start_watch import Children, look_at_children
 from .vllm_options import engine_arguments, niceness
 
 WARM_UP_REQUESTS = 64

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from ...plans.yaml.errors import RunFailed
-from ..actors import within
+from ..processes.actors import within
 from .engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from .fleet import Fleet
 from .messages import EngineEvent, Request

@@ -18,9 +18,10 @@ from functools import partial
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.schema.levers import EngineLayout
 from ..placement.seat_keeper import SeatKeeper
-from ..supervision import Supervisor, together
+from ..placement.seats import engine_counts, engine_name
+from ..processes.supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews
-from .messages import EngineConfig, engine_counts, engine_name
+from .messages import EngineConfig
 from .vllm_options import FIXED_CACHE_SHARE
 
 

@@ -2,29 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-
-from ...plans.schema.levers import EngineLayout
-
-
-def engine_counts(layouts: Iterable[EngineLayout]) -> dict[int, int]:
-    """By TP size, in order: as many engines as the largest layout of that size has; layouts share them."""
-    counts: dict[int, int] = {}
-    for layout in layouts:
-        counts[layout.tp] = max(counts.get(layout.tp, 0), layout.engines)
-    return dict(sorted(counts.items()))
-
-
-def engine_name(tp: int, number: int) -> str:
-    """Name of an engine in errors, traces and placements."""
-    return f"rollout-tp{tp}-{number}"
-
-
-def judge_name(number: int) -> str:
-    """Name of a copy of the judge in errors, traces and placements."""
-    return f"judge-{number}"
 
 
 @dataclass(frozen=True, slots=True)

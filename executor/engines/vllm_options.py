@@ -8,8 +8,8 @@ from typing import Any
 
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...rounds.balance import BLOCK_TOKENS
-from ..actors import visible_gpus
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
+from ..processes.actors import visible_gpus
 from .messages import EngineConfig, Request
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.

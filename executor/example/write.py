@@ -20,7 +20,7 @@ from ...plans.schema.job import Job
 from ...plans.yaml.editor_schemas import write_document
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import SCHEMA_FOLDER
-from ..host import cpu_name
+from ..processes.host import cpu_name
 from . import task
 
 PROMPTS = 2048

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..placement.live_nodes import LeasedNode, NodeFacts
 from ..placement.seats import Placement
-from ..rollout.changes.round_units import EngineUnits
+from ..rollout.unit_change import EngineUnits
 from .permit_actor import MemberPermits
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 130

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from ...rounds.permits.permit_events import PhaseName
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_turns import DeviceTurns
-from ..rollout.changes.round_units import EngineUnits, RoundUnits, round_units, units_held
+from ..rollout.unit_change import EngineUnits, RoundUnits, round_units, units_held
 from ..trainer.trainer_group import TrainerGroup, while_trainer_lives
-from ..weights.sync import WeightSync
+from ..weight_sync import WeightSync
 from .permit_actor import MemberPermits
 
 

@@ -17,8 +17,8 @@ import ray
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
-from ..actors import track
 from ..placement.live_nodes import on_node
+from ..processes.actors import track
 from .live_permits import LivePermits
 from .member_state import Held
 

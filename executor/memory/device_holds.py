@@ -1,10 +1,10 @@
-"""The ledgers of a run's devices: what its engines and trainers hold in each state, as the plans were solved for.
+"""The ledger of a run's devices: what its engines and trainers hold in each state, as the plans were solved for.
 
 A plan says how much a rank's parameters and moments take (`predicted.checkpoint`), a trainer's GPU at its peak and an
 engine's KV cache (`predicted.rounds`); the cluster says how much a GPU has. Which of the trainer's states stay on it
-while engines decode follows from these by the planner's own rule (rounds/device_holders.py).
+while engines decode follows from these by the planner's own rule (rounds/device_ledger.py).
 
-On a CPU nothing is bounded by a device and nothing moves: the ledgers hold no bytes there, and keep the order.
+On a CPU nothing is bounded by a device and nothing moves: the ledger holds no bytes there, and keeps the order.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.plan import Plan
 from ...plans.schema.predicted import MemoryBar
-from ...rounds.device_holders import (
+from ...rounds.device_ledger import (
     KV_CACHE,
-    MOMENTS,
-    PARAMETERS,
+    Device,
+    DeviceLedger,
     Holder,
+    OutOfMemory,
     Parts,
     engine_holder,
-    staying,
     trainer_holder,
 )
-from ...rounds.device_ledger import DeviceLedger, DeviceLedgers, OutOfMemory
 from ..engines.fleet import FleetConfig
 
 MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
@@ -35,11 +34,11 @@ MASTER_BYTES, MOMENT_BYTES = 4.0, 8.0
 
 
 def trainer_name(run: str) -> str:
-    """How the ledgers call the trainer of a run."""
+    """How the ledger calls the trainer of a run."""
     return f"trainer {run}"
 
 
-def device_ledgers(
+def device_ledger(
     fleet: FleetConfig,
     plans: Mapping[str, Plan],
     pool: Pool,
@@ -47,8 +46,8 @@ def device_ledgers(
     where: Mapping[str, Sequence[str]] | None = None,
     shared: bool = False,
     others: Mapping[str, float] | None = None,
-) -> DeviceLedgers:
-    """The ledgers of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
+) -> DeviceLedger:
+    """The ledger of all devices that engines of `fleet` and the trainers of `plans` (by name of the run) are on.
 
     Args:
         fleet: the engines.
@@ -81,10 +80,10 @@ def device_ledgers(
     # Of trainers of which the plan knows no peak nobody can tell that they fit beside engines.
     known = all(bar is not None for plan in plans.values() for bar in _trainer_bars(plan))
     by_need = known and not shared and bool(fleet.kv_bytes)
-    return ledgers_of(fleet, engines, trainers, pool, train_pool, where, shared, by_need, others)
+    return ledger_of(fleet, engines, trainers, pool, train_pool, where, shared, by_need, others)
 
 
-def ledgers_of(
+def ledger_of(
     fleet: FleetConfig,
     engines: Mapping[int, Parts],
     trainers: Mapping[str, tuple[Holder, int]],
@@ -94,14 +93,14 @@ def ledgers_of(
     shared: bool = False,
     by_need: bool = False,
     others: Mapping[str, float] | None = None,
-) -> DeviceLedgers:
-    """The ledgers of all devices that engines of `fleet` and `trainers` are on.
+) -> DeviceLedger:
+    """The ledger of all devices that engines of `fleet` and `trainers` are on.
 
     Args:
         fleet: the engines.
         engines: by TP size, bytes that an engine holds on each of its GPUs while it decodes, by what holds them.
         trainers: by name of the run, what a rank holds on its GPU, and the number of ranks.
-        pool, train_pool, where, shared, others: as in `device_ledgers`.
+        pool, train_pool, where, shared, others: as in `device_ledger`.
         by_need: whether engines and trainers stay side by side where both fit on a device.
 
     Raises OutOfMemory where other processes hold all of a device.
@@ -120,20 +119,20 @@ def ledgers_of(
         holders[name] = holder if on_gpu else Holder(name, "trainer")
         places[name] = [f"{of_trainers} {device}" for device in range(ranks)]
     places |= dict(where or {})
-    ledgers = []
-    for device in dict.fromkeys(device for devices in places.values() for device in devices):
+    devices = []
+    for device in dict.fromkeys(device for named in places.values() for device in named):
         there = [holder for name, holder in holders.items() if device in places[name]]
         trained_only = all(holder.kind == "trainer" for holder in there)
         capacity = float((train_pool if train_pool and trained_only else pool).accelerators.memory_bytes)
         if not on_gpu:
-            ledgers.append(DeviceLedger(device, math.inf, there))
+            devices.append(Device(device, math.inf, there))
             continue
         asleep, taken = (1 - PLANNED_SHARE) * capacity, (others or {}).get(device, 0.0)
         if asleep > capacity - taken:
             raise OutOfMemory(device, "contexts", "engine_starts", asleep, capacity - taken)
         room = capacity - taken if by_need else 0.0
-        ledgers.append(DeviceLedger(device, capacity - taken, there, {"asleep": asleep}, room_bytes=room))
-    return DeviceLedgers(ledgers, places, shared)
+        devices.append(Device(device, capacity - taken, there, {"asleep": asleep}, room))
+    return DeviceLedger(devices, places=places, shared=shared)
 
 
 def _layouts(plan: Plan) -> list[tuple[EngineLayout, UpdateLayout]]:
@@ -173,22 +172,15 @@ def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
     expected = plan.predicted.checkpoint
     parameters = expected.rank_bytes / (MASTER_BYTES + MOMENT_BYTES) if expected is not None else 0.0
     offload = all(update.offload for _, update in _layouts(plan))
-    moments = parameters * MOMENT_BYTES
-    states = {PARAMETERS: parameters * MASTER_BYTES, MOMENTS: 0.0 if offload else moments}
-    training: dict[str, float] = dict(states)
-    gathered = 0.0
+    states, moments = parameters * MASTER_BYTES, parameters * MOMENT_BYTES
+    training: Parts | None = None
+    most, gathered = states if offload else states + moments, 0.0
     for bar in _trainer_bars(plan):
         if bar is None:
             continue
         held = {part: size for part, size in bar.holds_bytes.items() if part.startswith("trainer_")}
         gathered = max(gathered, held.get("trainer_gathered_weights", 0.0))
-        if sum(held.values()) > sum(training.values()):
-            training = held
-    return trainer_holder(
-        name,
-        states,
-        staying(states, room_bytes),
-        training,
-        {"trainer_gathered_weights": gathered},
-        {MOMENTS: moments} if offload else None,
-    )
+        if sum(held.values()) > most:
+            training, most = held, sum(held.values())
+    sending = {"trainer_gathered_weights": gathered}
+    return trainer_holder(name, states, moments, room_bytes, offload=offload, training=training, sending=sending)

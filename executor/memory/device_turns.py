@@ -17,32 +17,54 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds import step_order
-from ...rounds.device_holders import Holder, State
-from ...rounds.device_ledger import EVENTS, DeviceLedgers, Move, OutOfMemory, Turn
+from ...rounds.device_ledger import EVENTS, DeviceLedger, DeviceMove, DeviceTurn, OutOfMemory
 from ...rounds.permits.permit_events import PhaseName
-from ...rounds.step_order import Beside
+from ...rounds.step_order import Order
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
-from ..faults import ActorFailed
-from ..supervision import together
+from ..processes.faults import ActorFailed
+from ..processes.supervision import together
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .device_holds import trainer_name
-from .turns_took import TurnsOf, TurnsTook
 
 Engines = Sequence[EngineHandle]
 Names = Collection[str]
 Fails = Callable[[str, RunFailed], None]
-Order = Callable[[Mapping[str, Holder], Mapping[str, State], Beside], list[Turn]]
+
+
+class TurnsOf(Protocol):
+    """The run whose turns are taken; they are told in its trace."""
+
+    name: str
+    step_number: int
+
+    def event(self, event: str, /, **fields: Any) -> None:
+        """Write an event to the trace."""
+
+
+class TurnsTook(NamedTuple):
+    """Seconds of turns: of engines that sleep and wake, and of trainers whose states come and leave."""
+
+    engines_s: float = 0.0
+    trainers_s: float = 0.0
+
+
+def no_turns() -> DeviceTurns:
+    """Turns of a run whose engines and trainer share nothing: none is ever taken."""
+    fleet: Any = SimpleNamespace(all_engines=list)
+    return DeviceTurns(DeviceLedger([]), fleet, {})
 
 
 class DeviceTurns:
     """The turns of one fleet and the trainers of all runs that use it, by name of the run."""
 
-    def __init__(self, ledgers: DeviceLedgers, fleet: Fleet, trainers: Mapping[str, TrainerGroup]) -> None:
-        self.ledgers = ledgers
+    def __init__(self, ledger: DeviceLedger, fleet: Fleet, trainers: Mapping[str, TrainerGroup]) -> None:
+        self.ledger = ledger
         self._fleet, self._trainers = fleet, {trainer_name(run): trainer for run, trainer in trainers.items()}
         self._engines = {engine.name: engine for engine in fleet.all_engines()}
         self._changed, self._turn = asyncio.Event(), asyncio.Lock()
@@ -71,9 +93,9 @@ class DeviceTurns:
         while waiting:
             if self.bounded:
                 await self._free_devices()
-            batch = step_order.starting_together(self.ledgers, waiting, measuring)
+            batch = step_order.starting_together(self.ledger, waiting, measuring)
             if not batch:
-                self._take(step_order.start_of(waiting[0], self.ledgers.holders))
+                self._take(step_order.start_of(self.ledger, waiting[0]))
             self._let_start(True)
             await together(*(self._start(name, fails) for name in batch))
             waiting = [name for name in waiting if name not in batch]
@@ -82,7 +104,7 @@ class DeviceTurns:
     async def _start(self, name: str, fails: Fails | None) -> None:
         if name in self._engines:
             return await self._engines[name].start()
-        self._take(Turn("trainer_starts", name))
+        self._take(DeviceTurn("trainer_starts", name))
         try:
             await self._trainers[name].start()
         except RunFailed as failure:
@@ -95,7 +117,7 @@ class DeviceTurns:
         """Put all that has started to sleep. A trainer that died meanwhile counts as absent; its run restarts it."""
         while True:
             try:
-                return await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared))
+                return await self._go(step_order.to_starting)
             except TrainerDied as death:
                 self._gone(death.process)
 
@@ -112,14 +134,14 @@ class DeviceTurns:
         """Wait until an engine's devices have room for its start, and book it; its earlier process is gone."""
         self._wanting.add(name)
         try:
-            while self.ledgers.contended(name) and not self._may_start_now(name):
+            while self.ledger.contended(name) and not self._may_start_now(name):
                 await self._changed.wait()
         finally:
             self._wanting.discard(name)
-        self._take(Turn("engine_starts", name))
+        self._take(DeviceTurn("engine_starts", name))
 
     def _may_start_now(self, name: str) -> bool:
-        return self._may_start and name not in self._freed and self.ledgers.fits(Turn("engine_starts", name))
+        return self._may_start and name not in self._freed and self.ledger.could(DeviceTurn("engine_starts", name))
 
     async def before_restart(self, run: TurnsOf) -> None:
         """Make room for the ranks of a run's trainer, which died and will be started again."""
@@ -127,8 +149,8 @@ class DeviceTurns:
             return
         self._let_start(False)
         self._gone(name)
-        await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared), run)
-        self._take(Turn("trainer_starts", name))
+        await self._go(step_order.to_starting, run)
+        self._take(DeviceTurn("trainer_starts", name))
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -139,11 +161,11 @@ class DeviceTurns:
         """
         if (name := trainer_name(run.name)) not in self._trainers:
             return TurnsTook()
-        nobody = any(self.ledgers.contended(engine.name) for engine in engines) and not any(e.alive for e in engines)
+        nobody = any(self.ledger.contended(engine.name) for engine in engines) and not any(e.alive for e in engines)
         if nobody or any(engine.name in self._wanting for engine in later):
             # A replacement finds no room beside a trainer that sends, and one of `later` none beside those that decode:
             # they book it now. Who has booked it is waited for; without any engine there is nobody to send to.
-            await self._go(partial(step_order.to_starting, all_shared=self.ledgers.shared), run)
+            await self._go(step_order.to_starting, run)
             self._let_start(True)
             while any(self._may_start_now(name) for name in self._wanting):
                 await asyncio.sleep(0)
@@ -165,12 +187,11 @@ class DeviceTurns:
         """Whether the turns of orders could be taken now, one order after another, and no start be waited for."""
         if trainer_name(run.name) not in self._trainers:
             return True
-        ledgers, states = self.ledgers, self.ledgers.states
+        ledger, states = self.ledger, self.ledger.states
         starting = (
-            n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and ledgers.contended(n)
+            n for n, e in self._engines.items() if not e.alive and states[n] != "absent" and ledger.contended(n)
         )
-        turns = (turn for order in orders for turn in order(ledgers.holders, ledgers.states, ledgers.beside))
-        return not any(starting) and ledgers.could(turns)
+        return not any(starting) and ledger.refusal(turn for order in orders for turn in order(ledger)) is None
 
     async def in_round(self, run: TurnsOf, order: Order, freed: Names = (), back: Names = ()) -> TurnsTook:
         """Take the turns of an order while a round decodes. Raises RunFailed, TrainerDied.
@@ -194,14 +215,14 @@ class DeviceTurns:
     async def leave(self, phase: PhaseName, run: TurnsOf | None = None) -> TurnsTook:
         """Free the devices of a phase for the other jobs of the group. Raises RunFailed, TrainerDied."""
         self._let_start(False)
-        return await self._go(lambda holders, states, beside: step_order.to_leaving(holders, states, phase), run)
+        return await self._go(partial(step_order.to_leaving, phase=phase), run)
 
     async def _go(self, order: Order, run: TurnsOf | None = None) -> TurnsTook:
         """Take the turns of an order; those of one kind that follow each other at once."""
         took = TurnsTook()
         async with self._turn:
             await self._look()
-            turns = order(self.ledgers.holders, self.ledgers.states, self.ledgers.beside)
+            turns = order(self.ledger)
             for event, batch in itertools.groupby(turns, key=lambda turn: turn.event):
                 began, group = time.perf_counter(), list(batch)
                 moves = await asyncio.gather(*(self._carry_out(turn) for turn in group))
@@ -224,28 +245,28 @@ class DeviceTurns:
         it is up. If that start fails, or while no node has room for it, nothing is booked, and nobody waits.
         """
         for name, engine in self._engines.items():
-            while not engine.alive and self.ledgers.state(name) != "absent":
-                if not self.ledgers.contended(name):
+            while not engine.alive and self.ledger.states[name] != "absent":
+                if not self.ledger.contended(name):
                     self._gone(name)
                     break
                 engine.check()
                 changed = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({changed, engine.repair}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
-            if engine.alive and self.ledgers.state(name) == "absent":
-                self._take(Turn("engine_starts", name))
+            if engine.alive and self.ledger.states[name] == "absent":
+                self._take(DeviceTurn("engine_starts", name))
 
-    async def _carry_out(self, turn: Turn) -> Move | None:
+    async def _carry_out(self, turn: DeviceTurn) -> DeviceMove | None:
         """Take one turn; None if its engine is gone. Raises RunFailed, TrainerDied."""
-        if self.ledgers.state(turn.holder) == "absent":  # it died since the order was made
+        if self.ledger.states[turn.holder] == "absent":  # it died since the order was made
             return None
-        if self.ledgers.grows(turn):
+        if self.ledger.grows(turn):
             move = self._take(turn)
             return move if await self._act(turn) else None
-        done = await self._act(turn) and self.ledgers.state(turn.holder) != "absent"
+        done = await self._act(turn) and self.ledger.states[turn.holder] != "absent"
         return self._take(turn) if done else None
 
-    async def _act(self, turn: Turn) -> bool:
+    async def _act(self, turn: DeviceTurn) -> bool:
         """Do what a turn says; False if its engine is gone, or gone of this."""
         if turn.holder in self._trainers:
             await self._place(turn)
@@ -261,11 +282,11 @@ class DeviceTurns:
             return False
         return True
 
-    async def _place(self, turn: Turn) -> None:
+    async def _place(self, turn: DeviceTurn) -> None:
         """Have a trainer's ranks place what they hold as the ledger says of the state that the turn leads to."""
         if turn.event == "trainer_trains":
             return
-        parts = self.ledgers.holders[turn.holder].on_device.get(EVENTS[turn.event][1])
+        parts = self.ledger.holders[turn.holder].on_device.get(EVENTS[turn.event][1])
         await self._trainers[turn.holder].place(parts or {})
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
@@ -273,16 +294,16 @@ class DeviceTurns:
     @property
     def bounded(self) -> bool:
         """Whether engines hold memory of devices, so that who starts needs room there."""
-        return any(map(self.ledgers.bounded, self._engines))
+        return any(map(self.ledger.bounded, self._engines))
 
     def _gone(self, name: str) -> None:
-        kind = self.ledgers.holders[name].kind
-        if self.ledgers.state(name) != "absent":
-            self._take(Turn("engine_ends" if kind == "engine" else "trainer_ends", name))
+        kind = self.ledger.holders[name].kind
+        if self.ledger.states[name] != "absent":
+            self._take(DeviceTurn("engine_ends" if kind == "engine" else "trainer_ends", name))
 
-    def _take(self, turn: Turn) -> Move:
+    def _take(self, turn: DeviceTurn) -> DeviceMove:
         try:
-            move = self.ledgers.take(turn)
+            move = self.ledger.take(turn)
         except OutOfMemory as refused:
             raise RunFailed(
                 f"{refused}; plan with fewer bytes per device: solve again with what cluster.yaml says of its memory"

@@ -22,8 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import RunFailed
-from ..actors import track, within
-from ..faults import reason
+from ..processes.actors import track, within
+from ..processes.faults import reason
 from .seats import Room
 
 CORE_RESOURCE = "rlplan_core"

@@ -22,7 +22,7 @@ from ...traces.trace import TraceWriter
 from ...traces.trace_events import Step
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
-from ..rollout.scoring_health import unscored
+from ..rollout.round_scoring import unscored
 from ..weights.transfer import Sent
 from .execution_folder import written
 

@@ -15,11 +15,11 @@ from typing import Any
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
-from ..actors import ACTOR_OPTIONS, end_actor, track
-from ..faults import ActorFailed
 from ..placement.live_nodes import on_node
 from ..placement.seat_keeper import SeatKeeper
-from ..supervision import Supervisor
+from ..processes.actors import ACTOR_OPTIONS, end_actor, track
+from ..processes.faults import ActorFailed
+from ..processes.supervision import Supervisor
 from .functions import ScorerConfig
 from .scoring import Scored
 from .worker import RewardWorker, WorkerFacts

@@ -3,8 +3,9 @@
 Every decision (what to issue, when to stop, what to abort or defer) is the machine's; a live round only carries
 messages. Invariants:
 - when `stop` returns, nothing of the round decodes and no reward of it is pending;
-- only `drive` decides, and what it decides is sent in that order (engine_sends.py);
-- the samples of an engine that stops decoding in mid-round go on elsewhere, tokens kept (changes/engine_change.py);
+- only `drive` decides, and calls of one engine are carried out in the order in which it made them: an abort never
+  overtakes its submit; an engine that hangs holds up no other;
+- the samples of an engine that stops decoding in mid-round go on elsewhere, tokens kept (engine_change.py);
 - the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
   the fleet's matter and goes on beside the round, which it joins when it is up; the round's end does not wait for it.
 """
@@ -12,8 +13,9 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -30,21 +32,79 @@ from ...rounds.machines.events import (
     Scored,
 )
 from ...rounds.machines.round import Round
-from ..actors import UnawaitedCalls
-from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle
-from ..engines.messages import EngineEvent
-from ..faults import failure
-from ..supervision import LOOK_S
-from .changes.engine_change import Held, RoundChange
-from .changes.light_engines import Holdings, LightEngines
-from .changes.unit_change import UnitChange, UnitsChanged
-from .drafts.drafted_round import DraftedRound
-from .drafts.samples_ahead import SamplesAhead
-from .engine_sends import EngineSends
-from .round_messages import Inbox, Message, Weights
+from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.messages import EngineEvent, Request
+from ..processes.actors import UnawaitedCalls
+from ..processes.faults import failure
+from ..processes.supervision import LOOK_S
+from .engine_change import Held, RoundChange
+from .light_engines import Holdings, LightEngines
+from .round_drafts import DraftedRound, SamplesAhead
 from .round_samples import RolloutResult
+from .round_scoring import SampleRewards
 from .sample_ledger import SampleLedger
-from .sample_rewards import SampleRewards
+from .unit_change import UnitChange, UnitsChanged
+
+GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
+"""Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
+
+
+class Weights(NamedTuple):
+    """The weights that decode a round: their version, and what gives them to an engine that comes back in the round."""
+
+    version: str
+    give: GiveWeights
+
+
+Message = EngineNews | Scored | Failed | Held | Holdings | UnitsChanged
+Inbox = asyncio.Queue[Message]
+
+
+class EngineSends:
+    """Calls to the engines of one round, which are numbered in their order.
+
+    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `drafts`: what engines
+    are told of prompts before these decode; None: they never draft. `failed` hears the error of a call, unless its
+    engine died: the fleet tells it, and the samples are issued again.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[EngineHandle],
+        weights: Weights,
+        max_num_seqs: int | None,
+        drafts: DraftedRound | None,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._engines, self._version, self._max_num_seqs = engines, weights.version, max_num_seqs
+        self._drafts, self._failed = drafts, failed
+        self._calls = UnawaitedCalls()
+
+    def submit(self, placed: Iterable[tuple[int, Request]]) -> None:
+        """Have engines decode requests, each with the number of its engine; those of one engine go together."""
+        batches: dict[int, list[Request]] = {}
+        for number, request in placed:
+            batches.setdefault(number, []).append(request)
+        for number, requests in batches.items():
+            if self._drafts is not None:
+                self._drafts.prepare(self._engines[number], requests, self._calls, self._failed)
+            self._begin(self._engines[number].submit(requests, self._version, self._max_num_seqs))
+
+    def abort(self, batches: Mapping[int, list[str]]) -> None:
+        """Stop requests, by engine."""
+        for number, requests in batches.items():
+            self._begin(self._engines[number].abort(requests))
+
+    def release(self, number: int, requests: list[str]) -> None:
+        """Have an engine give requests back."""
+        self._begin(self._engines[number].release(requests))
+
+    def _begin(self, call: Coroutine[Any, Any, None]) -> None:
+        self._calls.begin(call, self._failed)
+
+    async def settle(self, patience_s: float | None) -> None:
+        """Wait until all is sent, `patience_s` at most; what was not keeps its turn before what is sent next."""
+        await self._calls.settle(patience_s)
 
 
 class LiveRound:

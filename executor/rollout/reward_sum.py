@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from ...plans.schema.job import Job, JobPaths, RewardSpec
 from ...plans.schema.reward_spec import LENGTH_KINDS
 from ..placement.seat_keeper import SeatKeeper
+from ..processes.supervision import Supervisor, together
 from ..rewards.charges import RewardResult
 from ..rewards.functions import ScorerConfig
 from ..rewards.kinds.length_reward import length_value
 from ..rewards.pool import RewardPool
 from ..rewards.scoring import Outcome
-from ..supervision import Supervisor, together
 
 
 class PartScore(NamedTuple):

@@ -17,21 +17,19 @@ from ...rounds.balancing.placement import ByLoad
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
-from ..faults import failure
+from ..processes.faults import failure
 from ..trainer.trainer_group import TrainerDied
-from .changes.engine_tail import RoundTail
-from .changes.light_engines import LightEngines
-from .changes.round_units import RoundUnits
-from .drafts.drafted_round import DraftedRound
-from .live_round import LiveRound
+from .engine_change import RoundTail
+from .light_engines import LightEngines
+from .live_round import GiveWeights, Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
-from .round_messages import GiveWeights, Inbox, Weights
+from .round_drafts import DraftedRound
 from .round_samples import Progress, RolloutResult
+from .round_scoring import SampleRewards, ScoringHealth
 from .round_streaming import RoundStreaming
 from .sample_ledger import SampleLedger
-from .sample_rewards import SampleRewards
-from .scoring_health import ScoringHealth
+from .unit_change import RoundUnits
 
 LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
 

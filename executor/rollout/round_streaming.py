@@ -1,25 +1,136 @@
-"""Training of a round's groups beside its rollout: on devices that engines hand over, or on the trainer's own."""
+"""Groups of a round that are trained while its other samples still decode: on devices that engines hand over, or on the
+trainer's own; rounds/group_queue.py decides which groups, and when.
+
+Invariants:
+- gradients are added up, and no weight changes: samples that still decode are of the weights that the round began with;
+- a group is offered when its round is certain to train it, with all its rewards, and is trained once: `taken` says
+  which the update after the round must leave out;
+- when `close` returns, the trainer trains nothing of the round any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
-from ...rounds.device_ledger import Turn
+from ...rounds.group_queue import GroupQueue
 from ...rounds.hand_over import HandOver, free_replicas
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
-from ...rounds.step_order import Beside, Holders, States, to_streaming
+from ...rounds.step_order import to_streaming
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_holds import trainer_name
-from ..memory.device_turns import DeviceTurns
-from ..memory.turns_took import TurnsOf
+from ..memory.device_turns import DeviceTurns, TurnsOf
+from ..trainer.samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerGroup
-from .changes.engine_change import EngineChange
-from .group_stream import GroupStream
+from .engine_change import EngineChange
 from .round_samples import RolloutSample, train_group
 from .sample_ledger import SampleLedger
+
+
+class Portion(NamedTuple):
+    """Groups that a trainer took at once: when, in seconds since the stream was made, how many, and their tokens."""
+
+    began_s: float
+    ended_s: float
+    groups: int
+    tokens: int
+
+
+class GroupStream:
+    """The stream of one round.
+
+    Args:
+        trainer: adds up the gradients.
+        update: how it computes.
+        replicas: those of the trainer that take part, by number.
+        prepare: has the devices of these ready.
+    """
+
+    def __init__(
+        self,
+        trainer: TrainerGroup,
+        update: UpdateSettings,
+        replicas: Sequence[int],
+        prepare: Callable[[], Awaitable[object]],
+    ) -> None:
+        self.portions: list[Portion] = []
+        self.replicas = tuple(replicas)
+        self.begun_s: float | None = None
+        """When the devices were free, in seconds since the stream was made; None: never."""
+        self.failed: Callable[[BaseException], None] | None = None
+        """Told at once if the trainer fails, while the round still decodes; `close` raises the error as well."""
+        self._trainer, self._update, self._prepare = trainer, update, prepare
+        self._queue = GroupQueue(update.micro_batch_tokens * len(self.replicas))
+        self._groups: dict[int, list[TrainSample]] = {}
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._began = time.perf_counter()
+
+    @property
+    def taken(self) -> list[int]:
+        """Draws that the trainer took, by number."""
+        return self._queue.taken
+
+    def offer(self, draw: int, group: list[TrainSample]) -> None:
+        """A draw that is certain to be trained, with all its samples."""
+        self._groups[draw] = group
+        self._queue.offer(draw, sum(sample.tokens for sample in group))
+        self._news.set()
+
+    def begin(self) -> None:
+        """The devices are free: train from now on."""
+        if self._task is None:
+            self.begun_s = time.perf_counter() - self._began
+            self._task = asyncio.create_task(self._run(), name=f"groups for {self._trainer.name}")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.failed is not None:
+            self.failed(error)
+
+    async def _run(self) -> None:
+        await self._prepare()
+        self._queue.begin()
+        while True:
+            draws = self._queue.take()
+            if not draws:
+                if self._queue.over:
+                    return
+                self._news.clear()
+                await self._news.wait()
+                continue
+            groups = [self._groups.pop(draw) for draw in draws]
+            began_s = time.perf_counter() - self._began
+            await self._trainer.stream(groups, self._update, self.replicas, first=not self.portions)
+            ended_s = time.perf_counter() - self._began
+            tokens = sum(sample.tokens for group in groups for sample in group)
+            self.portions.append(Portion(began_s, ended_s, len(groups), tokens))
+            self._queue.trained()
+            self._queue.check_invariants()
+
+    def round_over(self) -> None:
+        """The round is over: what still waits is trained with all devices, after the round."""
+        self._queue.end()
+        self._news.set()
+
+    async def close(self) -> None:
+        """Wait for what the trainer has taken of a round that is over. Raises TrainerDied, RunFailed."""
+        self.round_over()
+        if self._task is not None:
+            await self._task
+
+    def abandon(self) -> None:
+        """The round is left: what was added up is void."""
+        self._queue.end()
+        if self._task is not None:
+            self._task.cancel()
 
 
 @dataclass(frozen=True)
@@ -86,15 +197,13 @@ def round_streaming(
     `decision`: when engines are handed over; None: the trainer has devices of its own.
     """
     stay = len(engines) if decision is None else decision.stay
-    name, places = trainer_name(run.name), turns.ledgers.places
+    name, places = trainer_name(run.name), turns.ledger.places
     busy = [device for engine in engines[:stay] for device in places[engine.name]]
     replicas = free_replicas(places.get(name, ()), trainer.config.tp * trainer.config.sp, busy)
     if not replicas:
         return None
     freed = tuple(engine.name for engine in engines[stay:])
 
-    def order(holders: Holders, states: States, beside: Beside) -> list[Turn]:
-        return to_streaming(holders, states, beside, name, freed)
-
+    order = partial(to_streaming, trainer=name, freed=freed)
     stream = GroupStream(trainer, update, replicas, lambda: turns.in_round(run, order, freed))
     return RoundStreaming(stream, decision, lambda: turns.could(run, order), freed)

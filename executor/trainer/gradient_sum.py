@@ -23,15 +23,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from .losses import Objective
-from .packing import pair_share
+from .losses import Objective, StepTotals
 from .policy.chunked_head import ChunkedHead
-from .policy.layer_forwards import LayerForwards
+from .policy.load_policy import LayerForwards
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
-from .policy.partial_gradients import PartialGradients
-from .policy.rank_mesh import RankMesh
-from .samples import NOTHING, Floats, Groups, MicroBatch, Share, shares
-from .step_totals import StepTotals
+from .policy.rank_mesh import PartialGradients, RankMesh
+from .samples import NOTHING, Floats, Groups, MicroBatch, Share, pair_share, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 _LOG = logging.getLogger(__name__)

@@ -3,21 +3,163 @@
 Shares are made where the groups are, at the driver or in a trainer of one process: a function of the set of samples and
 of the plan's constants, so it does not matter who makes them. What travels to a rank is its replica's share alone, in
 arrays: 4 bytes for a token, 4 for a log-probability.
+
+An advantage says how much better a response was than the others to its prompt. All are zero for a group whose rewards
+are all equal, exactly and not to rounding: such a group says nothing about which response to prefer. All sum to zero
+within a group.
+
+Packing decides which sequences share a micro-batch, and on which replica. Tokens bound memory, operations take time: a
+long sequence's attention makes it cost more than its tokens. So tokens limit a micro-batch, and micro-batches are
+balanced by operations. Invariants of `pack`:
+- each sequence is in exactly one micro-batch of one replica;
+- a micro-batch has at most `budget` tokens, unless it is a single sequence that is longer than that;
+- all replicas have the same number of micro-batches (FSDP's collectives are entered by all or none), some perhaps
+  empty;
+- the result is a function of the lengths in their given order: no randomness, no hash order.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .advantages import group_advantages, token_weights
-from .packing import pack
-from .trainer_config import TrainerConfig
+from .trainer_config import Divisors, TrainerConfig
+
+STD_EPSILON = 1e-4  # added to the standard deviation, as TRL does: near-equal rewards must not become huge advantages
+
+
+def grpo(rewards: Sequence[float]) -> list[float]:
+    """(r - mean) / (std + 1e-4) with the sample standard deviation (n - 1), as in TRL and verl. arXiv 2402.03300."""
+    centred = dr_grpo(rewards)
+    std = math.sqrt(math.fsum(c * c for c in centred) / (len(rewards) - 1))
+    return [c / (std + STD_EPSILON) for c in centred]
+
+
+def dr_grpo(rewards: Sequence[float]) -> list[float]:
+    """r - mean: no division by the spread, which favours prompts that are too easy or too hard. arXiv 2503.20783."""
+    mean = math.fsum(rewards) / len(rewards)
+    return [r - mean for r in rewards]
+
+
+def rloo(rewards: Sequence[float]) -> list[float]:
+    """r - mean of the other rewards (leave one out), an unbiased baseline. arXiv 2402.14740."""
+    total, others = math.fsum(rewards), len(rewards) - 1
+    return [r - (total - r) / others for r in rewards]
+
+
+ADVANTAGES: dict[str, Callable[[Sequence[float]], list[float]]] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+
+
+def group_advantages(algorithm: str, rewards: Sequence[float]) -> list[float]:
+    """Advantages of one complete group, in the order of `rewards` (at least two, finite).
+
+    Truncated samples belong to the group and count in its statistics, whether or not they are in the loss.
+    Raises ValueError for an unknown algorithm.
+    """
+    if algorithm not in ADVANTAGES:
+        raise ValueError(f"unknown algorithm {algorithm!r}; known are {', '.join(ADVANTAGES)}")
+    assert len(rewards) >= 2, "a group of one has nothing to compare with"
+    assert all(math.isfinite(r) for r in rewards), f"rewards must be finite: {rewards}"
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)  # the formulas would leave rounding errors, which grpo scales up
+    return ADVANTAGES[algorithm](rewards)
+
+
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], divisors: Divisors) -> list[float]:
+    """Weight of each token of each response of a step.
+
+    With N samples in the loss of a synchronous step and their T tokens, as the plan states them (`divisors`):
+    `token-mean` (DAPO): 1/T, long responses count more; `seq-mean-token-mean` (GRPO): 1/(N * own length);
+    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens).
+    So a response's weights depend on that response alone. Those that are not in the loss (`mask_truncated`), and empty
+    ones, have weight 0. Raises ValueError for an unknown aggregation, or a divisor that is not positive.
+    """
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"unknown loss_aggregation {aggregation!r}; known are {', '.join(AGGREGATIONS)}")
+    if not all(divisor > 0 for divisor in divisors):
+        raise ValueError(f"the loss cannot be divided by {divisors}")
+    counted = [length if included else 0 for length, included in zip(lengths, in_loss, strict=True)]
+    if aggregation == "token-mean":
+        return [1.0 / divisors.tokens if length else 0.0 for length in counted]
+    if aggregation == "seq-mean-token-mean":
+        return [1.0 / (divisors.samples * length) if length else 0.0 for length in counted]
+    return [1.0 / (divisors.samples * divisors.max_response_tokens) if length else 0.0 for length in counted]
+
+
+def pair_share(config: Any) -> float:
+    """Operations of a pair of tokens over those of a token, in a transformer of this Hugging Face `config`.
+
+    A token takes 2 operations a parameter of the layers; a sequence of L tokens has L^2 / 2 causal pairs, each of 4
+    operations per head and head dimension in each layer (Kaplan et al., arXiv 2001.08361, table 1).
+    """
+    heads, hidden = config.num_attention_heads, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    key_values = getattr(config, "num_key_value_heads", None) or heads
+    experts = getattr(config, "num_experts_per_tok", None)
+    width = experts * config.moe_intermediate_size if experts else config.intermediate_size
+    layer = hidden * head_dim * (2 * heads + 2 * key_values) + 3 * hidden * width
+    return float(2 * heads * head_dim / (2 * layer))
+
+
+def pack(lengths: Sequence[int], budget: int, replicas: int = 1, pairs: float = 0.0) -> list[list[list[int]]]:
+    """Indices of `lengths` by replica and micro-batch; `lengths` and `budget` in tokens.
+
+    A sequence of L tokens costs L + pairs L^2 (`pair_share`). Each goes, the costliest first, to the micro-batch of
+    least cost that has room (LPT, which without the token limit is within 4/3 of the best balance); the number of
+    micro-batches is the smallest for which all fit and which all replicas can share evenly. Micro-batches of like cost
+    run side by side, so that replicas wait for each other least.
+    """
+    assert budget > 0 and replicas > 0 and all(length > 0 for length in lengths)
+    longest_first = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    costs = [length + pairs * length * length for length in lengths]
+    oversized: list[list[int]] = [[i] for i in longest_first if lengths[i] > budget]
+    rest = longest_first[len(oversized) :]
+    count = -(-sum(lengths[i] for i in rest) // budget)
+    while True:  # ends at the latest when every sequence has a micro-batch of its own
+        count += -(count + len(oversized)) % replicas
+        shared = _balanced(lengths, costs, rest, count, budget)
+        if shared is not None:
+            break
+        count += 1
+    batches = sorted(oversized + shared, key=lambda batch: (-sum(costs[i] for i in batch), batch))
+    # Dealt back and forth (0 1 1 0 0 1 ...), so that no replica always gets the larger one of a pair.
+    dealt: list[list[list[int]]] = [[] for _ in range(replicas)]
+    for start in range(0, len(batches), replicas):
+        row = batches[start : start + replicas]
+        for replica, batch in enumerate(row if (start // replicas) % 2 == 0 else reversed(row)):
+            dealt[replica].append(sorted(batch))
+    return dealt
+
+
+def _balanced(
+    lengths: Sequence[int], costs: Sequence[float], longest_first: Sequence[int], count: int, budget: int
+) -> list[list[int]] | None:
+    """The sequences in `count` micro-batches of at most `budget` tokens; None if this way finds no room for one."""
+    batches: list[list[int]] = [[] for _ in range(count)]
+    tokens = [0] * count
+    heap = [(0.0, number) for number in range(count)]
+    for i in longest_first:
+        full = []
+        while heap and tokens[heap[0][1]] + lengths[i] > budget:
+            full.append(heapq.heappop(heap))
+        if not heap:
+            return None
+        cost, number = heapq.heappop(heap)
+        batches[number].append(i)
+        tokens[number] += lengths[i]
+        for entry in [*full, (cost + costs[i], number)]:
+            heapq.heappush(heap, entry)
+    return batches
+
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

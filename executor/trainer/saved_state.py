@@ -39,7 +39,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from .optimizer.sharded_adamw import ShardedAdamW
+from .optimizer import ShardedAdamW
 from .policy.local_tensors import cut_as, host_zeros, local
 
 State = dict[str, dict[str, torch.Tensor]]

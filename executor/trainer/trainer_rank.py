@@ -25,16 +25,14 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..host import take_resident_peak
-from ..weights.rank_transfers import RankTransfers
+from ..processes.host import take_resident_peak
 from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .gradient_sum import GradientSum
-from .optimizer.gradient_norm import clip, total_norm
-from .optimizer.sharded_adamw import ShardedAdamW
+from .optimizer import ShardedAdamW, clip, total_norm
 from .policy.load_policy import load_policy
-from .policy.local_tensors import whole
-from .policy.parked_parameters import ParkedParameters
+from .policy.local_tensors import ParkedParameters, whole
 from .policy.rank_mesh import RankMesh, join
+from .rank_transfers import RankTransfers
 from .samples import Groups, Share
 from .saved_state import Staging, load_state, trainer_state
 from .step_checks import refusal

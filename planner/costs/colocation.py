@@ -31,10 +31,12 @@ from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES
 from ...profiles.laws.train_law import TrainPhysics
 from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.profile_schema import Profile
-from ...rounds.device_holders import (
+from ...rounds.device_ledger import (
     KV_CACHE,
     MOMENTS,
     PARAMETERS,
+    Device,
+    DeviceLedger,
     Holder,
     Parts,
     State,
@@ -42,7 +44,6 @@ from ...rounds.device_holders import (
     staying,
     trainer_holder,
 )
-from ...rounds.device_ledger import DeviceLedger
 from ...rounds.step_order import step_moves
 from .memory_bars import Engines
 
@@ -226,7 +227,7 @@ def stays_on_device(
     """
     engines = engines or [Engines(entry, entry.layout) for entry in profile.rollout]
     held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
-    return staying(trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held)
+    return dict(staying(trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held))
 
 
 def trainer_on_turns(
@@ -245,15 +246,17 @@ def trainer_on_turns(
     engine is ever on its GPU, so that nothing leaves it; `engines`: that it takes turns with, none: any of the
     profile's.
     """
-    state = trainer_state(profile, layout)
-    moments = trained_parameters(profile, layout) * MOMENT_BYTES
+    share = trained_parameters(profile, layout)
+    engines = engines or [Engines(entry, entry.layout) for entry in profile.rollout]
+    held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
     return trainer_holder(
         "trainer",
-        state,
-        state if alone else stays_on_device(profile, capacity_bytes, weight_bytes, layout, engines),
-        training,
-        sending,
-        {MOMENTS: moments} if layout.offload else None,
+        share * MASTER_BYTES,
+        share * MOMENT_BYTES,
+        math.inf if alone else MEMORY_SHARE * capacity_bytes - held,
+        offload=layout.offload,
+        training=training,
+        sending=sending,
     )
 
 
@@ -273,7 +276,7 @@ def shared_device(
     """The ledger of a GPU on which an engine decodes while the trainer is offloaded, or stays loaded where `room_bytes`
     suffice for both. It refuses nothing: what does not fit is told by bars of the memory table."""
     states: dict[str, State] = {engine.name: "awake", trainer.name: "offloaded"}
-    ledger = DeviceLedger("GPU", math.inf, [trainer, engine], always, states, room_bytes)
+    ledger = DeviceLedger([Device("GPU", math.inf, [trainer, engine], always or {}, room_bytes)], states)
     if room_bytes and not ledger.beside[trainer.name]:
         ledger.states[trainer.name] = "loaded"
     return ledger

@@ -15,8 +15,7 @@ from ...plans.schema.levers import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES
 from ...profiles.laws.train_layouts import fitted_memory
 from ...profiles.profile_schema import Profile
-from ...rounds.device_holders import Holder, engine_holder
-from ...rounds.device_ledger import DeviceLedger
+from ...rounds.device_ledger import DeviceLedger, Holder, engine_holder
 from ...rounds.step_order import step_moves
 from .colocation import (
     NO_ENGINE,

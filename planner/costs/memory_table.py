@@ -11,7 +11,7 @@ What is assumed:
 - Awake, an engine takes its share of a device (vLLM's gpu_memory_utilization): its weights, its KV cache, and what is
   left of the share for captured graphs and activations.
 - Who is on a device in which phase follows from the order of turns that the executor keeps (rounds/step_order.py),
-  and what each holds in each state from rounds/device_holders.py.
+  and what each holds in each state from rounds/device_ledger.py.
 - While trainers train, engines sleep at level 2: weights and KV cache are dropped, and no copy of them stays in host
   memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device (`reserve`), and 3 % of
   it is planned for nobody (`slack`; plans/facts/device_shares.py). What torch's allocator has beside what a trainer

@@ -383,7 +383,7 @@ def _wasted_shares(rounds: Sequence[ScheduledRounds], group_size: int) -> tuple[
     """(samples issued for each trained one, share of the decoded tokens whose samples are not trained), both over all
     simulated steps: redraws count as issued, and aborted samples as decoded up to their abort.
 
-    The share is None where some rounds were composed without it (race_cells.py).
+    The share is None where some rounds were composed without it (cell_columns.py).
     """
     issued = sum(p.share * mean(p.log.issued) for p in rounds)
     trained = sum(p.share * mean(p.log.groups) * group_size for p in rounds)

@@ -273,7 +273,7 @@ class Engine:
 
 
 class RewardQueue:
-    """The reward workers: first come, first served; rounds/compiled/compiled_rewards.py repeats them."""
+    """The reward workers: first come, first served; rounds/compiled/compiled_engines.py repeats them."""
 
     def __init__(self, cost: RewardCost) -> None:
         self._cost = cost

@@ -21,8 +21,7 @@ from ...traces.report_steps import quantile, waits
 from ..costs.decode_costs import DecodeCost
 from ..costs.job_pools import JobPools, NodesTaken
 from .reference_round import Observe
-from .simulated_run import SimulatedRun, SimulatedStep
-from .whole_run import Watch
+from .whole_run import SimulatedRun, SimulatedStep, Watch
 
 PHASES = ("rollout", "reward_exposed", "train", "sync", "switch")
 

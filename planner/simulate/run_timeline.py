@@ -16,8 +16,7 @@ from typing import Any
 from ...rounds.round_shape import tail_begins_s
 from ..costs.decode_costs import DecodeCost
 from .reference_round import Observe
-from .simulated_run import SimulatedStep
-from .whole_run import Watch
+from .whole_run import SimulatedStep, Watch
 
 SCHEDULE, ENGINES, REWARDS, TRAINERS, SYNC = 1, 2, 3, 4, 5
 _NAMES = {

@@ -28,7 +28,7 @@ RUNTIME_BYTES = 2.5e9  # on a GPU: context, communication buffers, workspaces
 LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
 LOGIT_BLOCK = {"cpu": 2**18, "cuda": 2**25}  # logits of a chunk that are computed with at once, in float32
 LOGIT_BLOCK_BYTES = 8.0  # of such a logit: scaled, and its power (executor/trainer/policy/chunked_head.py)
-BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (optimizer/sharded_adamw.py)
+BUCKET_PARAMETERS = 64 * 1024**2  # whose offloaded moments are on the device at once (executor/trainer/optimizer.py)
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 4}  # of a value by the job's dtype (policy/load_policy.py)
 
 FRAGMENTS = "trainer_allocator_fragmentation"

@@ -43,7 +43,7 @@ IMBALANCE = 0.03
 
 Simulated: 256 or 1,024 samples of log-normal lengths (medians of 500 to 6,000 tokens under caps of 4,096 and 16,384),
 whose attention costs what it does in a model of 7B, packed into micro-batches of the cap, the costliest first to the
-one of least operations (longest processing time first, Graham 1969; executor/trainer/packing.py). The fullest
+one of least operations (longest processing time first, Graham 1969; executor/trainer/samples.py). The fullest
 replica's work, summed over micro-batches, exceeds the mean replica's by 0.03, 0.05, 0.07, 0.1 and 0.23 micro-batches
 with 2, 4, 8, 16 and 64 replicas, and by two to four times that where attention costs as in a model of 0.6B.
 """
@@ -175,7 +175,7 @@ class TrainPhysics:
         """Seconds to move so many bytes of each of a rank's weights between the ranks that share out a copy of them.
 
         FSDP2 gathers a unit for its forward pass and again for its backward pass, of which computing it again is part
-        (executor/trainer/policy/layer_forwards.py), and reduces its gradients in float32 after each micro-batch.
+        (executor/trainer/policy/load_policy.py), and reduces its gradients in float32 after each micro-batch.
         """
         shards = layout.shard_ranks
         moved = self._unsharded_parameters(layout) * weight_bytes * (shards - 1) / shards
@@ -184,7 +184,7 @@ class TrainPhysics:
     def _copies_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step to sum the gradients of a rank's shard over the copies of the states, in float32.
 
-        Once, after the last micro-batch (executor/trainer/policy/partial_gradients.py), so nothing hides it: a ring
+        Once, after the last micro-batch (executor/trainer/policy/rank_mesh.py), so nothing hides it: a ring
         sends each byte twice, but for the share that is a rank's own.
         """
         copies, shard = layout.state_copies, rank_parameters(self.architecture, layout)
@@ -228,7 +228,7 @@ class TrainPhysics:
     def moments_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step in which offloaded moments come to the accelerator and go back, a bucket at a time.
 
-        A bucket comes, is updated and goes back before the next one comes (executor/trainer/optimizer/sharded_adamw.py
+        A bucket comes, is updated and goes back before the next one comes (executor/trainer/optimizer.py
         has all of it on one stream), so nothing hides it. 0 where moments are not offloaded, or the host steps.
         """
         if not (layout.offload and self.trainer.sharded):

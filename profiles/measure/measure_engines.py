@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
-from ...executor.supervision import together
+from ...executor.processes.supervision import together
 from ...plans.schema.levers import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from .decoding.measure_drafts import wanted_tokens

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 
-from ...executor.host import cpu_name
+from ...executor.processes.host import cpu_name
 from ...plans.schema.cluster import Pool
 from ..profile_schema import Machine
 

@@ -13,27 +13,25 @@ from pathlib import Path
 
 import ray
 
-from ...executor.actors import track, within
 from ...executor.configuration import fleet_config, trainer_config
 from ...executor.engines.fleet import Fleet
-from ...executor.engines.messages import engine_counts, engine_name
-from ...executor.memory.device_holds import ledgers_of, trainer_name
+from ...executor.memory.device_holds import ledger_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
 from ...executor.placement.live_nodes import PROBE_S, on_node
-from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
-from ...executor.placement.seats import DoesNotFit, Placement, place
+from ...executor.placement.seats import DoesNotFit, Placement, engine_counts, engine_name, place, room_of
+from ...executor.processes.actors import track, within
+from ...executor.processes.supervision import Supervisor
 from ...executor.rollout.reward_sum import PoolSize, RewardSum
-from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
-from ...executor.weights.sync import WeightSync
+from ...executor.weight_sync import WeightSync
 from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.planned_job import LossPlan
 from ...plans.yaml.errors import InputError
-from ...rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, Holder, staying, trainer_holder
+from ...rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS, Holder, trainer_holder
 from ..laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
 from ..profile_schema import Machine
 from .measure_machine import this_machine
@@ -107,7 +105,7 @@ def site_of(
         trainer = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)
         trainer = replace(trainer, threads=max(1, pool.cores // trainer.ranks))
         trainers[name] = TrainerGroup(name, trainer, supervisor, seats)
-    ledgers = ledgers_of(
+    ledger = ledger_of(
         config,
         {tp: engine_bytes(subject, tp) for tp in config.engines()},
         {name: (trainer_bytes(subject, name, update), update.accelerators) for name, update in named.items()},
@@ -122,7 +120,7 @@ def site_of(
         rewards=RewardSum.of_job(job, paths, sizes, supervisor, seats=seats),
         trainers=trainers,
         updates=named,
-        turns=DeviceTurns(ledgers, fleet, trainers),
+        turns=DeviceTurns(ledger, fleet, trainers),
     )
 
 
@@ -178,12 +176,14 @@ def weight_bytes(subject: Subject) -> float:
 def trainer_bytes(subject: Subject, name: str, update: UpdateLayout) -> Holder:
     """What a rank of a trainer holds at least: its share of parameters and moments and, while it trains, gradients."""
     rank = subject.parameters * update.state_copies / update.accelerators
-    moments = rank * MOMENT_BYTES
-    states = {PARAMETERS: rank * MASTER_BYTES, MOMENTS: 0.0 if update.offload else moments}
+    parameters, moments = rank * MASTER_BYTES, rank * MOMENT_BYTES
     room = (PLANNED_SHARE - ENGINE_SHARE) * subject.pool.accelerators.memory_bytes
-    training = {**states, "trainer_gradients": rank * GRADIENT_BYTES}
-    in_host = {MOMENTS: moments} if update.offload else None
-    return trainer_holder(trainer_name(name), states, staying(states, room), training, in_host=in_host)
+    training = {
+        PARAMETERS: parameters,
+        MOMENTS: 0.0 if update.offload else moments,
+        "trainer_gradients": rank * GRADIENT_BYTES,
+    }
+    return trainer_holder(trainer_name(name), parameters, moments, room, offload=update.offload, training=training)
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...executor.configuration import update_settings
 from ...executor.memory.device_holds import trainer_name
-from ...executor.placement.memory_check import free_host_bytes
+from ...executor.memory.free_memory import free_host_bytes
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
@@ -163,7 +163,7 @@ def _fitted_s(fit: Train, steps: Sequence[Groups]) -> float:
 
 def _host_room(site: Site, names: Collection[str]) -> bool:
     """Whether the host of this node has room for what all these trainers keep there while another one trains."""
-    free, holders = free_host_bytes(), site.turns.ledgers.holders
+    free, holders = free_host_bytes(), site.turns.ledger.holders
     held = sum(site.updates[name].accelerators * holders[trainer_name(name)].host_bytes("offloaded") for name in names)
     return free is None or held <= HOST_SHARE * free
 

@@ -1,4 +1,4 @@
-"""The engines of the compiled simulator: `reference_engine.Engine`, function by function.
+"""The engines and reward workers of the compiled simulator: planner/simulate/reference_engine.py, function by function.
 
 An engine's heap holds its running samples, each once, by (step at which it has something to tell, order of admission).
 The reference keeps two entries for a watched sample and stale ones of preempted samples; the order that results is the
@@ -10,148 +10,293 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .kernel_state import GONE, RUNNING, WAITING
 from .numba_options import compiled
-from .tournaments import note_upcoming
+
+# -- which engine is first ---------------------------------------------------------------------------------------------
+#
+# Which engine has something to tell first, and which is the least loaded: two tournaments over a round's engines.
+#
+# A tournament is a binary tree of winners: node k has the better of nodes 2k and 2k + 1, the leaves are the engines in
+# order, and -1 is none. Of equals the engine with the lower number wins, as in a walk over all engines in order; but an
+# engine that changes costs as many steps as the tree is high, and a round of thousands of engines has millions of
+# events.
+
+
+def tournament(engines: int, first: int | None = None) -> Any:
+    """A tournament of engines that are all alike, shape (2 x leaves,); with `first`, only so many of them take part."""
+    leaves = 1
+    while leaves < engines:
+        leaves *= 2
+    tree = np.full(2 * leaves, -1, dtype=np.int32)
+    taking_part = engines if first is None else first
+    tree[leaves : leaves + taking_part] = np.arange(taking_part)
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    return tree
 
 
 @compiled
-def _before(S: Any, a: int, b: int) -> bool:
-    if S[a].due != S[b].due:
-        return bool(S[a].due < S[b].due)
-    return bool(S[a].order < S[b].order)
+def note_upcoming(engines: Any, tree: Any, e: int) -> None:
+    """The engine's `upcoming` may have changed."""
+    node = (len(tree) // 2 + e) >> 1
+    while node >= 1:
+        a, b = tree[2 * node], tree[2 * node + 1]
+        winner = a
+        if a < 0 or (b >= 0 and engines[b].upcoming < engines[a].upcoming):
+            winner = b
+        # An engine that neither was nor is the winner here changes nothing above.
+        if tree[node] == winner and winner != e:
+            return
+        tree[node] = winner
+        node >>= 1
 
 
 @compiled
-def _sift_up(S: Any, heap: Any, spot: int) -> None:
+def note_load(engines: Any, tree: Any, e: int) -> None:
+    """The engine's `load` may have changed."""
+    node = (len(tree) // 2 + e) >> 1
+    while node >= 1:
+        a, b = tree[2 * node], tree[2 * node + 1]
+        winner = a
+        if a < 0 or (b >= 0 and engines[b].load < engines[a].load):
+            winner = b
+        if tree[node] == winner and winner != e:
+            return
+        tree[node] = winner
+        node >>= 1
+
+
+@compiled
+def leave_out(engines: Any, tree: Any, e: int) -> None:
+    """The engine gets no more samples."""
+    tree[len(tree) // 2 + e] = -1
+    note_load(engines, tree, e)
+
+
+@compiled
+def bring_in(engines: Any, tree: Any, e: int) -> None:
+    """The engine gets samples from now on."""
+    tree[len(tree) // 2 + e] = e
+    note_load(engines, tree, e)
+
+
+# -- reward workers ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _sooner(a: Any, b: Any) -> bool:
+    if a.due_s != b.due_s:
+        return bool(a.due_s < b.due_s)
+    return bool(a.count < b.count)
+
+
+@compiled
+def _free_at(free: Any, until: float) -> None:
+    """The worker that is free first is busy until then."""
+    size, spot = len(free), 0
+    while True:
+        child = 2 * spot + 1
+        if child >= size:
+            break
+        if child + 1 < size and free[child + 1] < free[child]:
+            child += 1
+        if free[child] >= until:
+            break
+        free[spot] = free[child]
+        spot = child
+    free[spot] = until
+
+
+@compiled
+def _put(rewards: Any, spot: int, due_s: float, count: int, sample: int) -> None:
+    rewards[spot].due_s, rewards[spot].count, rewards[spot].sample = due_s, count, sample
+
+
+@compiled
+def submit(state: Any, rewards: Any, free: Any, i: int, now: float, seconds: float) -> None:
+    """Queue the reward of sample `i`, which takes a worker `seconds`."""
+    done = max(now, free[0]) + seconds
+    _free_at(free, done)
+    state.rewards_count += 1
+    spot = state.rewards_due
+    state.rewards_due += 1
+    due_s, count = done + state.delay_s, state.rewards_count
+    while spot > 0:
+        parent = (spot - 1) >> 1
+        if rewards[parent].due_s < due_s or (rewards[parent].due_s == due_s and rewards[parent].count < count):
+            break
+        _put(rewards, spot, rewards[parent].due_s, rewards[parent].count, rewards[parent].sample)
+        spot = parent
+    _put(rewards, spot, due_s, count, i)
+
+
+@compiled
+def take_due(state: Any, rewards: Any) -> int:
+    """Take the reward that is due first off the queue; its sample."""
+    taken = rewards[0].sample
+    state.rewards_due -= 1
+    size = state.rewards_due
+    due_s, count, sample = rewards[size].due_s, rewards[size].count, rewards[size].sample
+    spot = 0
+    while True:
+        child = 2 * spot + 1
+        if child >= size:
+            break
+        if child + 1 < size and _sooner(rewards[child + 1], rewards[child]):
+            child += 1
+        if due_s < rewards[child].due_s or (due_s == rewards[child].due_s and count < rewards[child].count):
+            break
+        _put(rewards, spot, rewards[child].due_s, rewards[child].count, rewards[child].sample)
+        spot = child
+    _put(rewards, spot, due_s, count, sample)
+    return int(taken)
+
+
+@compiled
+def _before(samples: Any, a: int, b: int) -> bool:
+    if samples[a].due != samples[b].due:
+        return bool(samples[a].due < samples[b].due)
+    return bool(samples[a].order < samples[b].order)
+
+
+@compiled
+def _sift_up(samples: Any, heap: Any, spot: int) -> None:
     sample = heap[spot]
     while spot > 0:
         parent = (spot - 1) >> 1
-        if not _before(S, sample, heap[parent]):
+        if not _before(samples, sample, heap[parent]):
             break
         heap[spot] = heap[parent]
-        S[heap[spot]].spot = spot
+        samples[heap[spot]].spot = spot
         spot = parent
     heap[spot] = sample
-    S[sample].spot = spot
+    samples[sample].spot = spot
 
 
 @compiled
-def _sift_down(S: Any, heap: Any, spot: int, size: int) -> None:
+def _sift_down(samples: Any, heap: Any, spot: int, size: int) -> None:
     sample = heap[spot]
     while True:
         child = 2 * spot + 1
         if child >= size:
             break
-        if child + 1 < size and _before(S, heap[child + 1], heap[child]):
+        if child + 1 < size and _before(samples, heap[child + 1], heap[child]):
             child += 1
-        if not _before(S, heap[child], sample):
+        if not _before(samples, heap[child], sample):
             break
         heap[spot] = heap[child]
-        S[heap[spot]].spot = spot
+        samples[heap[spot]].spot = spot
         spot = child
     heap[spot] = sample
-    S[sample].spot = spot
+    samples[sample].spot = spot
 
 
 @compiled
-def _leave(S: Any, E: Any, R: Any, X: Any, heap: Any, e: int, i: int) -> None:
+def _leave(samples: Any, engines: Any, state: Any, prefixes: Any, heap: Any, e: int, i: int) -> None:
     """Take a running sample out of the heap, the row of admissions and the KV."""
-    size = E[e].running - 1
-    spot = S[i].spot
+    size = engines[e].running - 1
+    spot = samples[i].spot
     if spot != size:
         moved = heap[size]
         heap[spot] = moved
-        S[moved].spot = spot
-        _sift_up(S, heap, spot)
-        _sift_down(S, heap, S[moved].spot, size)
-    E[e].running = size
-    older, younger = S[i].older, S[i].younger
+        samples[moved].spot = spot
+        _sift_up(samples, heap, spot)
+        _sift_down(samples, heap, samples[moved].spot, size)
+    engines[e].running = size
+    older, younger = samples[i].older, samples[i].younger
     if younger >= 0:
-        S[younger].older = older
+        samples[younger].older = older
     else:
-        E[e].youngest = older
+        engines[e].youngest = older
     if older >= 0:
-        S[older].younger = younger
-    E[e].kv -= S[i].prompt + S[i].base + (E[e].step - S[i].admitted)
-    shared = S[i].shared
+        samples[older].younger = younger
+    engines[e].kv -= samples[i].prompt + samples[i].base + (engines[e].step - samples[i].admitted)
+    shared = samples[i].shared
     if shared == 0:
         return
-    x = S[i].held
-    X[x].users -= 1
-    if X[x].users > 0:
-        E[e].shared -= shared
-    elif X[x].computed == E[e].step:
-        E[e].prefill -= _prefix_s(R, shared)
-        X[x].intact_until = -1
+    x = samples[i].held
+    prefixes[x].users -= 1
+    if prefixes[x].users > 0:
+        engines[e].shared -= shared
+    elif prefixes[x].computed == engines[e].step:
+        engines[e].prefill -= _prefix_s(state, shared)
+        prefixes[x].intact_until = -1
     else:
-        X[x].intact_until = E[e].filled + (R.capacity - E[e].kv + E[e].shared) - shared
+        prefixes[x].intact_until = engines[e].filled + (state.capacity - engines[e].kv + engines[e].shared) - shared
 
 
 @compiled
-def _prefix_s(R: Any, tokens: int) -> float:
-    return float(tokens * (R.prefill_s_per_token + R.prefill_s_per_token_squared * tokens))
+def _prefix_s(state: Any, tokens: int) -> float:
+    return float(tokens * (state.prefill_s_per_token + state.prefill_s_per_token_squared * tokens))
 
 
 @compiled
-def _time_after(E: Any, e: int, steps: int, steps_s: Any) -> float:
+def _time_after(engines: Any, e: int, steps: int, steps_s: Any) -> float:
     if steps <= 0:
-        return float(E[e].now)
-    count = E[e].running
-    grown = steps * E[e].kv + count * (steps * (steps - 1) // 2)
-    return float(E[e].now + E[e].prefill + E[e].held_up + (steps * steps_s[count].base_s + steps_s[count].kv_s * grown))
+        return float(engines[e].now)
+    count = engines[e].running
+    grown = steps * engines[e].kv + count * (steps * (steps - 1) // 2)
+    return float(
+        engines[e].now
+        + engines[e].prefill
+        + engines[e].held_up
+        + (steps * steps_s[count].base_s + steps_s[count].kv_s * grown)
+    )
 
 
 @compiled
-def _advance(E: Any, e: int, steps: int, steps_s: Any) -> None:
+def _advance(engines: Any, e: int, steps: int, steps_s: Any) -> None:
     if steps > 0:
-        E[e].now = _time_after(E, e, steps, steps_s)
-        E[e].step += steps
-        grown = steps * E[e].running
-        E[e].kv += grown
-        E[e].filled += grown
-        E[e].decoded += grown
-        E[e].prefill = 0.0
-        E[e].held_up = 0.0
+        engines[e].now = _time_after(engines, e, steps, steps_s)
+        engines[e].step += steps
+        grown = steps * engines[e].running
+        engines[e].kv += grown
+        engines[e].filled += grown
+        engines[e].decoded += grown
+        engines[e].prefill = 0.0
+        engines[e].held_up = 0.0
 
 
 @compiled
-def _steps_to_event(S: Any, E: Any, R: Any, heap: Any, e: int) -> int:
-    due = S[heap[0]].due - E[e].step
-    count = E[e].running
+def _steps_to_event(samples: Any, engines: Any, state: Any, heap: Any, e: int) -> int:
+    due = samples[heap[0]].due - engines[e].step
+    count = engines[e].running
     if count == 1:
         return int(due)
-    room = (R.capacity - E[e].kv + E[e].shared) // count
+    room = (state.capacity - engines[e].kv + engines[e].shared) // count
     if due <= room:
         return int(due)
     return int(max(0, room))
 
 
 @compiled
-def look_ahead(S: Any, E: Any, R: Any, T: Any, heaps: Any, e: int, steps_s: Any) -> None:
+def look_ahead(samples: Any, engines: Any, state: Any, soonest: Any, heaps: Any, e: int, steps_s: Any) -> None:
     """Note when the engine has something to tell next, also in the tournament `T`."""
-    if E[e].running > 0:
-        E[e].upcoming = _time_after(E, e, _steps_to_event(S, E, R, heaps[e], e), steps_s)
+    if engines[e].running > 0:
+        engines[e].upcoming = _time_after(engines, e, _steps_to_event(samples, engines, state, heaps[e], e), steps_s)
     else:
-        E[e].upcoming = math.inf
-    note_upcoming(E, T, e)
+        engines[e].upcoming = math.inf
+    note_upcoming(engines, soonest, e)
 
 
 @compiled
-def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: Any) -> None:
+def pass_to(samples: Any, engines: Any, state: Any, heaps: Any, e: int, time_s: float, steps_s: Any) -> None:
     """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
-    if E[e].running == 0:
-        if time_s > E[e].now:
-            E[e].held_up = max(0.0, E[e].held_up - (time_s - E[e].now))
-            E[e].now = time_s
+    if engines[e].running == 0:
+        if time_s > engines[e].now:
+            engines[e].held_up = max(0.0, engines[e].held_up - (time_s - engines[e].now))
+            engines[e].now = time_s
         return
-    if time_s <= E[e].now:
+    if time_s <= engines[e].now:
         return
-    ahead = time_s - E[e].now - E[e].prefill - E[e].held_up
-    count = E[e].running
+    ahead = time_s - engines[e].now - engines[e].prefill - engines[e].held_up
+    count = engines[e].running
     quadratic = steps_s[count].kv_s * count / 2
-    linear = steps_s[count].base_s + steps_s[count].kv_s * E[e].kv - quadratic
-    begun = E[e].prefill + E[e].held_up > 0  # else it may be at that boundary already, but for rounding
+    linear = steps_s[count].base_s + steps_s[count].kv_s * engines[e].kv - quadratic
+    begun = engines[e].prefill + engines[e].held_up > 0  # else it may be at that boundary already, but for rounding
     if ahead <= 0:
         steps = 1
     elif quadratic * ahead < 1e-12 * linear * linear:
@@ -159,105 +304,105 @@ def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: 
     else:
         root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
         steps = math.ceil(root - 1e-9)
-    _advance(E, e, min(max(steps, int(begun)), _steps_to_event(S, E, R, heaps[e], e)), steps_s)
+    _advance(engines, e, min(max(steps, int(begun)), _steps_to_event(samples, engines, state, heaps[e], e)), steps_s)
 
 
 @compiled
-def _prefill_s(S: Any, R: Any, i: int) -> float:
-    tokens, cached = S[i].prompt + S[i].base, S[i].shared
-    per_token = R.prefill_s_per_token + R.prefill_s_per_token_squared * (tokens + cached)
-    return float(R.prefill_s + (tokens - cached) * per_token)
+def _prefill_s(samples: Any, state: Any, i: int) -> float:
+    tokens, cached = samples[i].prompt + samples[i].base, samples[i].shared
+    per_token = state.prefill_s_per_token + state.prefill_s_per_token_squared * (tokens + cached)
+    return float(state.prefill_s + (tokens - cached) * per_token)
 
 
 @compiled
-def remove(S: Any, E: Any, R: Any, X: Any, heaps: Any, i: int) -> None:
+def remove(samples: Any, engines: Any, state: Any, prefixes: Any, heaps: Any, i: int) -> None:
     """The sample leaves: it ended or was aborted."""
-    if S[i].state == RUNNING:
-        e = S[i].engine
-        if S[i].admitted == E[e].step:
-            E[e].prefill -= _prefill_s(S, R, i)
-        _leave(S, E, R, X, heaps[e], e, i)
-    S[i].state = GONE
+    if samples[i].state == RUNNING:
+        e = samples[i].engine
+        if samples[i].admitted == engines[e].step:
+            engines[e].prefill -= _prefill_s(samples, state, i)
+        _leave(samples, engines, state, prefixes, heaps[e], e, i)
+    samples[i].state = GONE
 
 
 @compiled
-def take_event(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int, steps_s: Any) -> int:
+def take_event(samples: Any, engines: Any, state: Any, prefixes: Any, heaps: Any, e: int, steps_s: Any) -> int:
     """Advance to the next event; the sample that has something to tell, or -1 if one was preempted instead."""
     heap = heaps[e]
-    _advance(E, e, _steps_to_event(S, E, R, heap, e), steps_s)
+    _advance(engines, e, _steps_to_event(samples, engines, state, heap, e), steps_s)
     i = heap[0]
-    if S[i].due > E[e].step:
-        i = E[e].youngest
-        _leave(S, E, R, X, heap, e, i)
-        S[i].base += E[e].step - S[i].admitted
-        S[i].state = WAITING
-        S[i].behind = E[e].first
-        E[e].first = i
-        if E[e].last < 0:
-            E[e].last = i
-        E[e].preemptions += 1
+    if samples[i].due > engines[e].step:
+        i = engines[e].youngest
+        _leave(samples, engines, state, prefixes, heap, e, i)
+        samples[i].base += engines[e].step - samples[i].admitted
+        samples[i].state = WAITING
+        samples[i].behind = engines[e].first
+        engines[e].first = i
+        if engines[e].last < 0:
+            engines[e].last = i
+        engines[e].preemptions += 1
         return -1
-    if S[i].base + (E[e].step - S[i].admitted) < S[i].tokens:
-        S[i].cutoff_tokens = 0
-        S[i].due = S[i].admitted + S[i].tokens - S[i].base
-        _sift_down(S, heap, 0, E[e].running)
+    if samples[i].base + (engines[e].step - samples[i].admitted) < samples[i].tokens:
+        samples[i].cutoff_tokens = 0
+        samples[i].due = samples[i].admitted + samples[i].tokens - samples[i].base
+        _sift_down(samples, heap, 0, engines[e].running)
     else:
-        remove(S, E, R, X, heaps, i)
-        E[e].held_up += R.finish_s
+        remove(samples, engines, state, prefixes, heaps, i)
+        engines[e].held_up += state.finish_s
     return int(i)
 
 
 @compiled
-def queue(S: Any, E: Any, e: int, i: int) -> None:
+def queue(samples: Any, engines: Any, e: int, i: int) -> None:
     """Put a sample at the end of an engine's queue."""
-    S[i].behind = -1
-    if E[e].first < 0:
-        E[e].first = i
+    samples[i].behind = -1
+    if engines[e].first < 0:
+        engines[e].first = i
     else:
-        S[E[e].last].behind = i
-    E[e].last = i
+        samples[engines[e].last].behind = i
+    engines[e].last = i
 
 
 @compiled
-def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
+def admit(samples: Any, engines: Any, state: Any, prefixes: Any, heaps: Any, e: int) -> None:
     """Admit waiting samples that fit, in order."""
-    while E[e].first >= 0:
-        i = E[e].first
-        if S[i].state == WAITING:
-            count, needed = E[e].running, S[i].prompt + S[i].base
-            shared, x = S[i].shared, S[i].held
-            users = X[x].users if shared > 0 else 0
-            held = E[e].kv - E[e].shared + (needed - shared if users > 0 else needed)
-            if count > 0 and (count >= R.most or held + count + 1 > R.capacity):
+    while engines[e].first >= 0:
+        i = engines[e].first
+        if samples[i].state == WAITING:
+            count, needed = engines[e].running, samples[i].prompt + samples[i].base
+            shared, x = samples[i].shared, samples[i].held
+            users = prefixes[x].users if shared > 0 else 0
+            held = engines[e].kv - engines[e].shared + (needed - shared if users > 0 else needed)
+            if count > 0 and (count >= state.most or held + count + 1 > state.capacity):
                 return
             if shared > 0:
                 if users > 0:
-                    E[e].shared += shared
-                if users > 0 or E[e].filled <= X[x].intact_until:
-                    E[e].cached += shared
+                    engines[e].shared += shared
+                if users > 0 or engines[e].filled <= prefixes[x].intact_until:
+                    engines[e].cached += shared
                 else:
-                    E[e].prefill += _prefix_s(R, shared)
-                    E[e].filled += shared
-                    X[x].computed = E[e].step
-                X[x].users = users + 1
-            E[e].prefill += _prefill_s(S, R, i)
-            E[e].kv += needed
-            E[e].filled += needed - shared
-            S[i].state = RUNNING
-            S[i].admitted = E[e].step
-            S[i].order = E[e].admissions
-            E[e].admissions += 1
-            cutoff_tokens = S[i].cutoff_tokens
-            reports = cutoff_tokens > 0 and S[i].base <= cutoff_tokens < S[i].tokens
-            until = cutoff_tokens if reports else S[i].tokens
-            S[i].due = E[e].step + until - S[i].base
-            S[i].older, S[i].younger = E[e].youngest, -1
-            if E[e].youngest >= 0:
-                S[E[e].youngest].younger = i
-            E[e].youngest = i
+                    engines[e].prefill += _prefix_s(state, shared)
+                    engines[e].filled += shared
+                    prefixes[x].computed = engines[e].step
+                prefixes[x].users = users + 1
+            engines[e].prefill += _prefill_s(samples, state, i)
+            engines[e].kv += needed
+            engines[e].filled += needed - shared
+            samples[i].state = RUNNING
+            samples[i].admitted = engines[e].step
+            samples[i].order = engines[e].admissions
+            engines[e].admissions += 1
+            cutoff_tokens = samples[i].cutoff_tokens
+            reports = cutoff_tokens > 0 and samples[i].base <= cutoff_tokens < samples[i].tokens
+            until = cutoff_tokens if reports else samples[i].tokens
+            samples[i].due = engines[e].step + until - samples[i].base
+            samples[i].older, samples[i].younger = engines[e].youngest, -1
+            if engines[e].youngest >= 0:
+                samples[engines[e].youngest].younger = i
+            engines[e].youngest = i
             heaps[e, count] = i
-            E[e].running = count + 1
-            _sift_up(S, heaps[e], count)
-        E[e].first = S[i].behind
-        if E[e].first < 0:
-            E[e].last = -1
+            engines[e].running = count + 1
+            _sift_up(samples, heaps[e], count)
+        engines[e].first = samples[i].behind
+        if engines[e].first < 0:
+            engines[e].last = -1

@@ -16,9 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from ..permits import permit_rules
-from .compiled_permit_rules import MULTI_RATE, ROUND_ROBIN
-from .compiled_permit_state import PermitState, SeatArrays, first_jobs, has_unit, seats_of_group
-from .compiled_permits import arrive, done, grant, grow
+from .compiled_permits import (
+    MULTI_RATE,
+    ROUND_ROBIN,
+    PermitState,
+    SeatArrays,
+    arrive,
+    done,
+    first_jobs,
+    grant,
+    grow,
+    has_unit,
+    seats_of_group,
+)
 from .numba_options import compiled, entry, sources_digest
 
 EXACT = 1e-9
@@ -38,93 +48,93 @@ BROKEN, KEPT = -1, -2
 
 
 @compiled
-def begin(P: SeatArrays, S: PermitState) -> None:
+def begin(seats: SeatArrays, turns: PermitState) -> None:
     """All jobs arrive at time 0."""
-    S.places[0] = len(S.phase)
-    for j in range(len(S.phase)):
-        arrive(P, S, j)
-        S.share[j] = 1.0
-        S.rate[j] = 1.0
-        S.left_s[j] = P.draws_s[j, 0, 0]
-        S.ends_s[j] = math.inf
-        S.tail_at_s[j] = math.inf
-        S.done[j] = 0
-    for u in range(len(S.holder)):
-        S.holder[u] = -1
-        for j in range(len(S.phase)):
-            if has_unit(P.units[j, 0], u) or has_unit(P.units[j, 1], u):
-                S.last_unit[0] = u
+    turns.places[0] = len(turns.phase)
+    for j in range(len(turns.phase)):
+        arrive(seats, turns, j)
+        turns.share[j] = 1.0
+        turns.rate[j] = 1.0
+        turns.left_s[j] = seats.draws_s[j, 0, 0]
+        turns.ends_s[j] = math.inf
+        turns.tail_at_s[j] = math.inf
+        turns.done[j] = 0
+    for u in range(len(turns.holder)):
+        turns.holder[u] = -1
+        for j in range(len(turns.phase)):
+            if has_unit(seats.units[j, 0], u) or has_unit(seats.units[j, 1], u):
+                turns.last_unit[0] = u
 
 
 @compiled
-def _set_clocks(P: SeatArrays, S: PermitState, interference: float, now: float) -> None:
+def _set_clocks(seats: SeatArrays, turns: PermitState, interference: float, now: float) -> None:
     """Set the ends of turns at the rates that hold from now on."""
     running = 0
-    for j in range(len(S.phase)):
-        running += S.running[j]
+    for j in range(len(turns.phase)):
+        running += turns.running[j]
     base = 1.0 / (1.0 + interference) if running > 1 else 1.0
-    for j in range(len(S.phase)):
-        if not S.running[j]:
+    for j in range(len(turns.phase)):
+        if not turns.running[j]:
             continue
-        rate = base * S.share[j]
-        if S.ends_s[j] == math.inf:
-            S.ends_s[j] = now + S.left_s[j] / rate
-            if S.phase[j] == 0 and P.keep[j] > 0:
-                tail_s = P.draws_s[j, S.done[j] % P.draws_s.shape[1], 0] * P.tail_share[j]
-                if tail_s > 0 and tail_s < S.left_s[j]:
-                    S.tail_at_s[j] = now + (S.left_s[j] - tail_s) / rate
-        elif rate != S.rate[j]:
-            S.ends_s[j] = now + (S.ends_s[j] - now) * S.rate[j] / rate
-            S.tail_at_s[j] = now + (S.tail_at_s[j] - now) * S.rate[j] / rate
-        S.rate[j] = rate
+        rate = base * turns.share[j]
+        if turns.ends_s[j] == math.inf:
+            turns.ends_s[j] = now + turns.left_s[j] / rate
+            if turns.phase[j] == 0 and seats.keep[j] > 0:
+                tail_s = seats.draws_s[j, turns.done[j] % seats.draws_s.shape[1], 0] * seats.tail_share[j]
+                if tail_s > 0 and tail_s < turns.left_s[j]:
+                    turns.tail_at_s[j] = now + (turns.left_s[j] - tail_s) / rate
+        elif rate != turns.rate[j]:
+            turns.ends_s[j] = now + (turns.ends_s[j] - now) * turns.rate[j] / rate
+            turns.tail_at_s[j] = now + (turns.tail_at_s[j] - now) * turns.rate[j] / rate
+        turns.rate[j] = rate
 
 
 @compiled
-def advance(P: SeatArrays, S: PermitState, rule: int, interference: float, now: float) -> tuple[int, float]:
+def advance(seats: SeatArrays, turns: PermitState, rule: int, interference: float, now: float) -> tuple[int, float]:
     """Permits are given, then the next event happens: (job whose turn ended or -1, time)."""
-    wake = grant(P, S, rule, now)
-    _set_clocks(P, S, interference, now)
+    wake = grant(seats, turns, rule, now)
+    _set_clocks(seats, turns, interference, now)
     j, time = -1, math.inf
-    for k in range(len(S.phase)):
-        if S.running[k]:
-            upcoming = min(S.ends_s[k], S.tail_at_s[k])
+    for k in range(len(turns.phase)):
+        if turns.running[k]:
+            upcoming = min(turns.ends_s[k], turns.tail_at_s[k])
             if upcoming < time:
                 j, time = k, upcoming
     if wake < time:
-        grow(P, S, wake)
+        grow(seats, turns, wake)
         return -1, wake
-    if S.tail_at_s[j] <= S.ends_s[j]:
-        S.tail[j] = True
-        S.tail_at_s[j] = math.inf
-        grow(P, S, time)
+    if turns.tail_at_s[j] <= turns.ends_s[j]:
+        turns.tail[j] = True
+        turns.tail_at_s[j] = math.inf
+        grow(seats, turns, time)
         return -1, time
-    done(P, S, j, time)
-    S.ends_s[j] = math.inf
-    if S.phase[j] == 0:
-        S.done[j] += 1
-    S.left_s[j] = P.draws_s[j, S.done[j] % P.draws_s.shape[1], S.phase[j]]
-    grow(P, S, time)
+    done(seats, turns, j, time)
+    turns.ends_s[j] = math.inf
+    if turns.phase[j] == 0:
+        turns.done[j] += 1
+    turns.left_s[j] = seats.draws_s[j, turns.done[j] % seats.draws_s.shape[1], turns.phase[j]]
+    grow(seats, turns, time)
     return j, time
 
 
 @compiled
-def _note(S: PermitState, log: Any, row: int, rule: int, now: float) -> None:
+def _note(turns: PermitState, log: Any, row: int, rule: int, now: float) -> None:
     """Log the state of each job relative to now, as far as the rule uses it: log[row, j] = phase, seconds, credit,
     done."""
-    least = S.begun[0]
-    for j in range(1, len(S.phase)):
-        least = min(least, S.begun[j])
-    for j in range(len(S.phase)):
-        log[row, j, 0] = S.phase[j] + 2 * S.running[j] + 4 * S.tail[j]
-        log[row, j, 1] = S.rest_s[j]
-        if S.running[j]:
-            log[row, j, 1] = S.ends_s[j] - now
+    least = turns.begun[0]
+    for j in range(1, len(turns.phase)):
+        least = min(least, turns.begun[j])
+    for j in range(len(turns.phase)):
+        log[row, j, 0] = turns.phase[j] + 2 * turns.running[j] + 4 * turns.tail[j]
+        log[row, j, 1] = turns.rest_s[j]
+        if turns.running[j]:
+            log[row, j, 1] = turns.ends_s[j] - now
         elif rule != MULTI_RATE:
-            log[row, j, 1] = S.place[j] - S.places[0]
-        log[row, j, 2] = S.deadline_s[j] - now if rule == MULTI_RATE else 0.0
-        log[row, j, 3] = S.done[j]
+            log[row, j, 1] = turns.place[j] - turns.places[0]
+        log[row, j, 2] = turns.deadline_s[j] - now if rule == MULTI_RATE else 0.0
+        log[row, j, 3] = turns.done[j]
         if rule == ROUND_ROBIN:
-            log[row, j, 0] += 8 * (S.begun[j] - least)
+            log[row, j, 0] += 8 * (turns.begun[j] - least)
 
 
 @compiled
@@ -138,51 +148,54 @@ def _alike(log: Any, a: int, b: int, slack_s: float) -> bool:
 
 
 @compiled
-def _hopeless(P: SeatArrays, S: PermitState, now: float) -> bool:
+def _hopeless(seats: SeatArrays, turns: PermitState, now: float) -> bool:
     """Whether a job is further behind its deadline than any that keeps its pace ever is."""
     worst = math.inf
-    for j in range(len(S.phase)):
-        worst = min(worst, S.deadline_s[j] - (now - HOPELESS_PACES * P.pace_s[j]))
+    for j in range(len(turns.phase)):
+        worst = min(worst, turns.deadline_s[j] - (now - HOPELESS_PACES * seats.pace_s[j]))
     return worst < 0.0
 
 
 @compiled
-def slowest_of(P: SeatArrays) -> int:
+def slowest_of(seats: SeatArrays) -> int:
     """The job that does the fewest iterations alone."""
     slowest = 0
-    for j in range(1, len(P.pace_s)):
-        if P.expected_s[j, 0] + P.expected_s[j, 1] > P.expected_s[slowest, 0] + P.expected_s[slowest, 1]:
+    for j in range(1, len(seats.pace_s)):
+        if (
+            seats.expected_s[j, 0] + seats.expected_s[j, 1]
+            > seats.expected_s[slowest, 0] + seats.expected_s[slowest, 1]
+        ):
             slowest = j
     return slowest
 
 
 @compiled
 def settle(
-    P: SeatArrays, S: PermitState, log: Any, times: Any, rule: int, interference: float, verdict: bool
+    seats: SeatArrays, turns: PermitState, log: Any, times: Any, rule: int, interference: float, verdict: bool
 ) -> tuple[int, int]:
     """(rows of `log` and `times` at the beginning and end of a period); simulates until there is one.
 
     A row is logged whenever the slowest job ends an iteration. With `verdict`, simulation of a multi_rate group ends as
     soon as it is clear whether all jobs keep their paces: (BROKEN or KEPT, row).
     """
-    slowest = slowest_of(P)
-    begin(P, S)
+    slowest = slowest_of(seats)
+    begin(seats, turns)
     now, row, missed = 0.0, 0, 0
     verdict = verdict and rule == MULTI_RATE
     while True:
-        j, now = advance(P, S, rule, interference, now)
-        if j < 0 or S.phase[j] != 0:
+        j, now = advance(seats, turns, rule, interference, now)
+        if j < 0 or turns.phase[j] != 0:
             continue
         # The new deadline is a pace after the last one, which was met if that is no less than a pace from now.
-        if S.deadline_s[j] < now + P.pace_s[j] * (1.0 - EXACT):
+        if turns.deadline_s[j] < now + seats.pace_s[j] * (1.0 - EXACT):
             missed = row
         if j != slowest:
             continue
-        if verdict and row > 3 and _hopeless(P, S, now):
+        if verdict and row > 3 and _hopeless(seats, turns, now):
             return BROKEN, row
         if verdict and row - missed >= SETTLED:
             return KEPT, row
-        _note(S, log, row, rule, now)
+        _note(turns, log, row, rule, now)
         times[row] = now
         for before in range(row - 1, max(-1, row - 1 - PERIOD), -1):
             slack = NEARLY if verdict and row - before >= NEARLY_AFTER else EXACT
@@ -192,43 +205,43 @@ def settle(
             break
         row += 1
     since = row // 4
-    for j in range(len(P.pace_s)):
+    for j in range(len(seats.pace_s)):
         if log[row, j, 3] == log[since, j, 3]:
             since = 0
     return since, row
 
 
 def _make_trace(digest: str) -> Any:
-    def trace(P, S, rule, interference, jobs, phases, times):  # type: ignore[no-untyped-def]
+    def trace(seats, turns, rule, interference, jobs, phases, times):  # type: ignore[no-untyped-def]
         assert len(digest) > 0
-        begin(P, S)
+        begin(seats, turns)
         now, row = 0.0, 0
         while row < len(times):
-            j, now = advance(P, S, rule, interference, now)
+            j, now = advance(seats, turns, rule, interference, now)
             if j >= 0:
-                jobs[row], phases[row], times[row] = j, 1 - S.phase[j], now
+                jobs[row], phases[row], times[row] = j, 1 - turns.phase[j], now
                 row += 1
 
     return entry(trace)
 
 
 def _make_period(digest: str) -> Any:
-    def period(P, S, log, times, rule, interference):  # type: ignore[no-untyped-def]
+    def period(seats, turns, log, times, rule, interference):  # type: ignore[no-untyped-def]
         assert len(digest) > 0
-        return settle(P, S, log, times, rule, interference, False)
+        return settle(seats, turns, log, times, rule, interference, False)
 
     return entry(period)
 
 
 def _make_completions(digest: str) -> Any:
-    def completions(P, S, rule, interference, limit, ends, counts):  # type: ignore[no-untyped-def]
+    def completions(seats, turns, rule, interference, limit, ends, counts):  # type: ignore[no-untyped-def]
         assert len(digest) > 0
-        begin(P, S)
+        begin(seats, turns)
         now, short = 0.0, len(counts)
         counts[:] = 0
         while short:
-            j, now = advance(P, S, rule, interference, now)
-            if j >= 0 and S.phase[j] == 0:
+            j, now = advance(seats, turns, rule, interference, now)
+            if j >= 0 and turns.phase[j] == 0:
                 if counts[j] < ends.shape[1]:
                     ends[j, counts[j]] = now
                 counts[j] += 1
@@ -238,14 +251,14 @@ def _make_completions(digest: str) -> Any:
 
 
 def _make_entry(digest: str) -> Any:
-    def long_run_many(P, S, counts, log, times, rule, interference, verdict, out):  # type: ignore[no-untyped-def]
+    def long_run_many(seats, turns, counts, log, times, rule, interference, verdict, out):  # type: ignore[no-untyped-def]
         # The digest is part of the key under which numba keeps the machine code (numba_options.py).
         assert len(digest) > 0
         for g in range(len(counts)):
             n = counts[g]
-            seats, state = seats_of_group(P, g, n), first_jobs(S, n)
+            of_group, state = seats_of_group(seats, g, n), first_jobs(turns, n)
             rows = log[:, :n]
-            a, b = settle(seats, state, rows, times, rule, interference, verdict)
+            a, b = settle(of_group, state, rows, times, rule, interference, verdict)
             for j in range(n):
                 out[g, j] = a if a < 0 else (times[b] - times[a]) / (rows[b, j, 3] - rows[a, j, 3])
 

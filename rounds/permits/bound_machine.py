@@ -24,9 +24,84 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from typing import Literal
 
-from .bound_events import Alarm, Bound, BoundEvent, BoundFigures, Broken, Cleared, Reason, State
 from .slowdown import IterationTimer, keeps_bound
+
+# -- what it is given, and what it tells -------------------------------------------------------------------------------
+
+
+State = Literal["early", "kept", "alarm", "broken"]
+Reason = Literal["mean", "stretch", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a job is held to: seconds of an iteration alone, and at most how many times as long one may take."""
+
+    alone_s: float
+    slo: float
+
+    @property
+    def longest_s(self) -> float:
+        """Mean seconds of an iteration at the bound."""
+        return self.slo * self.alone_s
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFigures:
+    """A job beside its bound.
+
+    Attributes:
+        state: `early`: too few iterations; `kept`; `alarm`: it will break its bound if nothing changes; `broken`.
+        iterations: that were measured.
+        slowdown: mean over all of them; None before the first.
+        recent: mean over the stretch; None before the first.
+        slo: the bound.
+        ahead_s: seconds that the job could still lose before its mean is above the bound; negative if it is.
+        breaks_in: iterations until the mean is above the bound if they are like the fresh ones; None: never.
+    """
+
+    state: State
+    iterations: int
+    slowdown: float | None
+    recent: float | None
+    slo: float
+    ahead_s: float
+    breaks_in: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A job will break its bound. `reason`: what is about to be above it; `running`: the mean, when the iteration that
+    runs ends."""
+
+    job: str
+    at_s: float
+    reason: Reason
+    figures: BoundFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A job's mean slowdown is above its bound."""
+
+    job: str
+    at_s: float
+    figures: BoundFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A job keeps its bound again, and will."""
+
+    job: str
+    at_s: float
+    figures: BoundFigures
+
+
+BoundEvent = Alarm | Broken | Cleared
+
 
 SURE = 0.5
 """Standard errors that the fresh iterations must be beyond the bound. By benchmarks.bound_alarms, a sixth of the jobs

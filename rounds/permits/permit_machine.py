@@ -45,8 +45,7 @@ from .permit_events import (
     Wake,
     WakeAt,
 )
-from .permit_rules import CREDIT, PERMIT_RULES
-from .permit_turn import Turn
+from .permit_rules import CREDIT, PERMIT_RULES, Turn
 
 
 class PermitMachine:

@@ -25,7 +25,7 @@ from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.candidate_space import MODES
 from rlplan.planner.lengths.length_drift import fit_drift
 from rlplan.planner.search_inputs import prepare
-from rlplan.planner.simulate.columns.composed_log import ComposedLog
+from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import InputError

@@ -103,7 +103,7 @@ def ray(nodes):
     """This process is connected to that cluster."""
     import ray
 
-    from rlplan.executor.actors import start_ray
+    from rlplan.executor.processes.actors import start_ray
 
     start_ray()
     yield

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlplan.executor.loop import step
+from rlplan.executor.processes.supervision import Supervisor
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import Progress, RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
-from rlplan.executor.supervision import Supervisor
 from rlplan.executor.trainer.saved_state import write_manifest
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.executor.weights.sync import WeightSync
+from rlplan.executor.weight_sync import WeightSync
 from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.planned_job import PlannedJob

@@ -12,8 +12,7 @@ from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.placement.seat_keeper import LiveSeat
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, engine_holder, staying, trainer_holder
-from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
+from rlplan.rounds.device_ledger import KV_CACHE, Device, DeviceLedger, engine_holder, trainer_holder
 
 from .conftest import RunInMemory
 from .engines.engine_fakes import FakeActor, Fakes
@@ -64,24 +63,22 @@ class Stage(Fakes):
         super().__init__((1, 2), (2, 1), actor=actor)
         self.run = RunInMemory()
         self.short, self.long = self.fleet.engines(SHORT), self.fleet.engines(LONG)
-        states = {PARAMETERS: 10.0, MOMENTS: 20.0}
-        stays = {} if shared else staying(states, 10.0)
-        trainer = trainer_holder(trainer_name("a"), states, stays, {"all": training})
+        trainer = trainer_holder(trainer_name("a"), 10.0, 20.0, 0.0 if shared else 10.0, training={"all": training})
         trainer = trainer if bounded else type(trainer)(trainer.name, "trainer")
         parts = {"engine_weights": 20.0, KV_CACHE: 60.0} if bounded else {}
         devices = []
         for number in range(2):
             names = [self.short[number].name, self.long[0].name]
             holders = [*(engine_holder(name, parts) for name in names), *([] if shared else [trainer])]
-            devices.append(DeviceLedger(f"GPU {number}", capacity, holders, room_bytes=room))
+            devices.append(Device(f"GPU {number}", capacity, holders, room_bytes=room))
         if shared:
-            devices.append(DeviceLedger("trainers' GPU", CAPACITY, [trainer]))
+            devices.append(Device("trainers' GPU", CAPACITY, [trainer]))
         self.ranks = Ranks("a", self.log)
-        self.turns = DeviceTurns(DeviceLedgers(devices, shared=shared), self.fleet, {"a": self.ranks})
+        self.turns = DeviceTurns(DeviceLedger(devices, shared=shared), self.fleet, {"a": self.ranks})
 
     def state(self, whom):
         """The state of an engine, or of a holder of this name."""
-        return self.turns.ledgers.state(getattr(whom, "name", whom))
+        return self.turns.ledger.states[getattr(whom, "name", whom)]
 
     def close(self):
         """Close what is open."""
@@ -108,7 +105,7 @@ async def set_up(kind, start, options, given):
         if start:
             await stage.turns.start()
         yield stage
-        stage.turns.ledgers.check_invariants()
+        stage.turns.ledger.check_invariants()
     finally:
         await stage.fleet.close()
         stage.close()

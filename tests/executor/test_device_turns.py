@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ pytest.importorskip("torch")
 
 import rlplan
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.faults import ActorFailed
-from rlplan.executor.memory.device_holds import device_ledgers, trainer_name
-from rlplan.executor.memory.no_turns import no_turns
+from rlplan.executor.memory.device_holds import device_ledger, trainer_name
+from rlplan.executor.memory.device_turns import no_turns
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, trained_parameters
 from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import turns_take
@@ -24,7 +25,7 @@ from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.profiles.library import library_profile
-from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS
 from rlplan.rounds.step_order import to_decoding, to_tail
 
 from .conftest import RunInMemory
@@ -56,7 +57,7 @@ async def test_engines_start_by_tp_size_and_leave_the_device_to_the_next(stage):
     assert sorted(stage.log[2:4]) == [(name, "sleep") for name in names]
     long = stage.long[0].name
     assert stage.log[4:] == [(long, "start"), (long, "sleep"), ("a", "start"), ("a", [PARAMETERS])]
-    assert set(stage.turns.ledgers.states.values()) == {"asleep", "offloaded"}
+    assert set(stage.turns.ledger.states.values()) == {"asleep", "offloaded"}
 
 
 START_S = 3.0
@@ -148,7 +149,7 @@ async def test_engines_of_one_size_start_once_those_of_another_ended(stage):
     assert stage.log == [("a", [PARAMETERS]), (stage.long[0].name, "start"), (stage.long[0].name, "sleep")]
     await stepped(stage, stage.long, stage.long)
     await stage.turns.end(stage.long, ["a"])
-    assert set(stage.turns.ledgers.states.values()) == {"absent"} and stage.log[-1] == ("a", "end")
+    assert set(stage.turns.ledger.states.values()) == {"absent"} and stage.log[-1] == ("a", "end")
 
 
 @pytest.mark.parametrize("bounded", [True, False])
@@ -242,7 +243,7 @@ async def test_a_trainer_that_died_is_started_again_while_engines_sleep(stage):
     seats = stage.seats()
     await stage.decoding(stage.short)
     await stage.turns.before_restart(stage.run)
-    states = stage.turns.ledgers.states
+    states = dict(stage.turns.ledger.states)
     assert states.pop(TRAINER) == "loaded" and set(states.values()) == {"asleep"}
     await stepped(stage, stage.short, stage.short)
     seats.free.clear()
@@ -282,10 +283,7 @@ def test_a_run_that_shares_nothing_takes_no_turns():
 @staged()
 async def test_turns_in_mid_round_are_refused_while_an_engine_there_starts(stage, dead):
     names = [handle.name for handle in stage.long]
-    orders = (
-        lambda holders, states, beside: to_tail(holders, states, beside, names),
-        lambda holders, states, beside: to_decoding(holders, states, beside, names),
-    )
+    orders = [partial(order, engines=names) for order in (to_tail, to_decoding)]
     await stage.decoding(stage.short)
     assert stage.turns.could(stage.run, *orders)
     if dead is None:
@@ -384,10 +382,10 @@ def shipped():
 def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan(shipped):
     plan, pool, fleet = shipped
     profile, layout = library_profile("H100", "Qwen2.5-32B"), plan.job.rounds.short.train
-    ledgers = device_ledgers(fleet(), {"math": plan}, pool)
-    trainer, engine = ledgers.holders["trainer math"], ledgers.holders["rollout-tp8-0"]
-    assert len(ledgers.ledgers) == 64 and len(ledgers.where["trainer math"]) == 64
-    assert [ledger.name for ledger in ledgers.where["rollout-tp8-1"]] == [f"GPU {number}" for number in range(8, 16)]
+    ledger = device_ledger(fleet(), {"math": plan}, pool)
+    trainer, engine = ledger.holders["trainer math"], ledger.holders["rollout-tp8-0"]
+    assert len(ledger.devices) == 64 and len(ledger.where["trainer math"]) == 64
+    assert [device.name for device in ledger.where["rollout-tp8-1"]] == [f"GPU {number}" for number in range(8, 16)]
     planned = stays_on_device(profile, pool.accelerators.memory_bytes, 2, layout)
     assert trainer.on_device["offloaded"] == planned == {}, "2 GB of parameters leave too little slack"
     left = trainer.host_bytes("offloaded")
@@ -406,22 +404,22 @@ def test_planner_and_executor_state_the_same_bytes_by_need(shipped):
     engines = engines_of(profile, rounds.short.rollout.layout, 400_000)
     planned = engine_on_device(profile, capacity, 2, engines)
     kv_bytes = int(planned[KV_CACHE])
-    ledgers = device_ledgers(replace(fleet(), kv_bytes={8: kv_bytes}), {"math": plan}, pool)
-    awake = ledgers.holders["rollout-tp8-0"].on_device["awake"]
+    ledger = device_ledger(replace(fleet(), kv_bytes={8: kv_bytes}), {"math": plan}, pool)
+    awake = ledger.holders["rollout-tp8-0"].on_device["awake"]
     assert sum(awake.values()) == pytest.approx(sum(planned.values()), rel=1e-5) and awake[KV_CACHE] == kv_bytes
     layout = rounds.short.train
     stays = stays_on_device(profile, capacity, 2, layout, [engines])
-    assert ledgers.holders["trainer math"].on_device["offloaded"] == pytest.approx(stays, rel=1e-5)
+    assert ledger.holders["trainer math"].on_device["offloaded"] == pytest.approx(stays, rel=1e-5)
     assert set(stays) == {PARAMETERS, MOMENTS} != set(stays_on_device(profile, capacity, 2, layout)), "more stays"
     beside = not turns_take(profile, pool, engines, layout).engines_s
-    assert beside == (not ledgers.beside["trainer math"])
+    assert beside == (not ledger.beside["trainer math"])
 
 
 def test_a_tails_engines_divide_weights_and_have_more_cache(shipped):
     plan, pool, fleet = shipped
     tp = plan.job.rounds.short.rollout.layout.tp
     where = {f"rollout-tp{2 * tp}-0": ["GPU 0", "GPU 1"]}
-    holders = device_ledgers(fleet(EngineLayout(2 * tp, 1)), {"math": plan}, pool, where=where).holders
+    holders = device_ledger(fleet(EngineLayout(2 * tp, 1)), {"math": plan}, pool, where=where).holders
     small, large = (holders[f"rollout-tp{each}-0"].on_device["awake"] for each in (tp, 2 * tp))
     assert large["engine_weights"] == pytest.approx(small["engine_weights"] / 2) and small["engine_weights"] > 0
     assert sum(large.values()) == pytest.approx(sum(small.values())) and large[KV_CACHE] > small[KV_CACHE]
@@ -430,12 +428,12 @@ def test_a_tails_engines_divide_weights_and_have_more_cache(shipped):
 def test_a_trainer_keeps_its_states_on_devices_of_its_own(shipped):
     plan, pool, fleet = shipped
     larger = pool.accelerators.model_copy(update={"memory_bytes": 140_000_000_000})
-    apart = device_ledgers(fleet(), {"math": plan}, pool, pool.model_copy(update={"accelerators": larger}))
+    apart = device_ledger(fleet(), {"math": plan}, pool, pool.model_copy(update={"accelerators": larger}))
     trainer = apart.holders["trainer math"]
     assert trainer.on_device["offloaded"] == trainer.on_device["loaded"] and trainer.host_bytes("offloaded") == 0.0
-    assert not any(apart.beside.values()) and len(apart.ledgers) == 128
-    assert {ledger.capacity_bytes for ledger in apart.where["trainer math"]} == {140e9}
-    assert {ledger.capacity_bytes for ledger in apart.where["rollout-tp8-0"]} == {80e9}
+    assert not any(apart.beside.values()) and len(apart.devices) == 128
+    assert {device.capacity_bytes for device in apart.where["trainer math"]} == {140e9}
+    assert {device.capacity_bytes for device in apart.where["rollout-tp8-0"]} == {80e9}
     for plans, shared in (({"math": plan, "sync": plan}, False), ({"math": plan}, True)):
-        holder = device_ledgers(fleet(), plans, pool, pool, shared=shared).holders["trainer math"]
+        holder = device_ledger(fleet(), plans, pool, pool, shared=shared).holders["trainer math"]
         assert holder.on_device["offloaded"] != holder.on_device["loaded"], "two trainers, or jobs, take turns"

@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor import actors, host
-from rlplan.executor.actors import LATE, RAY_STARTS, on_a_busy_machine
-from rlplan.executor.host import without_collection
+from rlplan.executor.processes import actors, host
+from rlplan.executor.processes.actors import LATE, RAY_STARTS, on_a_busy_machine
+from rlplan.executor.processes.host import without_collection
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell")
 def test_a_process_knows_its_output_file_and_its_peak_of_memory(tmp_path):
     """And drivers import neither what trainers nor what engines need."""
-    ask = "from rlplan.executor.host import output_file, take_resident_peak as peak; print(output_file())"
+    ask = "from rlplan.executor.processes.host import output_file, take_resident_peak as peak; print(output_file())"
     log = tmp_path / "log of an actor"
     with log.open("w") as output:
         subprocess.run([sys.executable, "-c", ask], stdout=output, check=True)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.leaving import Leaving
+from rlplan.executor.turns import Leaving
 
 
 class Stage:

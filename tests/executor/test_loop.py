@@ -13,8 +13,7 @@ pytest.importorskip("ray")
 
 from rlplan.executor import loop
 from rlplan.executor.loop import step
-from rlplan.executor.memory.no_turns import no_turns
-from rlplan.executor.memory.turns_took import TurnsTook
+from rlplan.executor.memory.device_turns import TurnsTook, no_turns
 from rlplan.executor.records.run_record import DriftWatch
 from rlplan.executor.rollout.round_samples import Progress
 from rlplan.executor.weights.transfer import WayClosed
@@ -48,7 +47,7 @@ class Levers:
         def turn(name):
             return lambda *_: self.take(name, sum(took[name]), TurnsTook(*took[name]))
 
-        return SimpleNamespace(ledgers=no_turns().ledgers, **{name: turn(name) for name in took})
+        return SimpleNamespace(ledger=no_turns().ledger, **{name: turn(name) for name in took})
 
     def group(self):
         """A job's side of its group, which gives each turn at once and takes 0.4 s to free its devices."""

@@ -15,9 +15,9 @@ from ray._private.thirdparty import pynvml
 import rlplan
 from rlplan.cli.execute import _dry_run
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.memory import other_processes
-from rlplan.executor.memory.device_holds import device_ledgers
-from rlplan.executor.memory.other_processes import HeldMemory, beside_others, held_here, held_text
+from rlplan.executor.memory import free_memory
+from rlplan.executor.memory.device_holds import device_ledger
+from rlplan.executor.memory.free_memory import HeldMemory, beside_others, held_here, held_text
 from rlplan.executor.prepare import placement_of, prepare
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
@@ -78,14 +78,14 @@ def test_a_machine_without_nvml_counts_as_free(monkeypatch):
 
 @pytest.fixture(scope="module")
 def shipped():
-    """What makes the ledgers of the 32B example, whose engines have caches of 10 GB on each GPU; and its fleet."""
+    """What makes the ledger of the 32B example, whose engines have caches of 10 GB on each GPU; and its fleet."""
     plan = load_plan(EXAMPLES / "math-32b.yaml")
     pool = load_cluster(EXAMPLES / "math-32b" / "cluster.yaml").pools["h100"]
     layout = plan.job.rounds.short.rollout.layout
     layouts = (layout,) if plan.job.rounds.long is None else (layout, plan.job.rounds.long.rollout.layout)
     kv = {each.tp: 10 * GB for each in layouts}
     fleet = FleetConfig(tuple(dict.fromkeys(layouts)), "", "bfloat16", "cuda", 8, 8, 80 * GB, kv_bytes=kv)
-    return partial(device_ledgers, fleet, {"math": plan}, pool), fleet
+    return partial(device_ledger, fleet, {"math": plan}, pool), fleet
 
 
 def held(size):
@@ -94,11 +94,11 @@ def held(size):
 
 def test_a_plan_that_fits_beside_another_process_goes_on(shipped):
     build, fleet = shipped
-    ledgers = beside_others(build, fleet, ["math"], held(2 * GB))
-    assert {ledger.name: ledger.capacity_bytes for ledger in ledgers.ledgers[2:4]} == {"GPU 2": 80e9, "GPU 3": 78e9}
-    assert set(ledgers.states.values()) == {"absent"}, "nothing was started"
+    ledger = beside_others(build, fleet, ["math"], held(2 * GB))
+    assert [ledger.devices[f"GPU {n}"].capacity_bytes for n in (2, 3)] == [80e9, 78e9]
+    assert set(ledger.states.values()) == {"absent"}, "nothing was started"
     parts = build().holders["trainer math"].on_device["offloaded"]
-    assert sum(ledgers.holders["trainer math"].on_device["offloaded"].values()) <= sum(parts.values())
+    assert sum(ledger.holders["trainer math"].on_device["offloaded"].values()) <= sum(parts.values())
 
 
 @pytest.mark.parametrize("size", [45 * GB, 79 * GB])
@@ -126,7 +126,7 @@ def test_a_dry_run_looks_at_the_gpus_of_this_machine(size, code, tmp_path, monke
     write_job(folder, tmp_path / "model", cluster=on_gpus)
     plan = write_plan(make_plan(folder), folder / "plan.yaml")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(other_processes, "held_here", lambda gpus: [HeldMemory(size, "pid 71"), None])
+    monkeypatch.setattr(free_memory, "held_here", lambda gpus: [HeldMemory(size, "pid 71"), None])
     executions = prepare([plan], tmp_path / "out", False)
     monkeypatch.setattr("rlplan.cli.shared.findings.reports", lambda plans: [])
     done = _dry_run((plan,), executions, placement_of(executions), False, False)

@@ -162,12 +162,12 @@ class Parts:
     def __init__(self, monkeypatch, fails=None):
         self.log, self.fails, self.made = [], fails, {}
         names = {
-            "actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledgers"],
+            "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
             "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
-            "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
-            "turns": ["take_turns"], "leaving": ["Leaving"], "groups.member_turns": ["GroupTurns"],
+            "turns": ["take_turns", "Leaving"], "groups.member_turns": ["GroupTurns"],
             "groups.permit_actor": ["membership"],
         }  # fmt: skip
         for module, parts in names.items():
@@ -263,9 +263,9 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["seats"]
     assert made["RoundRunner"].arguments[3]([1]) == "text" and made["TrainerGroup"].arguments[0] == "two"
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
-    train_pool, where = made["device_ledgers"].arguments[3:5]
+    train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
-    assert made["device_ledgers"].options == {"shared": False} and made["SeatKeeper"].options == {"given": ()}
+    assert made["device_ledger"].options == {"shared": False} and made["SeatKeeper"].options == {"given": ()}
 
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
@@ -273,7 +273,7 @@ def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
     assert parts.made["SeatKeeper"].options == {"given": ("n1", "n2")}
-    assert parts.made["device_ledgers"].options == {"shared": True}
+    assert parts.made["device_ledger"].options == {"shared": True}
     group = parts.made["GroupTurns"]
     assert group.arguments[0] == "permits" and group.arguments[2] == "units"
     assert parts.made["TrainingRun"].options["permits"] is group

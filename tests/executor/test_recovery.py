@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
-from rlplan.executor.faults import ActorFailed
 from rlplan.executor.loop import checkpoint_if_due, step
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.planned_job import PlannedJob

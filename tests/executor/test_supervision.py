@@ -12,10 +12,9 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor.actors import UnawaitedCalls, within
-from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
-from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
-from rlplan.executor.supervision import (
+from rlplan.executor.processes.actors import UnawaitedCalls, within
+from rlplan.executor.processes.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
+from rlplan.executor.processes.supervision import (
     PAUSE_S,
     STARTS_IN_A_ROW,
     TRIES,
@@ -47,8 +46,6 @@ def in_constructor(text):
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (PolicyError("no brackets"), Fault.POLICY),
-        (PolicyTimeout("slow"), Fault.POLICY),
         (ray.exceptions.ActorDiedError(), Fault.ACTOR),
         (ray.exceptions.ActorUnavailableError("m", b"0" * 16), Fault.ACTOR),
         (ray.exceptions.OutOfMemoryError("killed by the memory monitor"), Fault.ACTOR),
@@ -72,8 +69,7 @@ def in_constructor(text):
 )
 def test_an_error_has_one_class_wherever_it_comes_from(error, fault):
     assert classify(error) is fault
-    if fault is not Fault.POLICY:
-        assert classify(failure(error, "whom")) is fault
+    assert classify(failure(error, "whom")) is fault
 
 
 def test_an_errors_reason_is_one_line_and_names_its_process():

@@ -15,8 +15,7 @@ from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
-from rlplan.planner.simulate.run_draws import RunDraws
-from rlplan.planner.simulate.whole_run import round_spec
+from rlplan.planner.simulate.whole_run import RunDraws, round_spec
 from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job

@@ -31,7 +31,7 @@ from rlplan.rounds.machines.events import (
     Score,
     Scored,
 )
-from rlplan.rounds.machines.exact_queue import ExactQueueRound
+from rlplan.rounds.machines.exact import ExactQueueRound
 from rlplan.rounds.machines.outcome import Fate, Outcome
 from rlplan.rounds.machines.round import Round
 from rlplan.rounds.round_spec import QueueRule, RoundSpec

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rlplan.rounds.machines.exact_queue import MAX_DRAWS
+from rlplan.rounds.machines.exact import MAX_DRAWS
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.rounds.schedule import Schedule

@@ -3,7 +3,7 @@
 import pytest
 
 from rlplan.rounds.machines.events import Failed, Finished, Issue, SampleKey, Scored
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactShortRound
 from rlplan.rounds.machines.outcome import PROMPT_FATES, Fate
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.machines.round import MAX_FAILURES_PER_PROMPT

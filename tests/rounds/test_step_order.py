@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS, Holder, engine_holder, staying, trainer_holder
-from rlplan.rounds.device_ledger import Turn
+from rlplan.rounds.device_ledger import KV_CACHE, DeviceTurn, Holder, engine_holder, trainer_holder
 from rlplan.rounds.step_order import (
     to_decoding,
     to_giving,
@@ -16,15 +15,15 @@ from rlplan.rounds.step_order import (
     to_training,
 )
 
-from .turn_taking import ALONE, LONG, SHORT, STATES, TRAINER, ask, devices, lead, take
+from .turn_taking import ALONE, LONG, SENDING, SHORT, STATES, TRAINER, TRAINING, devices, lead, take
 
 OTHER = engine_holder("other", {"engine_weights": 30.0, KV_CACHE: 40.0})
 
 
 def test_trainers_of_several_plans_leave_the_device_to_whose_turn_it_is():
-    other = trainer_holder("another", STATES, {}, {"everything": 70.0})
+    other = trainer_holder("another", 8.0, 16.0, 0.0, training=TRAINING)
     states = {"short": "awake", "trainer": "offloaded", "another": "loaded"}
-    turns = ask(to_training, devices([SHORT, TRAINER, other], capacity=200.0, states=states), "trainer")
+    turns = to_training(devices([SHORT, TRAINER, other], capacity=200.0, states=states), "trainer")
     assert turns == [
         ("engine_sleeps", "short"), ("trainer_offloads", "another"), ("trainer_loads", "trainer"),
         ("trainer_trains", "trainer"),
@@ -34,10 +33,10 @@ def test_trainers_of_several_plans_leave_the_device_to_whose_turn_it_is():
 def test_on_pools_of_their_own_engines_and_trainer_stay_as_they_are():
     apart = devices([SHORT], [ALONE])
     take(apart, [("engine_starts", "short"), ("trainer_starts", "trainer")])
-    assert ask(to_starting, apart) == ask(to_sending, apart, "trainer", ["short"]) == []
-    assert ask(to_decoding, apart, ["short"]) == []
+    assert to_starting(apart) == to_sending(apart, "trainer", ["short"]) == []
+    assert to_decoding(apart, ["short"]) == []
     assert lead(apart, to_training, "trainer") == [("trainer_trains", "trainer")]
-    assert ask(to_sending, apart, "trainer", ["short"]) == ask(to_training, apart, "trainer") == []
+    assert to_sending(apart, "trainer", ["short"]) == to_training(apart, "trainer") == []
     assert apart.states == {"short": "awake", "trainer": "training"}
 
 
@@ -49,7 +48,7 @@ def test_engines_on_a_pool_of_their_own_make_room_for_each_other():
     for wanted, other in (("short", "long"), ("long", "short"), ("long", "short")):
         taken = lead(apart, to_training, "trainer") + lead(apart, to_sending, "trainer", [wanted])
         taken += lead(apart, to_decoding, [wanted])
-        assert apart.state(wanted) == "awake" and apart.state(other) == "asleep"
+        assert apart.states[wanted] == "awake" and apart.states[other] == "asleep"
     assert taken == [], "the same engines decode again: they stay awake while the trainer trains"
 
 
@@ -57,8 +56,8 @@ def test_engines_beside_no_trainer_rank_stay_awake_while_it_trains():
     ledgers = devices([SHORT, TRAINER], [OTHER])
     start = ("engine_starts", "short"), ("engine_starts", "other"), ("engine_sleeps", "short")
     take(ledgers, [*start, ("trainer_starts", "trainer")])
-    assert [turn.holder for turn in ask(to_training, ledgers, "trainer")] == ["trainer"]
-    assert ask(to_sending, ledgers, "trainer", ["short", "other"]) == [
+    assert [turn.holder for turn in to_training(ledgers, "trainer")] == ["trainer"]
+    assert to_sending(ledgers, "trainer", ["short", "other"]) == [
         ("trainer_sends", "trainer"), ("engine_wakes_weights", "short"),
     ]  # fmt: skip
 
@@ -69,39 +68,39 @@ def test_engines_beside_no_trainer_rank_stay_awake_while_it_trains():
 def streamed(capacity):
     """Two devices, an engine that decodes on each, and a trainer on both."""
     states = {"short": "awake", "other": "awake", "trainer": "offloaded"}
-    trainer = trainer_holder("trainer", STATES, {}, {"everything": 70.0}, {"gathered": 4.0})
+    trainer = trainer_holder("trainer", 8.0, 16.0, 0.0, training=TRAINING, sending=SENDING)
     return devices([OTHER, trainer], [SHORT, trainer], capacity=capacity, always=5.0, states=states)
 
 
 def test_a_trainer_streams_beside_engines_and_loads_its_moments_before_it_steps():
     ledgers = streamed(100.0)
-    turns = ask(to_streaming, ledgers, "trainer", ["short"])
+    turns = to_streaming(ledgers, "trainer", ["short"])
     assert turns == [("engine_sleeps", "short"), ("trainer_streams", "trainer")]
-    assert ledgers.could(turns)
+    assert ledgers.could(*turns)
     take(ledgers, turns)
     # Parameters, as many bytes of gradients, and what is gathered: no moments.
-    assert ledgers.ledgers[0].held_bytes == 5.0 + 70.0 + 8.0 + 8.0 + 4.0
-    assert ask(to_streaming, ledgers, "trainer", ["short"]) == []
+    assert ledgers.held_bytes("GPU 0") == 5.0 + 70.0 + 8.0 + 8.0 + 4.0
+    assert to_streaming(ledgers, "trainer", ["short"]) == []
     taken = lead(ledgers, to_training, "trainer")
     assert [event for event, _ in taken] == ["engine_sleeps", "trainer_loads", "trainer_trains"]
 
 
 def test_a_trainer_that_would_not_fit_beside_engines_cannot_stream():
     ledgers = streamed(90.0)
-    turns = ask(to_streaming, ledgers, "trainer", ["short"])
-    assert not ledgers.could(turns) and ledgers.could(turns[:1])
+    turns = to_streaming(ledgers, "trainer", ["short"])
+    assert not ledgers.could(*turns) and ledgers.could(turns[0])
 
 
 def test_another_trainer_leaves_before_one_streams():
-    another = trainer_holder("another", STATES, {})
+    another = trainer_holder("another", 8.0, 16.0, 0.0)
     states = {"short": "awake", "trainer": "offloaded", "another": "loaded"}
-    turns = ask(to_streaming, devices([SHORT, TRAINER, another], capacity=200.0, states=states), "trainer", [])
+    turns = to_streaming(devices([SHORT, TRAINER, another], capacity=200.0, states=states), "trainer", [])
     assert turns == [("trainer_offloads", "another"), ("trainer_streams", "trainer")]
 
 
 def test_a_trainer_on_devices_of_its_own_streams_as_it_trains():
     own = devices([SHORT], [ALONE], states={"short": "awake", "trainer": "loaded"})
-    assert ask(to_streaming, own, "trainer", []) == [("trainer_trains", "trainer")]
+    assert to_streaming(own, "trainer", []) == [("trainer_trains", "trainer")]
 
 
 # -- a round's tail ----------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ FIRST, TAIL = ["a", "b", "c", "d"], ["tail 0", "tail 1"]
 def stage(tails=1, room=10.0, away=(), own=False):
     """Four devices with an engine of TP 1 on each, engines of TP 2 on pairs of them, and a trainer on all, or on
     devices of its own. A round decodes on the engines of TP 1."""
-    trainer = trainer_holder("trainer", STATES, staying(STATES, room), {"everything": 90.0}, {"gathered": 4.0})
+    trainer = trainer_holder("trainer", 8.0, 16.0, room, training={"everything": 90.0}, sending=SENDING)
     if own:
         trainer = Holder("trainer", "trainer", {"training": {"everything": 90.0}, "loaded": STATES})
     names = [[name, *(t for pair, t in enumerate(TAIL[:tails]) if pair == n // 2)] for n, name in enumerate(FIRST)]
@@ -160,35 +159,33 @@ def test_whenever_a_tail_ends_update_and_next_round_find_their_devices(tails, ro
     if ended != "before":
         lead(ledgers, to_tail, engines)
         beside = {other for name in engines for other in ledgers.beside[name]} - set(engines)
-        assert all(ledgers.state(name) in ("asleep", "absent", "offloaded") for name in beside)
+        assert all(ledgers.states[name] in ("asleep", "absent", "offloaded") for name in beside)
     if ended == "after":
         lead(ledgers, to_decoding, engines)
-        assert all(ledgers.state(name) == "awake" for name in engines if name not in away)
+        assert all(ledgers.states[name] == "awake" for name in engines if name not in away)
     lead(ledgers, to_training, "trainer")
-    assert ledgers.state("trainer") == "training"
+    assert ledgers.states["trainer"] == "training"
     begin(ledgers)
-    assert all(ledgers.state(name) == "awake" for name in FIRST if name not in away)
-    assert all(ledgers.state(name) in ("asleep", "absent") for name in engines)
+    assert all(ledgers.states[name] == "awake" for name in FIRST if name not in away)
+    assert all(ledgers.states[name] in ("asleep", "absent") for name in engines)
 
 
 # -- jobs of a group, which have the same devices in turns -------------------------------------------------------------
 
-CONTEXTS, OF_JOB = 7.0, {PARAMETERS: 20.0, MOMENTS: 40.0}
+CONTEXTS = 7.0
 
 
 def job(moments_in_host=False):
     """A job with an engine on each of two devices, one of both, and a trainer on a device of another pool."""
-    in_host = {MOMENTS: 40.0} if moments_in_host else None
-    states = {**OF_JOB, MOMENTS: 0.0} if moments_in_host else OF_JOB
-    trainer = trainer_holder("trainer", states, {}, {"everything": 90.0}, in_host=in_host)
+    trainer = trainer_holder("trainer", 20.0, 40.0, 0.0, offload=moments_in_host, training={"everything": 90.0})
     awake = {"engine_weights": 30.0, KV_CACHE: 60.0}
     engines = [[engine_holder(name, awake) for name in (f"short {number}", "long")] for number in range(2)]
     found = devices(*engines, [trainer], always=CONTEXTS, shared=True)
     for name in ("short 0", "short 1", "long", "trainer"):
         if name == "long":
-            lead(found, to_starting, found.shared)
+            lead(found, to_starting)
         take(found, [("trainer_starts" if name == "trainer" else "engine_starts", name)])
-    lead(found, to_starting, found.shared)
+    lead(found, to_starting)
     return found
 
 
@@ -198,28 +195,28 @@ def crossed(ledgers, turns):
 
 
 def leave(ledgers, phase):
-    return crossed(ledgers, to_leaving(ledgers.holders, ledgers.states, phase))
+    return crossed(ledgers, to_leaving(ledgers, phase))
 
 
 def held(ledgers):
     """Bytes of the job on each device."""
-    return [ledger.held_bytes - CONTEXTS for ledger in ledgers.ledgers]
+    return [ledgers.held_bytes(device) - CONTEXTS for device in ledgers.devices]
 
 
 def test_a_job_leaves_its_devices_at_the_end_of_each_turn():
     ledgers = job()
     assert held(ledgers) == [0.0, 0.0, 0.0], "a start is a turn as well"
     for engines in (["short 0", "short 1"], ["long"]):
-        arriving = crossed(ledgers, ask(to_sending, ledgers, "trainer", engines))
+        arriving = crossed(ledgers, to_sending(ledgers, "trainer", engines))
         assert arriving == [("engine_wakes_weights", name, 0.0) for name in engines]
-        assert ledgers.state("trainer") == "offloaded", "it sends from host memory: its devices may be another job's"
-        waking = crossed(ledgers, ask(to_decoding, ledgers, engines))
+        assert ledgers.states["trainer"] == "offloaded", "it sends from host memory: its devices may be another job's"
+        waking = crossed(ledgers, to_decoding(ledgers, engines))
         assert waking == [("engine_wakes_kv", name, 0.0) for name in engines]
         assert held(ledgers) == [90.0, 90.0, 0.0]
-        assert to_giving(ledgers.holders, ledgers.states, engines[:1]) == [("engine_sleeps", engines[0])]
+        assert to_giving(ledgers, engines[:1]) == [("engine_sleeps", engines[0])]
         assert leave(ledgers, "rollout") == [("engine_sleeps", name, 0.0) for name in engines]
         assert held(ledgers) == [0.0, 0.0, 0.0]
-        coming = crossed(ledgers, ask(to_training, ledgers, "trainer"))
+        coming = crossed(ledgers, to_training(ledgers, "trainer"))
         assert coming == [("trainer_loads", "trainer", 60.0), ("trainer_trains", "trainer", 0.0)]
         assert held(ledgers) == [0.0, 0.0, 90.0], "no engine wakes in a turn for training"
         assert leave(ledgers, "train") == [("trainer_offloads", "trainer", 60.0)]
@@ -229,7 +226,7 @@ def test_a_job_leaves_its_devices_at_the_end_of_each_turn():
 
 def test_moments_in_host_memory_cross_no_link_in_a_switch():
     ledgers = job(moments_in_host=True)
-    assert crossed(ledgers, ask(to_training, ledgers, "trainer"))[0] == ("trainer_loads", "trainer", 20.0)
+    assert crossed(ledgers, to_training(ledgers, "trainer"))[0] == ("trainer_loads", "trainer", 20.0)
     assert leave(ledgers, "train") == [("trainer_offloads", "trainer", 20.0)]
 
 
@@ -241,14 +238,14 @@ def test_moments_in_host_memory_cross_no_link_in_a_switch():
 def test_jobs_of_a_group_never_hold_a_device_at_once(jobs, turns, dead):
     members = [job() for _ in range(jobs)]
     if dead is not None:
-        members[0].take(Turn("trainer_ends" if dead == "trainer" else "engine_ends", dead))
+        members[0].take(DeviceTurn("trainer_ends" if dead == "trainer" else "engine_ends", dead))
     for number, phase in turns:
         own = members[number % jobs]
         if phase == "rollout":
-            up = [name for name in ("short 0", "short 1") if own.state(name) != "absent"]
+            up = [name for name in ("short 0", "short 1") if own.states[name] != "absent"]
             lead(own, to_sending, "trainer", up)
             lead(own, to_decoding, up)
-        elif own.state("trainer") != "absent":
+        elif own.states["trainer"] != "absent":
             lead(own, to_training, "trainer")
         for on_device in zip(*map(held, members), strict=True):
             assert sum(one > 0 for one in on_device) <= 1 and sum(on_device) + CONTEXTS <= 100.0

@@ -1,4 +1,4 @@
-"""Samples as columns: they give back the rows that they were made of, and a trace takes a part of its size in memory."""
+"""Samples as columns give back the rows that they were made of, and take a part of the memory of their trace."""
 
 import json
 import random

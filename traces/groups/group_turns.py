@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
-from ...rounds.permits.bound_events import Bound
+from ...rounds.permits.bound_machine import Bound
 from ...rounds.permits.permit_events import Seat
 from ...rounds.permits.slowdown import WARM
 from ..trace import TraceError, read_trace

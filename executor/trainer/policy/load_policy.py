@@ -1,4 +1,5 @@
-"""Loads a Hugging Face causal LM as the trainer's policy, sharded from its first byte.
+"""Loads a Hugging Face causal LM as the trainer's policy, sharded from its first byte, and runs its layers: activations
+kept or computed again in the backward pass, compiled or as they are.
 
 The model is built without memory, its parameters are laid out over the ranks, and each rank then reads from the
 safetensors files the slices that it holds: no rank ever has the whole model (`from_pretrained` with a
@@ -7,6 +8,11 @@ safetensors files the slices that it holds: no rank ever has the whole model (`f
 Weights are kept in float32 whatever the job's dtype is: at learning rates of RL an update is smaller than bfloat16 can
 add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16 and sums gradients in float32, also on
 one rank; with float16 everything is computed in float32, because float16 gradients would need loss scaling.
+
+transformers' own checkpointing acts in training mode only, and policies are in evaluation mode (dropout would make the
+update off-policy); so layers are wrapped here. Switches turn both on and off between steps: kinds of round differ.
+Layers are compiled one by one, as torchtitan does: they are alike, so one is compiled for all, and FSDP gathers weights
+around each. The number of tokens is a variable of what is compiled: rows of other lengths use it as well.
 """
 
 from __future__ import annotations
@@ -15,11 +21,13 @@ import copy
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.logging import disable_progress_bar
@@ -29,8 +37,39 @@ from ....plans.facts.model_shape import shape_from_config
 from ....plans.schema.levers import UpdateLayout
 from .attention import VARLEN
 from .chunked_head import float32_head
-from .layer_forwards import transformer_layers
 from .rank_mesh import RankMesh
+
+
+class LayerForwards:
+    """The switches: `recompute`: activations are computed again; `compiled`: layers run compiled."""
+
+    def __init__(self, model: torch.nn.Module, recompute: bool) -> None:
+        self.recompute, self.compiled = recompute, False
+        for layer in transformer_layers(model):
+            self._wrap(layer)
+
+    def _wrap(self, layer: Any) -> None:
+        # The forward within the module's call: FSDP's hooks, which gather the weights, then run around both passes.
+        plain: Callable[..., Any] = layer.forward
+        compiled: list[Callable[..., Any]] = []
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if self.compiled and not compiled:
+                compiled.append(torch.compile(plain, dynamic=True))
+            forward = compiled[0] if self.compiled else plain
+            if not (self.recompute and torch.is_grad_enabled()):
+                return forward(*arguments, **keywords)
+            # Nothing random happens in evaluation mode, so the generator's state need not be kept.
+            return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **keywords)
+
+        layer.forward = run
+
+
+def transformer_layers(model: Any) -> list[torch.nn.Module]:
+    """The model's transformer layers, in order: of the classes that transformers says must not be split."""
+    blocks = set(model._no_split_modules or ())
+    # FSDP makes a subclass of each module's class.
+    return [m for m in model.modules() if blocks & {cls.__name__ for cls in type(m).__mro__}]
 
 
 def load_policy(

@@ -1,11 +1,20 @@
-"""What a rank holds of a tensor, and memory of the host for copies of it."""
+"""What a rank holds of a tensor, memory of the host for copies of it, and parameters that are parked there while
+engines have the device.
+
+What a parameter holds changes its memory, and the parameter itself stays the same object, as the optimizer and FSDP
+refer to it. FSDP2 keeps a second reference to each shard, which its own method renews (`reset_sharded_param`, as
+`FSDPModule._apply` does after `model.to`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 
@@ -43,3 +52,57 @@ def host_zeros(like: torch.Tensor, device: torch.device | None = None) -> torch.
         with contextlib.suppress(RuntimeError):
             torch.zeros((), device=device)
     return tensor
+
+
+class ParkedParameters:
+    """Moves the parameters of a sharded or a plain model; no rank waits for another one."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        # Page-locked memory may not be freed: it is kept from the first time on (local_tensors.host_zeros).
+        self._host: dict[str, torch.Tensor] = {}
+        self.on_device = True
+
+    def place(self, on_device: bool) -> int:
+        """Have all parameters on the device, or else in host memory; returns the bytes that moved."""
+        if on_device == self.on_device:
+            return 0
+        units = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
+        for unit in units:
+            unit.reshard()  # else a unit that is gathered would come back as it was
+        moved = 0
+        for name, parameter in self._model.named_parameters():
+            assert parameter.grad is None, "parameters move between updates"
+            moved += self._move(name, parameter, on_device)
+        for shard in _shards(units):
+            shard.reset_sharded_param()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.on_device = on_device
+        return moved
+
+    def _move(self, name: str, parameter: torch.nn.Parameter, on_device: bool) -> int:
+        held = local(parameter.detach())
+        if on_device:
+            there = torch.empty_like(held, device=self._device)
+        else:
+            if name not in self._host:
+                self._host[name] = host_zeros(held)
+            there = self._host[name]
+        there.copy_(held, non_blocking=True)
+        if isinstance(parameter, DTensor):
+            parameter._local_tensor = there
+        else:
+            parameter.data = there
+        return held.nbytes
+
+
+def _shards(units: Sequence[FSDPModule]) -> Iterator[Any]:
+    """FSDP2's own records of the parameters of its units."""
+    for unit in units:
+        state: Any = unit._get_fsdp_state()
+        # One group of parameters a unit in older versions of torch, several in newer ones.
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            if group is not None:
+                yield from group.fsdp_params

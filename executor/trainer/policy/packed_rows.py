@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..samples import Ints
 from .attention import PackedSequences
 from .chunked_head import ChunkedHead
 from .rank_mesh import RankMesh
+
+Ints = npt.NDArray[np.int32]
 
 
 class PackedRow(NamedTuple):

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permit_state import SeatArrays
+from ....rounds.compiled.compiled_permits import SeatArrays
 from ....rounds.permits.permit_events import (
     PHASES,
     Arrive,
@@ -267,7 +267,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
 
 
 def _bits(units: Sequence[int], word_count: int) -> list[int]:
-    """A set of units as 64-bit words (rounds/compiled/compiled_permit_state.py)."""
+    """A set of units as 64-bit words (rounds/compiled/compiled_permits.py)."""
     whole = sum([1 << u for u in units])
     return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(word_count)]
 

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permit_rules import PERMIT_RULES
-from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound, tail_freed
 from .permit_simulator import factors, seats_of, spreads

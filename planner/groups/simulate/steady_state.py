@@ -12,8 +12,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permit_rules import PERMIT_RULES
-from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import period
 from ....rounds.permits.permit_events import PhaseName
 from ....rounds.permits.permit_machine import PermitMachine

@@ -3,11 +3,11 @@
 The engines of a layout are alike, and the balancer gives each the same number of samples. So a round of P prompts on E
 engines is, but for what couples its parts, P / p rounds of p prompts on E p / P engines side by side: its *cells*, each
 as crowded as the whole round. A large round is simulated by cells, as many as else would be rounds, and composed of
-them (composed_log.py); what simulating costs, in seconds and in memory, then hardly grows with P.
+them (composed_columns.py); what simulating costs, in seconds and in memory, then hardly grows with P.
 
 What couples the cells of a round, and how that is kept:
 - who is trained: the first P groups to finish (`race`, `defer`), or the first P accepted ones of the row (`exact`), are
-  those of all cells together (race_cells.py, exact_cells.py);
+  those of all cells together (cell_columns.py);
 - reward workers: each cell has its part of them, as fast together as the round's. A few workers with tasks of unlike
   length make samples wait for each other that many workers would not, so cells with such tasks have several workers;
 - refills and redraws: a sample goes to the least loaded engine of its cell instead of all. That matters to the order

@@ -1,22 +1,158 @@
 """Columns that are composed of cells (cells.py) of which everything is trained: a round ends with the last of them.
 
 That is so in `sync`, in `predict` and in every long round. Where a round trains some of what its cells take, more is to
-be decided (race_cells.py, exact_cells.py).
+be decided (cell_columns.py).
 
 All rounds of a column are composed anew when it is simulated further, so that each cell weighs the same. Its `first`
 rounds are those that it had when it was that long: columns of unlike length are compared on the same draws.
+
+A round waits for the last of its cells, and has the sums of all of them. Which cells a composed round has is drawn
+from those that were simulated, as cards are: every cell is in as many rounds as every other one, so means over rounds
+are means over cells, and the distribution of a round's seconds is that of the longest of so many cells. Composed rounds
+share cells, so they tell less than as many simulated ones would; what the mean of a log is off by knows of that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...choose.candidates.round_kinds import LongKey, ShortKey
+from ...costs.update_costs import TrainCost
+from ..streamed_updates import Window
 from .cells import Cell, scaled
 from .column_setting import Setting
-from .composed_log import ComposedLog, Picks, compose, deal
-from .round_log import RoundLog
+from .round_log import RoundLog, standard_error
 from .whole_columns import LongColumn, ShortColumn, long_rounds
+
+# -- rounds from cells -------------------------------------------------------------------------------------------------
+
+
+SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "cut", "issued", "decoded", "kept")
+"""Entries of a RoundLog that a round has of all its cells together."""
+
+Picks = NDArray[np.int64]
+
+
+@dataclass
+class ComposedLog(RoundLog):
+    """Rounds composed of cells.
+
+    Attributes:
+        cells: each as a round of its own.
+        cells_per_round: no whole number where the engines do not divide.
+        refill_s: of each round the seconds that a refill took, 0 without one.
+    """
+
+    cells: RoundLog = field(default_factory=lambda: RoundLog(0.0))
+    cells_per_round: float = 1.0
+    refill_s: list[float] = field(default_factory=list)
+
+    def step_error(self, train: TrainCost) -> float:
+        """Standard error of the mean step, seconds.
+
+        Of composed rounds as many are independent as their cells fill. Where these are few, cells are taken for rounds,
+        which scatter more: each with the update of a whole round.
+        """
+        cells, cells_per_round = self.cells, self.cells_per_round
+        if len(cells) >= 2 * cells_per_round:
+            refills = self.refill_s or [0.0] * len(self)
+            steps = [step - refill for step, refill in zip(self.step_s(train), refills, strict=True)]
+            shared = math.sqrt(max(1.0, cells_per_round * len(self) / len(cells)))
+        else:
+            update = self.update_of(train)
+            updates = [
+                update.update_s(cells_per_round * t, cells_per_round * q)
+                for t, q in zip(cells.tokens, cells.squares, strict=True)
+            ]
+            steps = [a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)]
+            shared = 1.0
+        return math.hypot(shared * standard_error(steps), standard_error(self.refill_s))
+
+    def excess_error(self) -> float:
+        """Standard error of the mean excess, tokens."""
+        return self.cells_per_round * standard_error(self.cells.excess)
+
+    def leak_error(self) -> float:
+        """Standard error of the mean leak, tokens."""
+        return self.cells_per_round * standard_error(self.cells.leak)
+
+    def add(self, rollout_s: float, end_s: float, sums: dict[str, float], preemptions: float = 0.0) -> None:
+        """Add a round that decodes for `rollout_s` and whose last reward is known at `end_s`."""
+        self.rollout_s.append(rollout_s)
+        self.reward_s.append(max(0.0, end_s - rollout_s))
+        for name in SUMS:
+            getattr(self, name).append(round(sums[name]))
+        self.preemptions += round(preemptions)
+
+
+def deal(cells: int, count: int, rounds: int) -> Picks:
+    """Which `count` of so many simulated cells each composed round has; shape (rounds, count).
+
+    The same numbers give the same cells, so that columns are compared on the same draws.
+    """
+    wanted = rounds * count
+    rng = np.random.default_rng([count, cells])
+    decks = [rng.permutation(cells) for _ in range(-(-wanted // cells))]
+    picks: Picks = np.concatenate(decks)[:wanted].reshape(rounds, count)
+    return picks
+
+
+def sums_of(log: RoundLog, picks: Picks) -> dict[str, NDArray[np.float64]]:
+    """Of each composed round, the sums over its cells; shape (rounds,)."""
+    return {name: np.array(getattr(log, name), dtype=np.float64)[picks].sum(axis=1) for name in SUMS}
+
+
+def latest_s(log: RoundLog, picks: Picks) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(last token, last reward) of each composed round; seconds, shape (rounds,)."""
+    rollout = np.array(log.rollout_s)
+    ends = rollout + np.array(log.reward_s)
+    return rollout[picks].max(axis=1), ends[picks].max(axis=1)
+
+
+def compose(log: ComposedLog, picks: Picks, scale: float) -> None:
+    """Add rounds that wait for all their cells; `scale`: of a round's sums over those of its cells."""
+    cells = log.cells
+    rollout, ends = latest_s(cells, picks)
+    sums = sums_of(cells, picks)
+    preemptions = cells.preemptions / max(1, len(cells)) * picks.shape[1] * scale
+    for place in range(len(picks)):
+        log.add(
+            float(rollout[place]),
+            float(ends[place]),
+            {name: scale * float(values[place]) for name, values in sums.items()},
+            preemptions,
+        )
+        if cells.windows:
+            log.windows.append(
+                _window([cells.windows[k] for k in picks[place]], float(ends[place]), scale, log.cells_per_round)
+            )
+
+
+def _window(windows: Sequence[Window], end_s: float, scale: float, cells_per_round: float) -> Window:
+    """The window in which the freed engines of a composed round train.
+
+    The decision to free engines is one of all cells together: it is made if most of them make it, when they do in the
+    mean. Groups are bundled, as many in a bundle as a round has cells, which is as fine as a cell's groups are.
+    """
+    freed = [window.freed_s for window in windows if window.freed_s is not None]
+    groups = sorted(group for window in windows for group in window.groups)
+    size = len(windows)
+    bundles = []
+    for start in range(0, len(groups), size):
+        bundle = groups[start : start + size]
+        tokens, squares, samples = (round(scale * sum(group[k] for group in bundle)) for k in (1, 2, 3))
+        bundles.append((bundle[-1][0], tokens, squares, samples))
+    return Window(
+        freed_s=sum(freed) / len(freed) if 2 * len(freed) > size else None,
+        end_s=end_s,
+        groups=tuple(bundles),
+        staying=round(cells_per_round * windows[0].staying),
+    )
 
 
 class _Composed:

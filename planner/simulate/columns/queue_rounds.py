@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.machines.exact_queue import MAX_DRAWS
+from ....rounds.machines.exact import MAX_DRAWS
 from ....rounds.round_spec import QueueRule
 from ...lengths.draws import Draws, Numbers, Tokens
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....rounds.balancing.length_estimates import NOTHING
-from ....rounds.machines.exact_queue import MAX_DRAWS
+from ....rounds.machines.exact import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers

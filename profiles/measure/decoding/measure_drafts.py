@@ -15,12 +15,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from ....executor.actors import within
 from ....executor.drafts.history_store import HistoryStore
 from ....executor.engines.engine_handle import EngineEvents, EngineHandle, EngineNews
 from ....executor.engines.messages import Request
+from ....executor.processes.actors import within
+from ....executor.processes.supervision import Supervisor
 from ....executor.rollout.prompts import PromptText
-from ....executor.supervision import Supervisor
 from ....plans.yaml.errors import RunFailed
 from ...drafts.draft_counts import DraftCounts, fit_drafts, summed
 from ...drafts.draft_schema import ProfiledDrafts

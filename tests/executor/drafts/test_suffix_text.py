@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlplan.executor.drafts.draft_chain import LIVE, SUPPORTED, ChainRoom, draft_chain
 from rlplan.executor.drafts.draft_chain import suffix_range as compiled_range
-from rlplan.executor.drafts.suffix_text import BREAK, ORDERED, suffix_order, suffix_text
+from rlplan.executor.drafts.prompt_index import BREAK, ORDERED, suffix_order, suffix_text
 from rlplan.rounds.drafts.acceptance import CELLS, CONTEXT, first_rates
 from rlplan.rounds.drafts.acceptance import cell_of as compiled_cell
 

@@ -7,12 +7,12 @@ import contextlib
 from concurrent.futures import Future
 
 from rlplan.executor.engines.engine_handle import EngineHandle
+from rlplan.executor.engines.engine_watch import Children
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import EngineEvent, EngineFacts
-from rlplan.executor.engines.start_watch import Children
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.rewards.pool import RewardResult
-from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.plans.schema.levers import EngineLayout
 
 from ..virtual_loop import now_s

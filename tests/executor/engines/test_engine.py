@@ -14,11 +14,10 @@ pytest.importorskip("ray")
 
 from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
 from rlplan.executor.engines import engine as engine_module
-from rlplan.executor.engines.core_watch import IDLE_RANKS_S
 from rlplan.executor.engines.engine import RolloutEngine
+from rlplan.executor.engines.engine_watch import IDLE_RANKS_S, Children
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.engines.messages import EngineConfig, Request, engine_counts
-from rlplan.executor.engines.start_watch import Children
+from rlplan.executor.engines.messages import EngineConfig, Request
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
@@ -31,7 +30,8 @@ from rlplan.executor.engines.vllm_options import (
     sampling_parameters,
     versions_of,
 )
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.placement.seats import engine_counts
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.weights.transfer import Answer, Transfer
 from rlplan.plans.schema.levers import EngineLayout
 

@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines import engine_process
+from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.supervision import LOOK_S, Patience
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
-from rlplan.executor.supervision import LOOK_S, Patience
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.race import RaceRound
@@ -138,7 +138,7 @@ def test_an_engine_that_hangs_or_does_not_decode_is_replaced(play, fault):
             if fault == "no sign of life":
                 first.answers.clear()
             await until(lambda: first in fakes.ended)
-            waited = 5.0 if fault == "no sign of life" else engine_process.PROGRESS_S
+            waited = 5.0 if fault == "no sign of life" else engine_handle.PROGRESS_S
             assert waited <= now_s() - began <= waited + 2 * LOOK_S + 1
 
         fakes.prepare = lambda actor: setattr(actor, "token_s", 0.01)

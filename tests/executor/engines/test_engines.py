@@ -23,8 +23,7 @@ from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 from rlplan.rounds.machines.events import SampleKey
-from rlplan.rounds.machines.exact_queue import ExactQueueRound
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
 

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines import start_watch
-from rlplan.executor.engines.start_watch import Children
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.engines import engine_watch
+from rlplan.executor.engines.engine_watch import Children
+from rlplan.executor.processes.faults import ActorFailed
 
 from ..conftest import runs
 from ..virtual_loop import now_s, played
@@ -60,7 +60,7 @@ class StartingActor:
 def test_a_start_is_stuck_when_its_processes_use_no_cpu_time(answers, why, after_s):
     async def body():
         try:
-            return await asyncio.wait_for(start_watch.watch_start(StartingActor(*answers), 10.0), 300)
+            return await asyncio.wait_for(engine_watch.watch_start(StartingActor(*answers), 10.0), 300)
         except TimeoutError:
             return None
         finally:
@@ -75,7 +75,7 @@ def test_a_start_is_stuck_when_its_processes_use_no_cpu_time(answers, why, after
 def test_cpu_time_of_children_is_seen_without_the_guards():
     code = (
         "import subprocess, sys, time; from rlplan.executor.placement.guard import guard_group; "
-        "from rlplan.executor.engines.start_watch import look_at_children as look; "
+        "from rlplan.executor.engines.engine_watch import look_at_children as look; "
         "guard_group(); guard_group(); print(look().processes); "
         "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
         "while look().used_s < before + 0.2: time.sleep(0.02)\n"

@@ -9,10 +9,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
-from rlplan.executor.rollout.changes.engine_tail import round_tail
+from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.device_holders import Holder
-from rlplan.rounds.device_ledger import DeviceLedger, DeviceLedgers
+from rlplan.rounds.device_ledger import Device, DeviceLedger, Holder
 from rlplan.rounds.hand_over import TailSpec
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.seeds import RoundSeeds
@@ -36,14 +35,13 @@ async def tail_round(fleet, path, version, spec):
     """A seeded round on the engines of TP 1, as `spec` has its tail; (its machine, result, run)."""
     small, large, run = fleet.engines(ONE), fleet.engines(TWO), RunInMemory()
     devices = [
-        DeviceLedger(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)])
-        for n in range(2)
+        Device(f"core {n}", float("inf"), [Holder(e.name, "engine") for e in (small[n], *large)]) for n in range(2)
     ]
-    devices.append(DeviceLedger("trainer's core", float("inf"), [Holder("trainer a", "trainer")]))
-    turns = DeviceTurns(DeviceLedgers(devices), fleet, {"a": Ranks()})
+    devices.append(Device("trainer's core", float("inf"), [Holder("trainer a", "trainer")]))
+    turns = DeviceTurns(DeviceLedger(devices), fleet, {"a": Ranks()})
     machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, LONGEST)
     try:
-        await turns._go(lambda holders, states, beside: [])  # all engines are up
+        await turns._go(lambda ledger: [])  # all engines are up
         await turns.to_sending(run, small)
         await load(fleet, ONE, path, version)
         await turns.to_decoding(run, small)
@@ -61,7 +59,7 @@ async def tail_round(fleet, path, version, spec):
             tail.tell(run, result.samples.values())
         # As tests that share the engines expect them: awake.
         for engine in [*small, *large]:
-            state = turns.ledgers.state(engine.name)
+            state = turns.ledger.states[engine.name]
             if state == "asleep":
                 await engine.wake("weights")
             if state in ("asleep", "loading"):

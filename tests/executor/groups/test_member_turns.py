@@ -18,9 +18,9 @@ from rlplan.executor.groups.member_turns import (
     units_of_round,
 )
 from rlplan.executor.groups.permit_actor import MemberPermits
-from rlplan.executor.rollout.changes.round_units import EngineUnits
+from rlplan.executor.rollout.unit_change import EngineUnits
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import MOMENTS, PARAMETERS
 
 from ..stage import Stage, staged
 

@@ -16,7 +16,6 @@ pytest.importorskip("ray")
 import ray
 
 import rlplan
-from rlplan.executor.actors import start_ray
 from rlplan.executor.groups import permit_actor
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.executor.groups.permit_actor import (
@@ -29,6 +28,7 @@ from rlplan.executor.groups.permit_actor import (
     membership,
     start_permits,
 )
+from rlplan.executor.processes.actors import start_ray
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_turns import TURNS, read_turns

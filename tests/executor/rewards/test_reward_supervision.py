@@ -8,16 +8,15 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.executor.rewards import process as processes
 from rlplan.executor.rewards.charges import Sample
 from rlplan.executor.rewards.functions import ScorerConfig
-from rlplan.executor.rewards.pool import RewardPool
+from rlplan.executor.rewards.pool import RewardPool, SampleQueue
 from rlplan.executor.rewards.process import RewardPoolDown, RewardProcess, WorkerDied
-from rlplan.executor.rewards.sample_queue import SampleQueue
 from rlplan.executor.rewards.scoring import Scored
 from rlplan.executor.rewards.worker import WorkerFacts
-from rlplan.executor.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..engines.engine_fakes import Method

@@ -84,8 +84,8 @@ def test_a_hang_costs_a_solved_prompt_its_earned_deadline_only():
 
 @needs_executor
 def test_a_checkpoint_holds_the_deadlines(tmp_path):
+    from rlplan.executor.processes.supervision import Supervisor
     from rlplan.executor.run import TrainingRun
-    from rlplan.executor.supervision import Supervisor
     from rlplan.plans.schema.job import Job
     from rlplan.plans.schema.planned_job import PlannedJob
     from rlplan.plans.yaml.yaml_io import loads

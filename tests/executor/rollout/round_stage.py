@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.executor.rollout.changes.engine_tail import round_tail
-from rlplan.executor.rollout.changes.round_units import EngineUnits, round_units
+from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
+from rlplan.executor.rollout.unit_change import EngineUnits, round_units
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.permits.permit_events import Seat

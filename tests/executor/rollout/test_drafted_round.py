@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlplan.executor.actors import UnawaitedCalls
 from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport, PromptHistory, summed
 from rlplan.executor.drafts.history_store import HISTORY, HistoryStore
 from rlplan.executor.engines.messages import Request
-from rlplan.executor.faults import ActorFailed
-from rlplan.executor.rollout.drafts.drafted_round import DraftedRound
-from rlplan.executor.rollout.drafts.run_drafts import UPCOMING, RunDrafts
+from rlplan.executor.processes.actors import UnawaitedCalls
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
+from rlplan.executor.rollout.round_drafts import UPCOMING, DraftedRound, RunDrafts
 from rlplan.executor.rollout.round_samples import RolloutSample
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError

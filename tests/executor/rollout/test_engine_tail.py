@@ -13,7 +13,7 @@ from rlplan.executor.engines.engine_handle import EngineBack
 from rlplan.executor.rollout import round_runner
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.device_holders import KV_CACHE, engine_holder
+from rlplan.rounds.device_ledger import KV_CACHE, engine_holder
 from rlplan.rounds.hand_over import TailSpec
 
 from ..engines.engine_fakes import until
@@ -56,8 +56,8 @@ async def test_a_tail_without_room_or_engine_keeps_the_round_where_it_is(stage, 
     await stage.turns.start()
     (tail,) = stage.long
     if "devices" in why:
-        for ledger in stage.turns.ledgers.ledgers:
-            ledger.holders[tail.name] = engine_holder(tail.name, {"engine_weights": 20.0, KV_CACHE: 75.0})
+        large = engine_holder(tail.name, {"engine_weights": 20.0, KV_CACHE: 75.0})
+        stage.turns.ledger.holders[tail.name] = large
 
     async def during(task):
         if "away" in why:

@@ -15,12 +15,12 @@ from rlplan.executor.rewards.kinds.length_reward import beyond_target, overlong
 from rlplan.executor.rollout import reward_sum
 from rlplan.executor.rollout.reward_sum import PartScore, PoolSize, RewardPart, RewardSum
 from rlplan.executor.rollout.round_samples import RolloutSample
-from rlplan.executor.rollout.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
+from rlplan.executor.rollout.round_scoring import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Issue, Score
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactShortRound
 from rlplan.traces.report_state import incidents
 
 from ..run_stage import JOB

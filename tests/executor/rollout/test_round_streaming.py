@@ -13,11 +13,10 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.engines.messages import EngineEvent
-from rlplan.executor.rollout.changes.light_engines import Holdings, LightEngines
-from rlplan.executor.rollout.group_stream import GroupStream
+from rlplan.executor.rollout.light_engines import Holdings, LightEngines
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
 from rlplan.executor.rollout.round_runner import RoundRunner
-from rlplan.executor.rollout.round_streaming import round_streaming
+from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
 from rlplan.executor.rollout.sample_ledger import SampleLedger
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
@@ -59,7 +58,7 @@ class Streamed(RoundStage):
         self.trainer = Adds()
 
     async def streamed(self, decision=None, places=("GPU 0", "GPU 1")):
-        self.turns.ledgers.places = {
+        self.turns.ledger.places = {
             "trainer a": list(places), **{e.name: [f"GPU {n}"] for n, e in enumerate(self.short)}
         }  # fmt: skip
         await self.turns.to_sending(self.run, self.short)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.advantages import ADVANTAGES, STD_EPSILON, group_advantages
+from rlplan.executor.trainer.samples import ADVANTAGES, STD_EPSILON, group_advantages
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlplan.executor.trainer.optimizer.gradient_norm import clip, total_norm
-from rlplan.executor.trainer.optimizer.sharded_adamw import ShardedAdamW
+from rlplan.executor.trainer.optimizer import ShardedAdamW, clip, total_norm
 from rlplan.plans.check.prediction_rules import long_move
 from rlplan.plans.schema.algorithm import Algorithm
 

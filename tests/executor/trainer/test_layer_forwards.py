@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from rlplan.executor.trainer.policy.attention import VARLEN, PackedSequences
-from rlplan.executor.trainer.policy.layer_forwards import LayerForwards, transformer_layers
+from rlplan.executor.trainer.policy.load_policy import LayerForwards, transformer_layers
 
 
 def test_layers_compute_again_while_it_is_on_and_gradients_are_taken():

@@ -10,17 +10,22 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import supervision
-from rlplan.executor.faults import InfrastructureFailed
-from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.processes import supervision
+from rlplan.executor.processes.faults import InfrastructureFailed
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer import trainer_group as trainers
-from rlplan.executor.trainer.rank_actor import PULSE_GROUP, WRITER_GROUP
 from rlplan.executor.trainer.samples import Share, TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
-from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
+from rlplan.executor.trainer.trainer_group import (
+    PULSE_GROUP,
+    WRITER_GROUP,
+    TrainerDied,
+    TrainerGroup,
+    while_trainer_lives,
+)
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.device_holders import MOMENTS, PARAMETERS
+from rlplan.rounds.device_ledger import MOMENTS, PARAMETERS
 
 from ..engines.engine_fakes import Ref
 

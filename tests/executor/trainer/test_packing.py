@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.packing import pack, pair_share
+from rlplan.executor.trainer.samples import pack, pair_share
 
 
 @given(

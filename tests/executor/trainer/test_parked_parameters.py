@@ -15,8 +15,7 @@ pytest.importorskip("transformers")
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from rlplan.executor.trainer.policy.local_tensors import local
-from rlplan.executor.trainer.policy.parked_parameters import ParkedParameters, _shards
+from rlplan.executor.trainer.policy.local_tensors import ParkedParameters, _shards, local
 
 from .test_trainer_rank import new_trainer, random_groups, same_weights
 

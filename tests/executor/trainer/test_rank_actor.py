@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.actors import ACTOR_OPTIONS, OVERRIDE
-from rlplan.executor.trainer import rank_actor
-from rlplan.executor.trainer.rank_actor import TRAINER_METHODS, TrainerRank, spawn_ranks
+from rlplan.executor.processes.actors import ACTOR_OPTIONS, OVERRIDE
+from rlplan.executor.trainer import trainer_group
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
+from rlplan.executor.trainer.trainer_group import TRAINER_METHODS, TrainerRank, spawn_ranks
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.algorithm import Algorithm
 
@@ -30,7 +30,7 @@ def spawned(monkeypatch):
     made = []
 
     def remote(concurrency_groups):
-        assert concurrency_groups == {rank_actor.PULSE_GROUP: 1, rank_actor.WRITER_GROUP: 1}
+        assert concurrency_groups == {trainer_group.PULSE_GROUP: 1, trainer_group.WRITER_GROUP: 1}
 
         def actor(options, arguments):
             called = []
@@ -46,7 +46,7 @@ def spawned(monkeypatch):
 
         return of_class
 
-    monkeypatch.setattr(rank_actor, "ray", SimpleNamespace(remote=remote))
+    monkeypatch.setattr(trainer_group, "ray", SimpleNamespace(remote=remote))
     return made
 
 
@@ -56,7 +56,7 @@ def test_ranks_without_seats_run_anywhere_with_the_plans_threads(spawned):
         environment = PLAIN | {"CUDA_VISIBLE_DEVICES": ""}
         assert actor.options == ACTOR_OPTIONS | {"runtime_env": {"env_vars": environment}}
         assert actor.arguments == (CONFIG, rank)
-        assert actor.called == [(rank_actor._guard, ())]
+        assert actor.called == [(trainer_group._guard, ())]
 
 
 def test_ranks_share_the_cores_of_their_node_and_see_its_gpus(spawned):
@@ -66,7 +66,7 @@ def test_ranks_share_the_cores_of_their_node_and_see_its_gpus(spawned):
     assert [actor.arguments[0].threads for actor in spawned] == [4, 1, 4]
     for actor, where in zip(spawned, seats, strict=True):
         assert actor.options["scheduling_strategy"].node_id == where.node_id
-        assert actor.called == [(rank_actor._guard, where.stays_on)]
+        assert actor.called == [(trainer_group._guard, where.stays_on)]
     environments = [actor.options["runtime_env"]["env_vars"] for actor in spawned]
     assert environments[0] == PLAIN | {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "0,1", OVERRIDE: "0"}
     assert environments[1] == PLAIN | {"OMP_NUM_THREADS": "1"}

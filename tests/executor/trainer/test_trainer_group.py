@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.plans.schema.job import Job

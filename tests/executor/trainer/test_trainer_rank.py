@@ -16,14 +16,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from rlplan.executor.trainer.advantages import group_advantages
+from rlplan.executor.trainer import optimizer
 from rlplan.executor.trainer.gradient_sum import GradientSum
-from rlplan.executor.trainer.optimizer import sharded_adamw
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.samples import TrainSample, group_advantages
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
@@ -268,7 +267,7 @@ def test_offloaded_moments_in_small_buckets_give_the_same_updates(model, monkeyp
         return finish(offloaded._gradients)
 
     monkeypatch.setattr(offloaded._gradients, "finish", watched)
-    monkeypatch.setattr(sharded_adamw, "BUCKET_ELEMENTS", 100)  # less than most matrices have
+    monkeypatch.setattr(optimizer, "BUCKET_ELEMENTS", 100)  # less than most matrices have
     for step, offload in enumerate((True, False, True)):
         groups = random_groups(2, seed=step)
         plain.step(groups)

@@ -22,10 +22,10 @@ import torch
 from safetensors.torch import load_file
 
 from rlplan.executor.loop import checkpoint_if_due, step
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
-from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer import saved_state
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerGroup

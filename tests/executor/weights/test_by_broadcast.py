@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.executor.weight_sync import ByBroadcast
 from rlplan.executor.weights.bucket_plan import Source, whole_box
-from rlplan.executor.weights.by_broadcast import ByBroadcast
 from rlplan.executor.weights.transfer import Answer, Holdings, Sent, WayClosed
 
 SHAPE = (4, 8)

@@ -15,11 +15,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.core_model_loading import revert_weight_conversion
 
-from rlplan.executor.trainer.policy import held_parameters
-from rlplan.executor.trainer.policy.held_parameters import checkpoint_sources, held_box
+from rlplan.executor.trainer import rank_transfers
 from rlplan.executor.trainer.policy.local_tensors import local
+from rlplan.executor.trainer.rank_transfers import RankTransfers, checkpoint_sources, held_box
 from rlplan.executor.weights.bucket_plan import Box, Source
-from rlplan.executor.weights.rank_transfers import RankTransfers
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -70,7 +69,7 @@ SHAPE = (4, 6)
 )
 def test_only_blocks_of_a_parameter_can_travel(monkeypatch, convert, source):
     parameters = {"first": (3,), "w": SHAPE}
-    monkeypatch.setattr(held_parameters, "revert_weight_conversion", lambda _, probes: converted(probes))
+    monkeypatch.setattr(rank_transfers, "revert_weight_conversion", lambda _, probes: converted(probes))
 
     def converted(probes):
         return {"first": probes["first"], "v": convert(probes["w"])}

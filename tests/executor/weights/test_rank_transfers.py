@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from rlplan.executor.trainer.rank_transfers import RankTransfers
 from rlplan.executor.weights.bucket_memory import BucketMemory, tensors_in
 from rlplan.executor.weights.bucket_plan import buckets_of
-from rlplan.executor.weights.rank_transfers import RankTransfers
 from rlplan.executor.weights.transfer import Transfer
 
 RANKS, RANK_DEADLINE_S = 4, 120

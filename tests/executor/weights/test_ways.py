@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.faults import ActorFailed
-from rlplan.executor.supervision import Supervisor
-from rlplan.executor.weights.sync import ByFile, WeightSync
+from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.supervision import Supervisor
+from rlplan.executor.weight_sync import ByFile, WeightSync
 from rlplan.executor.weights.transfer import Sent, WayClosed
 from rlplan.plans.yaml.errors import RunFailed
 

@@ -13,11 +13,10 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineHandle
-from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
-from rlplan.executor.weights.by_broadcast import ByBroadcast
-from rlplan.executor.weights.sync import ByFile, WeightSync
+from rlplan.executor.weight_sync import ByBroadcast, ByFile, WeightSync
 from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.levers import UpdateLayout

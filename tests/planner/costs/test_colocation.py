@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rlplan.executor.weights.by_broadcast import BUCKET_BYTES
+from rlplan.executor.weight_sync import BUCKET_BYTES
 from rlplan.planner.costs import colocation, host_memory
 from rlplan.planner.costs.colocation import (
     MAP_BYTES_PER_S,

@@ -19,7 +19,7 @@ from rlplan.planner.simulate.columns.whole_columns import long_draws
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
-from rlplan.rounds.machines.exact_queue import MAX_DRAWS, ExactQueueRound, most_draws_at_once
+from rlplan.rounds.machines.exact import MAX_DRAWS, ExactQueueRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP

@@ -18,10 +18,9 @@ from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.drafts.draft_law import DraftLaw
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
-from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
 from rlplan.rounds.compiled.numba_options import entry
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
-from rlplan.rounds.machines import exact_queue
+from rlplan.rounds.machines.exact import MAX_DRAWS
 from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -183,10 +182,6 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
         simulate_one_round(
             long, RoundDraws(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference
         )
-
-
-def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:
-    assert MAX_DRAWS == exact_queue.MAX_DRAWS
 
 
 def test_the_compiled_simulator_works_where_no_cache_is_writable(monkeypatch) -> None:

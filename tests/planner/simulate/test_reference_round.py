@@ -17,8 +17,7 @@ from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
-from rlplan.rounds.machines.exact_queue import ExactQueueRound
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.machines.round import Round
 

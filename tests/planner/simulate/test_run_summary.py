@@ -4,7 +4,7 @@ import pytest
 
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken
 from rlplan.planner.simulate.run_summary import BusyMeter, summarize
-from rlplan.planner.simulate.simulated_run import SimulatedRun, SimulatedStep
+from rlplan.planner.simulate.whole_run import SimulatedRun, SimulatedStep
 
 from ..conftest import laptop
 from ..synthetic_run import solved

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rlplan.planner.costs.decode_costs import decode_cost, layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
@@ -265,7 +266,7 @@ def test_what_is_refitted_to_any_times_can_be_read_again(replayed, times, kind):
     documents, run, replays = replayed[kind]
     names = ("rollout_s", "reward_exposed_s", "train_s", "sync_s", "other_s")
     measured = [
-        dataclasses.replace(r, step=dataclasses.replace(r.step, **dict(zip(names, seconds, strict=True))))
+        dataclasses.replace(r, step=structs.replace(r.step, **dict(zip(names, seconds, strict=True))))
         for r, seconds in zip(replays, times, strict=True)
     ]
     profile = refit(documents.profile, run, measured).profile

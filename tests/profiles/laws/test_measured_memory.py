@@ -8,11 +8,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from rlplan.executor.trainer.optimizer.sharded_adamw import BUCKET_ELEMENTS
+from rlplan.executor.trainer.optimizer import BUCKET_ELEMENTS
 from rlplan.executor.trainer.policy.attention import VARLEN, PackedSequences
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
-from rlplan.executor.trainer.policy.layer_forwards import LayerForwards
-from rlplan.executor.trainer.policy.load_policy import load_policy
+from rlplan.executor.trainer.policy.load_policy import LayerForwards, load_policy
 from rlplan.executor.trainer.policy.rank_mesh import join
 from rlplan.plans.facts.config_shape import architecture_from_config
 from rlplan.plans.schema.levers import UpdateLayout

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from rlplan.executor.host import cpu_name
+from rlplan.executor.processes.host import cpu_name
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import NamedModel
 from rlplan.plans.schema.levers import EngineLayout

@@ -23,8 +23,7 @@ from rlplan.profiles.measure.measure_site import (
 )
 from rlplan.profiles.measure.measure_updates import moves_s
 from rlplan.profiles.measure.turn_seconds import MOVES, TurnSeconds
-from rlplan.rounds.device_holders import KV_CACHE, MOMENTS, PARAMETERS
-from rlplan.rounds.device_ledger import Turn
+from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS, DeviceTurn
 from rlplan.rounds.step_order import to_decoding, to_sending, to_starting, to_training
 
 from .fakes import demo_job, pool
@@ -80,28 +79,28 @@ def test_layouts_of_trainers_are_named_by_sizes_and_savings():
 
 
 def test_engines_and_trainers_in_turn_fit_on_a_gpu_that_holds_them():
-    ledgers = site(parameters=3 * 10**9).turns.ledgers
+    ledger = site(parameters=3 * 10**9).turns.ledger
     first, other = trainer_name(FIRST), trainer_name(OTHER)
 
     def lead(order, *whom):
-        for turn in order(ledgers.holders, ledgers.states, ledgers.beside, *whom):
-            ledgers.take(turn)
-        ledgers.check_invariants()
+        for turn in order(ledger, *whom):
+            ledger.take(turn)
+        ledger.check_invariants()
 
-    ledgers.take(Turn("trainer_starts", first))
+    ledger.take(DeviceTurn("trainer_starts", first))
     for tp in (1, 2):
-        engines = [name for name in ledgers.where if name.startswith(f"rollout-tp{tp}")]
+        engines = [name for name in ledger.where if name.startswith(f"rollout-tp{tp}")]
         lead(to_starting)
         for name in engines:
-            ledgers.take(Turn("engine_starts", name))
+            ledger.take(DeviceTurn("engine_starts", name))
         for _ in range(2):
             lead(to_training, first)
             lead(to_sending, first, engines)
             lead(to_decoding, engines)
         for name in engines:
-            ledgers.take(Turn("engine_ends", name))
+            ledger.take(DeviceTurn("engine_ends", name))
     lead(to_starting)
-    ledgers.take(Turn("trainer_starts", other))
+    ledger.take(DeviceTurn("trainer_starts", other))
     lead(to_training, other)
 
 
@@ -120,7 +119,7 @@ class Ranks:
 
 def test_the_moves_of_a_trainer_are_timed_in_both_ways():
     found, ranks, log = site(parameters=3 * 10**9), Ranks(), TurnSeconds(FIRST)
-    timed = replace(found, turns=DeviceTurns(found.turns.ledgers, found.fleet, {FIRST: ranks}))
+    timed = replace(found, turns=DeviceTurns(found.turns.ledger, found.fleet, {FIRST: ranks}))
 
     async def train_and_move():
         await timed.turns.start([], [FIRST])
@@ -131,17 +130,17 @@ def test_the_moves_of_a_trainer_are_timed_in_both_ways():
     assert ranks.kept[-4:] == [{PARAMETERS, MOMENTS}, set(), {PARAMETERS, MOMENTS}, set()]
     assert seconds == log.of_step(("trainer_loads",)) + log.of_step(("trainer_offloads",))
     assert log.of_step(("trainer_offloads",)) > 0.0
-    assert timed.turns.ledgers.state(trainer_name(FIRST)) == "offloaded"
+    assert timed.turns.ledger.states[trainer_name(FIRST)] == "offloaded"
 
 
 def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory():
-    ledgers = site(parameters=8 * 10**9).turns.ledgers
+    ledger = site(parameters=8 * 10**9).turns.ledger
     with pytest.raises(ValueError, match=r"GPU 0 of node 0: .* 96 GB more for trainer profile, and 73\.6 GB are free"):
-        ledgers.take(Turn("trainer_starts", trainer_name(FIRST)))
+        ledger.take(DeviceTurn("trainer_starts", trainer_name(FIRST)))
 
 
 def test_cores_hold_no_bytes():
-    holders = site_of(subject(pool(2, nodes=2, kind="cpu")), LAYOUTS, UPDATES, 64).turns.ledgers.holders.values()
+    holders = site_of(subject(pool(2, nodes=2, kind="cpu")), LAYOUTS, UPDATES, 64).turns.ledger.holders.values()
     assert not any(holder.on_device.get("awake") or holder.on_device.get("training") for holder in holders)
 
 

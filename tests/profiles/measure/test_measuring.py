@@ -35,7 +35,7 @@ from rlplan.profiles.measure.measure_updates import measure_updates, scaled, ste
 from rlplan.profiles.measure.scoring import measure_judge as judge_module
 from rlplan.profiles.measure.scoring import measure_reward as reward_module
 from rlplan.profiles.phase_schema import Train
-from rlplan.rounds.device_holders import Holder
+from rlplan.rounds.device_ledger import Holder
 from rlplan.rounds.machines.events import Finished, Issue, Scored
 
 from .fakes import Bench, Clock, Turns, budget, demo_job, engine, pool
@@ -470,7 +470,7 @@ def updates_of(clock, trainers, minutes=15.0, on_gpu=True, fails=(), host=1.0):
     holders = {f"trainer {name}": Holder(name, "trainer", {}, held) for name in trainers}
 
     class Failing(Turns):
-        ledgers = SimpleNamespace(holders=holders)
+        ledger = SimpleNamespace(holders=holders)
 
         async def start(self, engines, names, failed=None):
             turns.taken += [("start", *names)] if failed is not None else []

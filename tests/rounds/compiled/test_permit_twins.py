@@ -12,8 +12,8 @@ from rlplan.rounds.permits.permit_machine import PermitMachine
 
 from .plain import load
 
-plain = load("permit_kernel", "compiled_permit_rules", "compiled_permit_state")
-kernel, RULES = plain.permit_kernel, plain.compiled_permit_rules.PERMIT_RULES
+plain = load("permit_kernel", "compiled_permits")
+kernel, RULES = plain.permit_kernel, plain.compiled_permits.PERMIT_RULES
 WORDS = 5
 
 
@@ -24,7 +24,7 @@ def words(units):
 def arrays(seats, truths):
     """A group as the twin takes it."""
     draws = max(len(truth.draws_s) for truth in truths)
-    return plain.compiled_permit_state.SeatArrays(
+    return plain.compiled_permits.SeatArrays(
         units=np.array([[words(units) for units in seat.units] for seat in seats], np.uint64),
         expected_s=np.array([seat.expected_s for seat in seats]),
         switch_s=np.array([seat.switch_s for seat in seats]),
@@ -67,7 +67,7 @@ def phases(seats, truths, rule, interference, count):
 
 
 def state(seats):
-    return plain.compiled_permit_state.empty_state(len(seats), WORDS)
+    return plain.compiled_permits.empty_state(len(seats), WORDS)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -124,7 +124,7 @@ def test_completions_are_the_ends_of_iterations(rule):
 
 
 def long_run(groups, rule, verdict=False):
-    stacked = plain.compiled_permit_state.SeatArrays(
+    stacked = plain.compiled_permits.SeatArrays(
         *(np.stack(each) for each in zip(*(arrays(*one) for one in groups), strict=True))
     )
     counts, out = np.array([len(seats) for seats, _ in groups]), np.zeros((len(groups), len(groups[0][0])))

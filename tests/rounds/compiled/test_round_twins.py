@@ -7,24 +7,24 @@ import pytest
 
 from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.simulate import compiled_round
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.compiled import round_kernel
 from rlplan.rounds.hand_over import HandOverSpec, TailSpec
-from rlplan.rounds.machines import exact_queue
+from rlplan.rounds.machines.exact import MAX_DRAWS
 from rlplan.rounds.round_spec import RoundKind
 
 from .plain import load, objects, on_objects
 
 CAP = 60
-plain = load("round_kernel", "compiled_machines", "kernel_state", "tournaments")
+plain = load("round_kernel", "kernel_state", "compiled_engines")
 
 
 @pytest.fixture(autouse=True)
 def plainly(monkeypatch):
-    monkeypatch.setattr(compiled_round, "simulate", lambda *world: on_objects(plain.round_kernel.simulate, *world))
+    monkeypatch.setattr(round_kernel, "simulate", lambda *world: on_objects(plain.round_kernel.simulate, *world))
 
 
 def case(seed):
@@ -46,7 +46,7 @@ def case(seed):
         until_long=until_long,
         dynamic_sampling=pick([False, True]),
     )
-    each = exact_queue.MAX_DRAWS if kind.redraws else 1
+    each = MAX_DRAWS if kind.redraws else 1
     rng, shape = np.random.default_rng(seed), ((prompts + fresh) * each, kind.samples)
     drawn = RoundDraws(
         lengths=np.minimum(rng.geometric(pick([0.02, 0.05, 0.3]), size=shape), CAP).astype(np.int32),
@@ -108,7 +108,7 @@ def test_large_rounds_under_memory_pressure_are_the_same():
         RoundKind("short", 12, 9, 4, 5, CAP),
         RoundKind("long", 9, 9, 3, 3, CAP, cutoff_tokens=25, copies=(2,) * 9, until_long=(True,) * 9),
     ):
-        rng, each = np.random.default_rng(3), exact_queue.MAX_DRAWS if kind.redraws else 1
+        rng, each = np.random.default_rng(3), MAX_DRAWS if kind.redraws else 1
         count, shape = kind.prompts, (kind.prompts * each, kind.samples)
         drawn = RoundDraws(
             lengths=np.minimum(rng.geometric(0.05, size=shape), CAP).astype(np.int32),
@@ -141,12 +141,8 @@ def test_a_round_that_wants_more_rows_than_it_has_says_so(reference):
         simulate_one_round(long, given, decode, reward, 9, reference=reference)
 
 
-def test_both_give_up_on_a_prompt_after_as_many_draws():
-    assert plain.compiled_machines.MAX_DRAWS == exact_queue.MAX_DRAWS
-
-
 def test_tournaments_have_the_first_and_the_least_loaded_engine():
-    names, dice = plain.tournaments, random.Random(5)
+    names, dice = plain.compiled_engines, random.Random(5)
     for engines in (1, 2, 3, 5, 8):
         records = objects(np.zeros(engines, dtype=plain.kernel_state.ENGINE))
         first, least = names.tournament(engines), names.tournament(engines, (engines + 1) // 2)

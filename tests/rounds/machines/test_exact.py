@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.machines import exact_queue
+from rlplan.rounds.machines import exact
 from rlplan.rounds.machines.events import Abort, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from rlplan.rounds.machines.exact_queue import most_draws_at_once
-from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.exact import ExactShortRound, most_draws_at_once
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.schedule import Schedule
 
@@ -73,7 +72,7 @@ def test_a_long_round_trains_the_lowest_numbered_long_redraw(seed, prompts, copi
         redraw = run.samples[group.keys[0]].redraw
         longest = [max(lengths(Sample(0, group.prompt, r, s)) for s in range(size)) for r in range(redraw + 1)]
         if group.prompt in outcome.exhausted:
-            assert redraw == exact_queue.MAX_DRAWS - 1 and max(longest) <= cutoff_tokens
+            assert redraw == exact.MAX_DRAWS - 1 and max(longest) <= cutoff_tokens
         else:
             assert longest[-1] > cutoff_tokens >= max(longest[:-1], default=0)
 
@@ -158,7 +157,7 @@ def test_the_most_draws_at_once_are_those_of_the_largest_wave(copies, most):
 
 
 def test_a_prompt_that_is_never_long_is_trained_after_max_draws(monkeypatch):
-    monkeypatch.setattr(exact_queue, "MAX_DRAWS", 7)
+    monkeypatch.setattr(exact, "MAX_DRAWS", 7)
     machine = waves(["never", "often"], 2, 10, 2, CAP)
     run = drive(machine, lambda s: 30 if s.prompt == "often" else 3, lambda s: 1.0)
     outcome = machine.outcome()
@@ -169,7 +168,7 @@ def test_a_prompt_that_is_never_long_is_trained_after_max_draws(monkeypatch):
 
 @pytest.mark.parametrize(("length", "reported"), [(3, ("a",)), (30, ())])
 def test_an_exhausted_prompt_is_reported_unless_its_redraw_is_long(length, reported, monkeypatch):
-    monkeypatch.setattr(exact_queue, "MAX_DRAWS", 2)
+    monkeypatch.setattr(exact, "MAX_DRAWS", 2)
     machine, actions = started(long_round(), ended(0, 3), ended(1, 3), Failed(key(1), "host gone"))
     assert [i.key for i in issues(actions)] == [key(2)]
     machine.handle(ended(2, length))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds.machines.events import Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Scored
-from rlplan.rounds.machines.exact_queue import MAX_DRAWS, ExactQueueRound
+from rlplan.rounds.machines.exact import MAX_DRAWS, ExactQueueRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import QueueRule, RoundSpec
 

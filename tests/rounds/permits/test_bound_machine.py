@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.permits.bound_events import Alarm, Bound, BoundEvent, Broken, Cleared
-from rlplan.rounds.permits.bound_machine import BoundMachine
+from rlplan.rounds.permits.bound_machine import Alarm, Bound, BoundEvent, BoundMachine, Broken, Cleared
 from rlplan.rounds.permits.slowdown import WARM, keeps_bound
 
 BOUND = Bound(alone_s=100.0, slo=1.3)

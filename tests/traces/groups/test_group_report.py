@@ -16,8 +16,7 @@ from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.plans.schema.groups_plan import GroupMember
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
-from rlplan.rounds.permits.bound_events import Broken
-from rlplan.rounds.permits.bound_machine import BoundMachine
+from rlplan.rounds.permits.bound_machine import BoundMachine, Broken
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_report import group_report
 from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds, bound_of, read_turns

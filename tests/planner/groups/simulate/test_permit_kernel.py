@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
 from rlplan.planner.groups.simulate.permit_simulator import machine_seats, seats_of, simulate_turns
-from rlplan.rounds.compiled.compiled_permit_rules import PERMIT_RULES
-from rlplan.rounds.compiled.compiled_permit_state import SeatArrays, empty_state
+from rlplan.rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
 from rlplan.rounds.compiled.permit_kernel import trace
 from rlplan.rounds.permits.permit_machine import PermitMachine
 

@@ -15,7 +15,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
 from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, reward_share, sized_cell
-from rlplan.planner.simulate.columns.composed_log import deal, latest_s
+from rlplan.planner.simulate.columns.composed_columns import deal, latest_s
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout

@@ -1,0 +1,224 @@
+"""Watches the bounds of running jobs by the bound machine, and has a re-plan proposed before one breaks.
+
+Invariants:
+- each alarm, and each bound that broke or holds again, stands in the journal of moves, and is told once;
+- a re-plan is applied only if the planner says that the policy allows it; otherwise it is a file for a person to look
+  at, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plans.phrases.numbers import count, seconds, times
+from ...plans.schema.groups_plan import load_groups_plan
+from ...plans.yaml.errors import Infeasible, InputError, RunFailed
+from ...plans.yaml.yaml_io import sha256_file
+from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
+from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, TrainingEnds, bound_of, read_turns
+from ...traces.trace import TraceError
+from .group_change import MoveJournal, Request, write_request
+
+EVERY_S = 5.0  # how often the journals of turns are read
+AGAIN_S = 300.0  # between two re-plans at least, solved or not
+_WORDS = {"mean": "its mean", "stretch": "its last stretch", "running": "the iteration that runs"}
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A re-plan that was written.
+
+    Attributes:
+        path: of the plan.
+        moves: how many jobs it moves.
+        price_s: seconds that the moves cost, together.
+        applies: whether the policy allows it without asking a person.
+        reason: why, or why not.
+    """
+
+    path: Path
+    moves: int
+    price_s: float
+    applies: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReplanInputs:
+    """What a re-plan is solved from.
+
+    Attributes:
+        plan: the plan that runs, where its inputs are relative to.
+        running: the copy of it that the driver goes by.
+        turns: the journal of each group.
+        ahead_s: seconds that each job is ahead of its bound.
+        ended: jobs that do not run any more.
+        hours_since: hours since the last re-plan that was applied without asking; None: there was none.
+    """
+
+    plan: Path
+    running: Path
+    turns: Mapping[str, GroupTurns]
+    ahead_s: Mapping[str, float]
+    ended: Collection[str]
+    hours_since: float | None
+
+
+Replanner = Callable[[ReplanInputs, Path], Proposed]
+"""Writes a re-plan to a path. Raises InputError, Infeasible."""
+
+
+class BoundDriver:
+    """See the module.
+
+    Args:
+        out: the folder of the groups.
+        plan: the plan that runs, where its inputs are relative to.
+        journal: of moves.
+        note: tells a person.
+        replanner: None: no re-plan is proposed.
+    """
+
+    def __init__(
+        self, out: Path, plan: Path, journal: MoveJournal, note: Callable[[str], None], replanner: Replanner | None
+    ) -> None:
+        self._out, self._plan, self._journal, self._note, self._replanner = out, plan, journal, note, replanner
+        self._machine = BoundMachine({}, 0)
+        self._groups: dict[str, str] = {}
+        self._ends: dict[str, tuple[Path, TrainingEnds]] = {}
+        self._looked = 0.0
+        self._wanted = False  # a re-plan, since a job was about to break its bound
+        self._not_before = 0.0  # in which second, of time.monotonic, the next is tried
+        self._proposing: asyncio.Task[None] | None = None
+
+    def runs(self, plan: Path | None, folders: Mapping[str, Path]) -> None:
+        """A plan runs, at the beginning or after its moves; `folders`: of its groups; `plan`: None if it is the same
+        as before."""
+        self._plan = plan or self._plan
+        copy = load_groups_plan(self._out / GROUPS_COPY)
+        members = {
+            name: (key, member) for key, group in copy.groups.items() if key in folders
+            for name, member in group.jobs.items()
+        }  # fmt: skip
+        if not self._groups:
+            self._machine = BoundMachine({}, copy.rules.stretch)
+        for name in self._groups.keys() - members.keys():
+            self._machine.leave(name)
+        for name, (key, member) in members.items():
+            if name not in self._groups:
+                self._machine.join(name, bound_of(member))
+                continue
+            if self._groups[name] != key:
+                self._machine.moved(name)
+            self._machine.rebind(name, bound_of(member))
+        first = not self._groups
+        self._groups = {name: key for name, (key, _) in members.items()}
+        for key, folder in folders.items():
+            self._ends.setdefault(key, (folder, TrainingEnds(folder / TURNS)))
+        if first:
+            self._feed()  # what an earlier driver saw is not told again, but what it saw coming may be there still
+        states = {self._machine.figures(job).state for job in self._machine.jobs}
+        self._wanted = bool(states & {"alarm", "broken"})
+
+    def look(self, ended: Collection[str], moving: bool) -> None:
+        """Look at the iterations that ended; call it about every second. `moving`: moves are under way, during which
+        nothing is proposed."""
+        if time.monotonic() - self._looked < EVERY_S:
+            return
+        self._looked = time.monotonic()
+        told = self._feed() + self._machine.look(time.time())
+        for event in told:
+            self._tell(event)
+        self._wanted |= any(isinstance(event, Alarm | Broken) for event in told)
+        idle = self._proposing is None or self._proposing.done()
+        due = self._wanted and time.monotonic() >= self._not_before
+        if due and idle and not moving and self._replanner is not None:
+            self._wanted, self._not_before = False, time.monotonic() + AGAIN_S
+            self._proposing = asyncio.create_task(self._propose(self._replanner, ended))
+
+    def ended(self, job: str) -> None:
+        """A job is done, or has failed: its bound is looked at no more."""
+        self._machine.leave(job)
+        self._groups.pop(job, None)
+
+    async def close(self) -> None:
+        """Wait for a re-plan that is being solved."""
+        if self._proposing is not None:
+            await asyncio.gather(self._proposing, return_exceptions=True)
+
+    def _feed(self) -> list[BoundEvent]:
+        told: list[BoundEvent] = []
+        for key, (_, ends) in self._ends.items():
+            try:
+                for job, start, at_s in ends.new():
+                    if self._groups.get(job) == key:
+                        told += self._machine.ended(job, start, at_s)
+            except (TraceError, OSError) as error:
+                self._note(f"bounds of group {key} cannot be checked: {error}")
+        return told
+
+    def _tell(self, event: BoundEvent) -> None:
+        figures = event.figures
+        what = "alarm" if isinstance(event, Alarm) else "broken" if isinstance(event, Broken) else "cleared"
+        self._write(
+            "bound", job=event.job, group=self._groups[event.job], state=what, slowdown=figures.slowdown,
+            recent=figures.recent, slo=figures.slo, breaks_in=figures.breaks_in,
+        )  # fmt: skip
+        slowdown = "unknown" if figures.slowdown is None else times(figures.slowdown)
+        if isinstance(event, Alarm):
+            text = f"{event.job} is about to break its bound: {_WORDS[event.reason]} goes above {times(figures.slo)}"
+        elif isinstance(event, Broken):
+            text = f"{event.job} breaks its bound of {times(figures.slo)}"
+        else:
+            text = f"{event.job} keeps its bound of {times(figures.slo)} again"
+        self._note(f"{text}; slowdown until now {slowdown}")
+
+    def _write(self, event: str, /, **fields: Any) -> None:
+        """Write an event into the journal; a full disk ends no job for it."""
+        try:
+            self._journal.write(event, **fields)
+        except RunFailed as error:
+            self._note(str(error))
+
+    async def _propose(self, replanner: Replanner, ended: Collection[str]) -> None:
+        """Have a re-plan written, and apply it if the policy allows that."""
+        path = self._out / f"proposed-{self._journal.proposals + 1}.yaml"
+        ahead_s = {job: self._machine.figures(job).ahead_s for job in self._machine.jobs}
+        try:
+            turns = {key: read_turns(folder / TURNS) for key, (folder, _) in self._ends.items()}
+            given = ReplanInputs(
+                self._plan, self._out / GROUPS_COPY, turns, ahead_s, set(ended), self._journal.hours_since_applied()
+            )
+            proposed = await asyncio.to_thread(replanner, given, path)
+        except (InputError, Infeasible, TraceError, OSError) as error:
+            self._note(f"no re-plan is proposed: {error}")
+            self._wanted = True
+            return
+        except Exception as error:  # noqa: BLE001 - a fault of the planner must not end what runs
+            self._note(f"no re-plan is proposed: {type(error).__name__}: {error}")
+            return
+        applies = proposed.applies and proposed.moves > 0
+        request_id = uuid.uuid4().hex
+        self._write(
+            "proposed", id=request_id, plan=str(path), moves=proposed.moves, price_s=round(proposed.price_s, 3),
+            applies=applies, reason=proposed.reason,
+        )  # fmt: skip
+        if not proposed.moves:
+            self._note(f"no move would help; {path} has the seconds as measured")
+            return
+        cost = f"{count(proposed.moves, 'move')} of {seconds(proposed.price_s)}"
+        see = f"rlplan diff {self._out / GROUPS_COPY} {path}"
+        if applies:
+            self._note(f"re-planned, {cost}: {proposed.reason}; see {see}")
+            try:
+                write_request(self._out, Request(request_id, str(path.resolve()), sha256_file(path)))
+            except RunFailed as error:
+                self._note(str(error))
+        else:
+            self._note(f"a re-plan is proposed, {cost}; not applied: {proposed.reason}; see {see}, then rlplan apply")

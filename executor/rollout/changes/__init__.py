@@ -1,2 +1,0 @@
-"""Engines that stop decoding in mid-round: handed over to training, or replaced by those of the tail; engines that have
-few samples left and are given others'."""

@@ -1,1 +1,0 @@
-"""What follows the gradients: their norm, the learning rate, AdamW over a rank's shards."""
