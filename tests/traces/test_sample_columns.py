@@ -36,7 +36,7 @@ def test_rows_come_back_as_they_were():
     assert rows_of_judge.tolist() == [3, 4] and judged["value"].tolist() == [1.0, 0.25]
 
 
-def test_a_report_takes_a_part_of_the_memory_that_its_trace_has_bytes(tmp_path):
+def test_a_report_takes_less_memory_than_its_trace_has_bytes(tmp_path):
     """As objects the samples take eight times the bytes of their lines."""
     rng, path = random.Random(3), tmp_path / "trace.jsonl"
     with path.open("w", encoding="utf-8") as file:
