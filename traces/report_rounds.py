@@ -206,8 +206,8 @@ def overlap(plan: Plan, log: RunLog) -> dict[str, Any]:
     Scores alone take the seconds of all samples shared out over the workers; updates alone take the update's seconds
     and, at the speed of all replicas, those of the portions that were trained before. `streamed`: rounds in which
     groups were trained before the end, their groups and samples that moved, as means over these rounds; None: none.
-    `balanced`: rounds that were balanced by history, the share of their prompts of which something was known, and
-    samples that moved, as means over these; None: none.
+    `balanced`: rounds that were balanced by history, and the share of their prompts of which something was known; None:
+    none.
     `tails`: rounds whose tail other engines decoded, the seconds of the change and samples that moved, as means over
     these; None: none.
     """
@@ -235,8 +235,6 @@ def overlap(plan: Plan, log: RunLog) -> dict[str, Any]:
         "balanced": {
             "rounds": len(balanced),
             "known": sum(event.known for event in balanced) / max(1, sum(event.prompts for event in balanced)),
-            "moved": statistics.fmean(event.moved for event in balanced),
-            "moved_tokens": statistics.fmean(event.moved_tokens for event in balanced),
         }
         if balanced
         else None,

@@ -152,8 +152,6 @@ class Balanced(Struct, kw_only=True):
     step: Count
     prompts: Count
     known: Count
-    moved: Count
-    moved_tokens: Count
 
 
 class DraftedBatch(Struct, kw_only=True):

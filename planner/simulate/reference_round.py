@@ -173,8 +173,6 @@ def simulate_round(
             go_on(place)
         if hands_over:
             free(now)
-        if isinstance(placement, LongestFirst) and placement.to_relieve(alive):
-            relieve(placement, now)
 
     def start(now: float) -> set[int]:
         """Have those samples start that are to start now; returns their engines."""
@@ -222,22 +220,6 @@ def simulate_round(
         placement.add(replace(asked[sample.key], kept=sample.base))
         sample.engine = NOWHERE
         moved += 1
-
-    def relieve(longest: LongestFirst, now: float) -> None:
-        """Move samples to engines that have few, where that pays."""
-        assert decode.balance is not None
-        loaded = [place for place in sorted(alive) if longest.running(place)]
-        for place in loaded:
-            engines[place].pass_to(now)
-        tokens = {key: engines[place].tokens_of(samples[key]) for place in loaded for key in longest.running(place)}
-        left_s = now
-        for key, source in longest.relieve(alive, tokens):
-            engines[source].give_up_one(samples[key])
-            left_s = max(left_s, engines[source].now)
-            wait_again(samples[key])
-        start(left_s + decode.balance.move_s)
-        for place in sorted(alive):
-            go_on(place)
 
     now: float = 0
     apply(machine.start(), now)

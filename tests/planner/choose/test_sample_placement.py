@@ -13,13 +13,12 @@ from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.phrases.why_line import levers_of
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
+from rlplan.rounds.balance import BLOCK_TOKENS
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..solutions import solution
@@ -58,7 +57,9 @@ def test_a_plan_that_keeps_samples_together_is_simulated_so() -> None:
     assert prefix is not None
     assert "saves" in plan.job.why["rounds.short.rollout.prefix"]
     short, _ = round_costs(plan.job, profile)
-    assert short.decode.sharing == PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
+    assert short.decode.sharing == RoundPrefix(
+        block_tokens=prefix.block_tokens, tokens_per_sample=prefix.tokens_per_sample
+    )
 
     def mean_s(**changes) -> float:
         text = plan.model_dump(mode="json")
@@ -93,9 +94,9 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps() -> Non
 # -- balanced ----------------------------------------------------------------------------------------------------------
 
 
-def balancing(mode: str, allowed: bool = True, per_sequence: float = 3e-3):
-    """(plan, job, profile) of a job whose steps cost by running sequence, so that engines that end early are a loss."""
-    profile = small_profile(rollout=[rollout(1, 2, 0.004, per_sequence)])
+def balancing(mode: str, allowed: bool = True, kv_capacity_tokens: int = 1500):
+    """(plan, job, profile) of a job whose samples wait for memory, so that a long one may start late."""
+    profile = small_profile(rollout=[rollout(1, 2, 0.004, 3e-3, kv_capacity_tokens)])
     search = {"tp": [1], "micro_batch_tokens": [2048], **({"balance": True} if allowed else {})}
     job = small_job(search=search)
     return solution(job, profile=profile, mode=mode, prompt_sets=2).plan, job, profile
@@ -109,7 +110,7 @@ def test_rounds_are_balanced_where_a_job_allows_it_and_it_saves_time(mode) -> No
     rounds = plan.job.rounds
     balances = [kind.rollout.balance for kind in (rounds.short, rounds.long) if kind is not None]
     assert any(balances)
-    assert all(BalanceSpec(**balance.numbers()).step_s > 0 for balance in balances if balance)
+    assert all(balance.step_s > 0 for balance in balances if balance)
     assert plan.predicted.seconds_per_sample < plain.predicted.seconds_per_sample
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
     said = [text for key, text in plan.job.why.items() if "balance" in key]
@@ -117,7 +118,7 @@ def test_rounds_are_balanced_where_a_job_allows_it_and_it_saves_time(mode) -> No
     assert levers_of(plan.job.why["levers"])["balance"] > 0
     run = simulate_plan(plan, job, profile, heavy_trace(), steps=40, prompts=96)
     seconds = sum(step.rollout_s for step in run.steps) / len(run.steps)
-    assert seconds == pytest.approx(plan.predicted.phases_s.rollout, rel=0.15)
+    assert seconds == pytest.approx(plan.predicted.phases_s.rollout, rel=0.2)
 
 
 @pytest.mark.parametrize("mode", ["race", "defer"])
@@ -125,8 +126,8 @@ def test_modes_that_train_whoever_ends_first_are_never_balanced(mode) -> None:
     plan = balancing(mode)[0].model_dump(mode="json")
     engines = plan["job"]["rounds"]["short"]["rollout"]
     assert engines.get("balance") is None
-    nothing, *_ = balancing("sync", per_sequence=1e-7)
-    assert nothing.job.rounds.short.rollout.balance is None, "sequences that cost nothing are not worth it"
+    nothing, *_ = balancing("sync", kv_capacity_tokens=200_000)
+    assert nothing.job.rounds.short.rollout.balance is None, "by count is as fast"
     engines["balance"] = balancing("sync")[0].job.rounds.short.rollout.balance.model_dump()
     engines.pop("prefix", None)
     refusal = f"balance belongs to modes sync, exact and predict; write null for mode {mode}"
