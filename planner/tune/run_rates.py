@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ...plans.schema.planned_job import RewardPlan
 from ...plans.yaml.errors import InputError
-from ...profiles.drafts.draft_counts import DraftCounts, fit_drafts, summed
-from ...profiles.drafts.draft_schema import DraftRates, ProfiledDrafts
+from ...profiles.draft_schema import DraftRates, ProfiledDrafts
 from ...profiles.judge_schema import Judge
+from ...profiles.laws.draft_counts import DraftCounts, fit_drafts, summed
 from ...profiles.laws.reward_fit import ScoredSample, fit_executions
 from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
