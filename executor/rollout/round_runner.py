@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plans.schema.levers import EngineLayout
-from ...rounds.balancing.placement import ByLoad, PrefixSharing
+from ...rounds.balance import PrefixSharing
+from ...rounds.balancing.placement import ByLoad
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...plans.check.finding import Fault
-from ...plans.check.input_rules import input_path, stale_inputs
-from ...plans.check.plan_fit import misfits
+from ...plans.check.plan_fit import misfits, not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.prediction_rules import (
     bias_over_budget,
     forgetful_moments,
@@ -13,9 +12,15 @@ from ...plans.check.prediction_rules import (
     price_faults,
     thin_trace,
 )
-from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
-from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
+from ...plans.check.solved_rules import (
+    decisions_edited,
+    input_path,
+    other_version,
+    predictions_edited,
+    solved_at_unlikely,
+    stale_inputs,
+)
 from ...plans.facts.model_shape import UNKNOWN, NamedModel, model_of_job
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_folder
@@ -27,7 +32,7 @@ from ...profiles.profile_schema import Profile
 from ...profiles.scaled_profile import priced_as
 from ...profiles.suspicions import suspicions
 from ..costs.job_pools import NodesTaken, pools_of_plan
-from ..costs.memory_table import JobMemory
+from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of
 from ..lengths.table_lengths import changed_table
 from .accelerator_rules import unlike_names_at
@@ -147,7 +152,7 @@ def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | Non
     if pools is None or job is None or profile is None:
         return None
     try:
-        return nodes_of(plan.job, JobMemory(profile, pools, job.model.dtype))
+        return nodes_of(plan.job, profile, pools, WEIGHT_BYTES[job.model.dtype])
     except InputError:
         return None  # a layout without costs is a finding of its own
 

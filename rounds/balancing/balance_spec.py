@@ -37,7 +37,7 @@ class Work(NamedTuple):
     kv_steps: float = 0.0
 
 
-class WorkShare(NamedTuple):
+class Share(NamedTuple):
     """What a sample adds to the work of its engine: the tokens that it has before it (mean and median), and the KV
     tokens that these attend to, summed over them."""
 
@@ -46,9 +46,9 @@ class WorkShare(NamedTuple):
     kv_steps: float
 
 
-def share(held: float, mean: float, median: float) -> WorkShare:
+def share(held: float, mean: float, median: float) -> Share:
     """The share of a sample that holds so many tokens, its prompt's included, and has so many before it."""
-    return WorkShare(mean, median, mean * (held + mean / 2))
+    return Share(mean, median, mean * (held + mean / 2))
 
 
 class Longest:
@@ -84,13 +84,13 @@ class Longest:
 class Load:
     """The samples of an engine, or of one that might be, as sums."""
 
-    def __init__(self, longest: Longest, shares: Iterable[WorkShare] = ()) -> None:
+    def __init__(self, longest: Longest, shares: Iterable[Share] = ()) -> None:
         self._longest = longest
         self._powers = self._tokens = self._kv_steps = 0.0
         for each in shares:
             self.add(each)
 
-    def add(self, each: WorkShare) -> None:
+    def add(self, each: Share) -> None:
         """One sample more."""
         self._powers = self._longest.add(self._powers, self._longest.power(each.median))
         self._tokens += each.mean
@@ -100,7 +100,7 @@ class Load:
         """What is before the engine."""
         return Work(self._longest.tokens(self._powers), self._tokens, self._kv_steps)
 
-    def work_with(self, each: WorkShare) -> Work:
+    def work_with(self, each: Share) -> Work:
         """The same with one sample more."""
         powers = self._longest.add(self._powers, self._longest.power(each.median))
         return Work(self._longest.tokens(powers), self._tokens + each.mean, self._kv_steps + each.kv_steps)

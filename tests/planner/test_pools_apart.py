@@ -9,14 +9,13 @@ import pytest
 
 from rlplan.planner.check.plan_rules import physics
 from rlplan.planner.costs.job_pools import NodesTaken, pools_of_plan
-from rlplan.planner.costs.memory_table import JobMemory
 from rlplan.planner.costs.round_costs import nodes_of, round_costs
 from rlplan.planner.refresh import refresh
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.what_if import Documents
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.check.prediction_rules import price_faults
-from rlplan.plans.schema.cluster import Cluster, Link, load_cluster
+from rlplan.plans.schema.cluster import Cluster, PoolLink, load_cluster
 from rlplan.plans.schema.job import Job, JobPlacement, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.planned_job import PlacementSpec
@@ -39,7 +38,9 @@ def apart(cluster: Cluster, engines: int, trainers: int, *streams_bytes_per_s: f
     (pool,) = cluster.pools.values()
     pools = {name: pool.model_copy(update={"nodes": n}) for name, n in (("decode", engines), ("learn", trainers))}
     ends = (("decode", "learn"), ("decode", "decode"))
-    links = [Link(pools=each, stream_bytes_per_s=speed) for each, speed in zip(ends, streams_bytes_per_s, strict=False)]
+    links = [
+        PoolLink(pools=each, stream_bytes_per_s=speed) for each, speed in zip(ends, streams_bytes_per_s, strict=False)
+    ]
     return cluster.model_copy(update={"pools": pools, "links": tuple(links)})
 
 
@@ -102,7 +103,7 @@ def test_check_finds_no_fault_and_each_pool_is_paid_at_its_price(objective, stre
     assert physics(plan, cluster, job, documents.profile) == []
     pools = pools_of_plan(plan.job, cluster)
     assert pools is not None and pools.apart
-    taken = nodes_of(plan.job, JobMemory(documents.profile, pools, "float32"))
+    taken = nodes_of(plan.job, documents.profile, pools, 4)
     assert taken.total == plan.predicted.nodes and taken.train == plan.predicted.train_nodes == 1
     assert list(price_faults(plan, cluster, taken)) == []
     node_usd = cluster.pools["decode"].usd_per_node_hour

@@ -1,4 +1,4 @@
-"""Whether a prompt's samples are kept on engines that hold it, by layout (rounds/balancing/placement.py has the rule).
+"""Whether a prompt's samples are kept on engines that hold it, by layout (rounds/balance.py has the rule).
 
 Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
 hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.levers import EngineLayout, RoundPrefix
-from ....rounds.balancing.placement import shared_tokens
+from ....rounds.balance import shared_tokens
 from ....rounds.round_spec import RoundKind
 from ...costs.decode_costs import DecodeCost
 from ...costs.reward_costs import RewardCost
@@ -42,7 +42,7 @@ _STREAM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixPlacement:
+class Placement:
     """The placement of a layout's samples, and the share of a plain rollout that it saves against spreading."""
 
     sharing: RoundPrefix
@@ -51,7 +51,7 @@ class PrefixPlacement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    placements: dict[EngineLayout, PrefixPlacement] = {}
+    placements: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[RoundDraws]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
@@ -92,7 +92,7 @@ def _rounds_draws(draws: Draws, rounds: int, prompts: int, samples: int) -> list
     ]
 
 
-def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> PrefixPlacement | None:
+def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> Placement | None:
     """None: spread."""
     shared = float(
         np.mean(
@@ -106,14 +106,14 @@ def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundD
     if shared == 0 or cost.key.engines == 1 or round_kind.samples == 1:
         return None
     spread = _rollouts_s(cost, round_kind, rounds_draws)
-    best: PrefixPlacement | None = None
+    best: Placement | None = None
     for lead in sorted({*(lead for lead in LEADS if lead < round_kind.samples), round_kind.samples}):
         sharing = RoundPrefix(block_tokens=cost.block_tokens, tokens_per_sample=max(1, math.floor(shared / lead)))
         saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, rounds_draws)
         error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
         share = float(saved.mean() / spread.mean())
         if saved.mean() > 2 * error and share > (LEAST_SAVED if best is None else best.saved + LEAST_SAVED):
-            best = PrefixPlacement(sharing, share)
+            best = Placement(sharing, share)
     return best
 
 

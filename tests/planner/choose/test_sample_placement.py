@@ -12,13 +12,13 @@ from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.plans.phrases.why_line import levers_of
+from rlplan.plans.phrases.sentences import levers_of
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.balancing.placement import BLOCK_TOKENS
+from rlplan.rounds.balance import BLOCK_TOKENS
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..solutions import solution

@@ -1,0 +1,191 @@
+"""Charts that compare runs: reward, trained lengths, tokens that were not trained, seconds a step."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
+from ..phrases.sentences import listed
+from .chart_axes import axis, cut, figure, lanes, share_axis
+from .charts_one_run import Detail
+from .charts_plan import length_axis
+from .elements import GOOD, INK, MODE, MUTED, PHASE, Chart, Swatch, esc, faded
+
+Runs = Mapping[str, Detail]
+MAX_POINTS = 1200
+
+
+def smoothed(values: Sequence[float | None], width: int) -> list[float | None]:
+    """Return means over windows of `width` around each value, narrower at both ends; None if a value is missing."""
+    half = width // 2
+    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [statistics.fmean(numbers) if (numbers := _finite(window)) == [*window] else None for window in windows]
+
+
+def _finite(values: Sequence[float | None]) -> list[float]:
+    """Return the finite numbers of a series."""
+    return [value for value in values if is_finite(value)]
+
+
+def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
+    """Return a chart of the mean reward of each step, and of its moving mean."""
+    chart = figure()
+    changes, missing_texts = [], []
+    rewards: list[float] = []
+    ends: list[int] = []
+    for name, detail in runs.items():
+        xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
+        rewards += _finite(values)
+        if missing := len(values) - len(_finite(values)):
+            missing_texts.append(f"{name}'s of {count(missing, 'step')}")
+        ends += [xs[0], xs[-1]]
+        width = max(1, len(values) // 8)
+        skip = -(-len(values) // MAX_POINTS)
+        smooth = smoothed(values, width)
+        chart.add_scatter(
+            x=xs[::skip], y=values[::skip], mode="lines+markers" if len(values) < 4 else "lines", hoverinfo="skip",
+            line={"color": faded(colours[name], 0.3), "width": 1}, marker={"size": 6, "color": colours[name]},
+        )  # fmt: skip
+        chart.add_scatter(
+            x=xs[::skip], y=smooth[::skip], mode="lines", line={"color": colours[name], "width": 2.2}, hoverinfo="text",
+            hovertext=[f"<b>{esc(name)}</b>, step {x}<br>reward {fixed(v, '.3f')}, mean around it {fixed(s, '.3f')}"
+                       for x, v, s in zip(xs[::skip], values[::skip], smooth[::skip], strict=True)],
+        )  # fmt: skip
+        changes.append(f"{name} from {fixed(detail['reward_first'], '.3f')} to {fixed(detail['reward_last'], '.3f')}")
+    low, high = min(rewards, default=0.0), max(rewards, default=1.0)
+    rise = max(0.05, 0.08 * (high - low))
+    first, last = min(ends), max(ends)
+    margin = max(0.5, 0.02 * (last - first))
+    chart.update_layout(
+        xaxis=axis("step", range=[first - margin, last + margin], nticks=9, **_whole_ticks(first, last)),
+        yaxis=axis("mean reward", range=[low - rise, high + rise], nticks=6),
+    )
+    caption = f"First to last fifth of the steps: {listed(changes)}. Thin: each step; thick: moving mean."
+    if missing_texts:
+        caption += f" Rewards that are no numbers are left out: {listed(missing_texts)}."
+    legend = tuple(Swatch(name, colours[name], "line") for name in runs)
+    return Chart("reward", "Reward", caption, chart, 320, legend)
+
+
+def _whole_ticks(first: int, last: int) -> dict[str, Any]:
+    """Return the option for whole ticks: with few steps plotly would put ticks between them."""
+    return {"dtick": 1} if last - first < 8 else {}
+
+
+def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
+    """Return a chart of trained lengths, with the unconditioned lengths of the plan; None if nothing was trained."""
+    chart = figure()
+    shares = [index / 20 for index in range(21)]
+    shown = {name: detail for name, detail in runs.items() if detail["trained_lengths_tokens"]}
+    if not shown:
+        return None
+    expected = next(iter(shown.values()))["predicted"]["lengths_tokens"]
+    longest = max([expected[-1], *(d["trained_lengths_tokens"][-1] for d in shown.values())])
+    x_axis = length_axis(longest, expected[10])
+    curves = [("predicted", expected, MUTED, "dot")]
+    curves += [(name, d["trained_lengths_tokens"], colours[name], "solid") for name, d in shown.items()]
+    for name, values, colour, dash in curves:
+        chart.add_scatter(
+            x=values, y=shares, mode="lines", line={"color": colour, "width": 2, "dash": dash}, hoverinfo="text",
+            hovertext=[f"<b>{esc(name)}</b><br>{percent(s)} have at most {v:,} tokens"
+                       for s, v in zip(shares, values, strict=True)],
+        )  # fmt: skip
+    legend = [Swatch(name, colours[name], "line") for name in shown]
+    legend.append(Swatch("unconditioned, as planned with", MUTED, "dots"))
+    for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
+        cut(chart, x_axis, cutoff, f"<b>{cutoff:,}</b> tokens")
+        legend.append(Swatch("cutoff of short rounds", INK, "dash"))
+    chart.update_layout(xaxis=x_axis, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
+    ratios = [
+        f"{name} {d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')} "
+        f"(K-S distance {d['length_ks']:.3f}, predicted ratio {d['length_ratio_predicted']:.3f})"
+        for name, d in shown.items()
+        if is_finite(d.get("length_ratio")) and is_finite(d.get("length_ks")) and d["mode"] != "sync"
+    ]
+    caption = (
+        f"Trained over unconditioned mean length, prompt by prompt: {listed(ratios)}; 1 is unbiased."
+        if ratios
+        else "Lengths of trained responses. Their bias can be told beside a run of plain rounds only."
+    )
+    return Chart("lengths", "Lengths of trained responses", caption, chart, 320, tuple(legend))
+
+
+FATES = {
+    "trained": GOOD,
+    "deferred": MODE["defer"],
+    "discarded": MODE["race"],
+    "returned": MODE["predict"],
+    "surplus": PHASE["scoring"],
+    "filtered": MODE["exact"],
+    "failed": "#a03030",
+    "unknown": MODE["sync"],
+}
+
+
+def waste(runs: Runs) -> Chart | None:
+    """Return a chart of the tokens of ended samples by their fate (trained, deferred, …); None if none ended."""
+    chart = figure(barmode="stack")
+    seen = dict.fromkeys(fate for detail in runs.values() for fate in detail["waste"]["tokens"])
+    if not seen:
+        return None
+    fates = [fate for fate in FATES if fate in seen] + [fate for fate in seen if fate not in FATES]
+    for fate in fates:
+        tokens = [detail["waste"]["tokens"].get(fate, 0) for detail in runs.values()]
+        totals = [sum(detail["waste"]["tokens"].values()) or 1 for detail in runs.values()]
+        chart.add_bar(
+            orientation="h", x=[t / total for t, total in zip(tokens, totals, strict=True)], y=list(range(len(runs))),
+            width=0.5, marker={"color": FATES.get(fate, MUTED), "line": {"width": 0}}, hoverinfo="text",
+            hovertext=[f"<b>{esc(name)}</b>, {esc(fate)}<br>{t:,} tokens, {percent(t / total, 1)}"
+                       for name, t, total in zip(runs, tokens, totals, strict=True)],
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=share_axis("share of the tokens of samples that ended"),
+        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+    )
+    shares = [
+        f"{name} {percent(lost['share'], 1)}"
+        + (f", and {count(lost['aborted_samples'], 'sample')} stopped unfinished" if lost["aborted_samples"] else "")
+        for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
+    ]
+    caption = f"Tokens of finished samples that were not trained: {'; '.join(shares)}."
+    if any(detail["waste"]["aborted_samples"] for detail in runs.values()):
+        caption += " How many tokens the stopped samples had, the trace does not say."
+    legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
+    return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 74, legend)
+
+
+def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
+    """Return a chart of the mean step's seconds, measured and predicted, for each run."""
+    chart = figure()
+    most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values()) or 1.0
+    for index, (name, detail) in enumerate(runs.items()):
+        measured_s, predicted_s = detail["step_s"], detail["step_s_predicted"]
+        hover = f"<b>{esc(name)}</b><br>measured {measured_s:.3f} s<br>predicted {predicted_s:.3f} s"
+        common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
+        chart.add_bar(
+            x=[predicted_s], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+        )
+        chart.add_bar(x=[measured_s], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
+        chart.add_scatter(
+            x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
+            text=[beside_predicted(measured_s, predicted_s)],
+            textfont={"size": 11, "color": MUTED},
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis("seconds a step, over the cycle", range=[0, 1.04 * most], nticks=6),
+        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
+    )
+    speedups = [
+        f"{name} {times(d['speedup'])}"
+        for name, d in runs.items()
+        if is_finite(d.get("speedup")) and d["mode"] != "sync"
+    ]
+    caption = (
+        f"Trained samples per second over those of the plain run (mode sync): {listed(speedups)}."
+        if speedups
+        else "No run of mode sync is in the folder to compare with."
+    )
+    legend = (Swatch("measured", MUTED), Swatch("predicted", MUTED, "band"))
+    return Chart("comparison", "Seconds a step", caption, chart, 50 * len(runs) + 56, legend)
