@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 from ..planner.choose.candidate_search import Pass, Progress
-from ..planner.explain.nodes_front import NodesPoint, nodes_front
-from ..planner.highs import MAX_NODES
+from ..planner.choose.highs import MAX_NODES
+from ..planner.nodes_front import NodesPoint, nodes_front
+from ..planner.search_inputs import SolveOptions
 from ..planner.solve import solve as solve_documents
-from ..planner.solve_options import SolveOptions
 from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan
 from ..plans.schema.base import Mode

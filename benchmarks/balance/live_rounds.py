@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from rlplan.executor.example.write import write_example
-from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import layout_cost
+from rlplan.planner.simulate.columns.column_setting import balance_of
 from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster

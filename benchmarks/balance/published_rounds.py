@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import DecodeCost, layout_cost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
+from rlplan.planner.simulate.columns.column_setting import balance_of
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.plans.schema.levers import EngineLayout

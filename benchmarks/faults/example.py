@@ -12,8 +12,8 @@ from pathlib import Path
 
 import rlplan.plans
 from rlplan.executor.example.write import write_example
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job

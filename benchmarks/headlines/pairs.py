@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.diff.change import CERTAIN
 from rlplan.plans.diff.job_diff import diff_jobs
 from rlplan.plans.schema.base import Mode

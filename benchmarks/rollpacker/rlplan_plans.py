@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan

@@ -23,10 +23,9 @@ from rlplan.benchmarks.prompt_history import drift_factor, fit_history
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.candidate_space import MODES
 from rlplan.planner.lengths.length_fit import fit_drift
-from rlplan.planner.search_inputs import prepare
+from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
 from rlplan.profiles.length_tables import table_names
