@@ -32,7 +32,7 @@ from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
 from rlplan.rounds.compiled.permit_kernel import completions
-from rlplan.rounds.permits.bound_machine import Alarm, Bound, BoundMachine, Broken
+from rlplan.rounds.permits.bound_machine import Alarm, BoundMachine, Broken, SlowdownBound
 from rlplan.rounds.permits.slowdown import WARM
 
 from .entry import run
@@ -89,7 +89,7 @@ class Watched:
 
 def watched(job: GroupJob, seconds: Series, stretch: int) -> Watched:
     """Feed the machine with a job's iterations."""
-    machine, now_s = BoundMachine({job.name: Bound(job.solo_s, job.slo)}, stretch), 0.0
+    machine, now_s = BoundMachine({job.name: SlowdownBound(job.solo_s, job.slo)}, stretch), 0.0
     for _ in range(WARM):
         machine.ended(job.name, 1, now_s)
     found = Watched(False, False, [])

@@ -29,10 +29,10 @@ import click
 
 from rlplan.planner.choose.candidate_search import Search
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
-from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
+from rlplan.planner.simulate.columns.step_noise import spread_of
 from rlplan.planner.simulate.columns.whole_columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.base import Mode

@@ -9,13 +9,13 @@ Invariants:
   failed on are reported, not repeated), in the order of the epochs; an epoch is over once all its prompts are, which
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
-- the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
-  prompt waits without bound;
-- where a short round would find fewer prompts than it issues in two epochs, what is deferred has its long rounds first;
-  only refills of a round begin a third epoch, and nothing a fourth: no prompt is trained three times more often than
-  another, however long others wait. Where epochs defer so few that a long round fills over more than two, it is so many
-  epochs instead, `MOST_OPEN_EPOCHS` at most;
+- the deferred queue is first in, first out. A long round comes in four cases: the queue holds P prompts; its oldest
+  prompt has waited `MAX_WAIT_ROUNDS`; the queue leaves fewer than P prompts for a short round; or an epoch ends only
+  when its deferred prompts are trained. So no prompt waits without bound;
+- a short round is issued from two open epochs at most. Where these have fewer prompts than it issues, long rounds of
+  the deferred prompts come first. Only refills of a round begin a third epoch, and nothing begins a fourth,
+  so no prompt is trained three times more often than another. Where epochs defer so few prompts that a long round fills
+  over more than two epochs, so many epochs are open instead, `MOST_OPEN_EPOCHS` at most;
 - a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
   fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
   failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds

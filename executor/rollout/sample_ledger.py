@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.balancing.placement import Placement, ToPlace
+from ...rounds.balancing.placement import SamplePlacement, ToPlace
 from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..engines.messages import EngineEvent, Request
@@ -39,7 +39,7 @@ class SampleLedger:
         prompts: Mapping[str, PromptText],
         tag: str,
         seeds: RoundSeeds | None,
-        placement: Placement,
+        placement: SamplePlacement,
         *,
         temperature: float,
         ignore_eos: bool,

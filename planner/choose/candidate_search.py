@@ -19,10 +19,10 @@ from typing import cast
 from ...plans.schema.base import Mode
 from ...plans.yaml.errors import Infeasible
 from ..costs.reward_costs import RewardCost
-from ..costs.step_noise import share_within, step_deviations
 from ..lengths.draws import Draws
 from ..simulate.columns.cell_columns import long_column, short_column
 from ..simulate.columns.round_log import mean
+from ..simulate.columns.step_noise import share_within, step_deviations
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .candidates.candidate_space import Space
 from .candidates.cutoffs import cutoffs_between

@@ -41,11 +41,11 @@ from ..costs.colocation import staging_s, trained_parameters
 from ..costs.decode_costs import engines_of
 from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
-from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
 from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
+from ..simulate.columns.step_noise import spread_of
 from .assumed_effects import AssumedEffects, assumed_effects
 from .cost_error import MIDDLE_OCTAVE, cost_parts, step_error
 from .holdout_rounds import Holdout, first_epoch_s

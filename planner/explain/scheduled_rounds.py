@@ -10,9 +10,9 @@ from ...plans.schema.predicted import PredictedPhases
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
-from ..costs.step_noise import Mixture, spread_of, step_deviations
 from ..costs.update_costs import TrainCost
 from ..simulate.columns.round_log import RoundLog, mean
+from ..simulate.columns.step_noise import Mixture, spread_of, step_deviations
 
 
 class ScheduledRounds(NamedTuple):

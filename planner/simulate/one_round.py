@@ -21,7 +21,7 @@ from ...rounds.machines.round import Draw, Round
 from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_round import Lengths, Observe, simulate_round, weight
+from .reference_round import Observe, RoundLengths, simulate_round, weight
 from .round_arrays import FATES, RanOut, RoundDraws, RoundTimes, SimulatedRound
 
 
@@ -105,7 +105,7 @@ def _reference(
         read(round_draws.reward_draws),
         np.broadcast_to(round_draws.prompt_draws, round_draws.prompt_tokens.shape),
     )
-    lengths = Lengths(
+    lengths = RoundLengths(
         natural=natural,
         prompt_tokens=lambda prompt: int(round_draws.prompt_tokens[int(prompt)]),
         reward=read(round_draws.rewards),

@@ -34,12 +34,12 @@ from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCut
 from ...rounds.machines.round import Round
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_engine import FINISH, Engine, RewardQueue, Sample
+from .reference_engine import FINISH, Engine, EngineSample, RewardQueue
 from .round_arrays import RoundTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RoundLengths:
     """The samples of a round, as the simulator reads them: `natural(key, prompt)` is a sample's number of tokens if
     the issue had no limit (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt,
     `reward` its score, `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's;
@@ -83,7 +83,7 @@ Observe = Callable[[float, str, int, int, int], None]
 
 def simulate_round(
     machine: Round,
-    lengths: Lengths,
+    lengths: RoundLengths,
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
@@ -109,7 +109,7 @@ def simulate_round(
     if decode.balance is not None:
         placement = LongestFirst(len(engines), Balance(decode.balance, lengths.recorded), max_num_seqs)
     rewards = RewardQueue(reward)
-    samples: dict[SampleKey, Sample] = {}
+    samples: dict[SampleKey, EngineSample] = {}
     upcoming = [math.inf] * len(engines)
     asked: dict[SampleKey, ToPlace] = {}
     decode_end: float = 0
@@ -134,7 +134,7 @@ def simulate_round(
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
                 ends = min(natural, limit)
-                samples[key] = Sample(key, NOWHERE, action.prompt, tokens, ends, truncated, action.cutoff_tokens)
+                samples[key] = EngineSample(key, NOWHERE, action.prompt, tokens, ends, truncated, action.cutoff_tokens)
                 asked[key] = ToPlace(key, action.prompt, tokens, limit)
                 placement.add(asked[key])
                 if isinstance(placement, ByLoad):  # before the next action
@@ -217,7 +217,7 @@ def simulate_round(
         for place in range(len(engines)):
             go_on(place)
 
-    def wait_again(sample: Sample) -> None:
+    def wait_again(sample: EngineSample) -> None:
         nonlocal moved
         placement.add(replace(asked[sample.key], kept=sample.base))
         sample.engine = NOWHERE

@@ -31,7 +31,7 @@ from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
-from ..simulate.reference_round import Lengths, simulate_round
+from ..simulate.reference_round import RoundLengths, simulate_round
 from ..simulate.round_arrays import RoundTimes
 from ..simulate.streamed_updates import exposed_update_s, round_window
 
@@ -220,7 +220,7 @@ def replay(
         row = row_of(key, prompt)
         return reward.per_sample_s if row is None else float(row.get("reward_s", reward.per_sample_s))
 
-    lengths = Lengths(
+    lengths = RoundLengths(
         natural,
         lambda p: prompt_tokens.get(p, mean_prompt),
         score,

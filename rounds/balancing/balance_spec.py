@@ -56,7 +56,7 @@ class Work(NamedTuple):
     kv_steps: float = 0.0
 
 
-class Share(NamedTuple):
+class WorkShare(NamedTuple):
     """What a sample adds to the work of its engine: the tokens that it has before it (mean and median), and the KV
     tokens that these attend to, summed over them."""
 
@@ -65,9 +65,9 @@ class Share(NamedTuple):
     kv_steps: float
 
 
-def share(held: float, mean: float, median: float) -> Share:
+def share(held: float, mean: float, median: float) -> WorkShare:
     """The share of a sample that holds so many tokens, its prompt's included, and has so many before it."""
-    return Share(mean, median, mean * (held + mean / 2))
+    return WorkShare(mean, median, mean * (held + mean / 2))
 
 
 class Longest:
@@ -103,13 +103,13 @@ class Longest:
 class Load:
     """The samples of an engine, or of one that might be, as sums."""
 
-    def __init__(self, longest: Longest, shares: Iterable[Share] = ()) -> None:
+    def __init__(self, longest: Longest, shares: Iterable[WorkShare] = ()) -> None:
         self._longest = longest
         self._powers = self._tokens = self._kv_steps = 0.0
         for each in shares:
             self.add(each)
 
-    def add(self, each: Share) -> None:
+    def add(self, each: WorkShare) -> None:
         """One sample more."""
         self._powers = self._longest.add(self._powers, self._longest.power(each.median))
         self._tokens += each.mean
@@ -119,7 +119,7 @@ class Load:
         """What is before the engine."""
         return Work(self._longest.tokens(self._powers), self._tokens, self._kv_steps)
 
-    def work_with(self, each: Share) -> Work:
+    def work_with(self, each: WorkShare) -> Work:
         """The same with one sample more."""
         powers = self._longest.add(self._powers, self._longest.power(each.median))
         return Work(self._longest.tokens(powers), self._tokens + each.mean, self._kv_steps + each.kv_steps)

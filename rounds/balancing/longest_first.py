@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ..machines.events import SampleKey
-from .balance_spec import BalanceSpec, Load, Longest, Share, Work, share
+from .balance_spec import BalanceSpec, Load, Longest, Work, WorkShare, share
 from .length_estimates import NOTHING, Expected, LengthEstimates, Recorded
 from .placement import ToPlace
 from .relief import Running, moves
@@ -138,7 +138,7 @@ class LongestFirst:
         sample = self._samples[key]
         self._engines[number].add(key, self._share(sample), self._room(sample))
 
-    def _share(self, sample: ToPlace) -> Share:
+    def _share(self, sample: ToPlace) -> WorkShare:
         return share(sample.prompt_tokens + sample.kept, *self._left(sample))
 
     def _left(self, sample: ToPlace) -> Expected:
@@ -248,13 +248,13 @@ class _Engine:
     """The samples of one engine, with their shares of its work and the memory that is kept for them."""
 
     def __init__(self, longest: Longest) -> None:
-        self.shares: dict[SampleKey, Share] = {}
+        self.shares: dict[SampleKey, WorkShare] = {}
         self.room = 0.0
         self._rooms: dict[SampleKey, float] = {}
         self._longest = longest
         self._load: Load | None = Load(longest)  # None: to be summed anew
 
-    def add(self, key: SampleKey, of_sample: Share, room: float) -> None:
+    def add(self, key: SampleKey, of_sample: WorkShare, room: float) -> None:
         self.shares[key], self._rooms[key] = of_sample, room
         self.room += room
         if self._load is not None:
@@ -266,7 +266,7 @@ class _Engine:
         self.room = sum(self._rooms.values())
         self._load = None
 
-    def work_with(self, one_more: Share) -> Work:
+    def work_with(self, one_more: WorkShare) -> Work:
         if self._load is None:
             self._load = Load(self._longest, self.shares.values())
         return self._load.work_with(one_more)

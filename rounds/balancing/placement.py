@@ -34,7 +34,7 @@ class ToPlace:
     kept: int = 0
 
 
-class Placement(Protocol):
+class SamplePlacement(Protocol):
     """Where the samples of one round decode. A sample waits, or is on one engine, until it is removed."""
 
     def add(self, sample: ToPlace) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..machines.events import SampleKey
-from .balance_spec import BalanceSpec, Load, Longest, Share
+from .balance_spec import BalanceSpec, Load, Longest, WorkShare
 
 
 class Running(NamedTuple):
@@ -20,7 +20,7 @@ class Running(NamedTuple):
 
     key: SampleKey
     held: int
-    share: Share
+    share: WorkShare
 
 
 def moves(

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...plans.schema.groups_plan import GroupMember
-from ...rounds.permits.bound_machine import Bound
+from ...rounds.permits.bound_machine import SlowdownBound
 from ..trace import TraceError
 
 
-def bound_of(member: GroupMember) -> Bound:
+def bound_of(member: GroupMember) -> SlowdownBound:
     """The bound that a plan sets a job."""
-    return Bound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
+    return SlowdownBound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
 
 
 class TrainingEnd(NamedTuple):

@@ -28,13 +28,13 @@ from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
-from ...costs.step_noise import SILENT
 from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
 from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
 from .queue_rounds import QueueStates
+from .step_noise import SILENT
 
 KV_MARGIN = 1.25
 """Times what an engine's samples are seen to hold at once that it has room for. What they hold is random, and the

@@ -9,7 +9,6 @@ import pytest
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import Executions, RewardCost
-from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -17,6 +16,7 @@ from rlplan.planner.simulate.columns.cell_columns import long_column, short_colu
 from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, reward_share, sized_cell
 from rlplan.planner.simulate.columns.composed_columns import deal, latest_s
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
+from rlplan.planner.simulate.columns.step_noise import spread_of
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.rounds.timeouts import TimeoutSpec

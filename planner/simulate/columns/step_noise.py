@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...plans.schema.predicted import Quantiles, StepNoise
-from ..simulate.columns.round_log import RoundLog, mean
-from .update_costs import TrainCost
+from ....plans.schema.predicted import Quantiles, StepNoise
+from ...costs.update_costs import TrainCost
+from .round_log import RoundLog, mean
 
 SILENT = StepNoise(rollout=0.0, reward_exposed=0.0, train=0.0, sync=0.0)
 """A machine without noise, or one of which none is known."""

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.step_noise import share_within, spread_of, step_deviations
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.cost_error import noise_of
 from rlplan.planner.simulate.columns.round_log import RoundLog
+from rlplan.planner.simulate.columns.step_noise import share_within, spread_of, step_deviations
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.predicted import StepNoise
 from rlplan.profiles.phase_schema import Spread
 from rlplan.traces.report import report
 
-from ..conftest import small_profile
-from ..synthetic_run import QUICK, solved, synthesize
+from ...conftest import small_profile
+from ...synthetic_run import QUICK, solved, synthesize
 
 
 def test_without_noise_quantiles_are_those_of_the_rounds():

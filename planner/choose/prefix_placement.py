@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.levers import EngineLayout
-from ....rounds.balance import PrefixSharing, shared_tokens
-from ....rounds.round_spec import RoundKind
-from ...costs.decode_costs import DecodeCost
-from ...costs.reward_costs import RewardCost
-from ...lengths.draws import Draws
-from ...simulate.columns.cells import on_engines, sized_cell
-from ...simulate.columns.column_setting import CELL_PROMPTS
-from ...simulate.one_round import simulate_one_round
-from ...simulate.round_arrays import RoundDraws
-from .candidate_space import Space
+from ...plans.schema.levers import EngineLayout
+from ...rounds.balance import PrefixSharing, shared_tokens
+from ...rounds.round_spec import RoundKind
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
+from ..lengths.draws import Draws
+from ..simulate.columns.cells import on_engines, sized_cell
+from ..simulate.columns.column_setting import CELL_PROMPTS
+from ..simulate.one_round import simulate_one_round
+from ..simulate.round_arrays import RoundDraws
+from .candidates.candidate_space import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
 LEADS = (1, 2, 4)
@@ -42,7 +42,7 @@ _STREAM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PrefixPlacement:
     """The placement of a layout's samples, and the share of a plain rollout that it saves against spreading."""
 
     sharing: PrefixSharing
@@ -51,7 +51,7 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    placements: dict[EngineLayout, Placement] = {}
+    placements: dict[EngineLayout, PrefixPlacement] = {}
     drawn: dict[int, list[RoundDraws]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
@@ -92,7 +92,7 @@ def _rounds_draws(draws: Draws, rounds: int, prompts: int, samples: int) -> list
     ]
 
 
-def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> Placement | None:
+def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> PrefixPlacement | None:
     """None: spread."""
     shared = float(
         np.mean(
@@ -106,14 +106,14 @@ def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundD
     if shared == 0 or cost.key.engines == 1 or round_kind.samples == 1:
         return None
     spread = _rollouts_s(cost, round_kind, rounds_draws)
-    best: Placement | None = None
+    best: PrefixPlacement | None = None
     for lead in sorted({*(lead for lead in LEADS if lead < round_kind.samples), round_kind.samples}):
         sharing = PrefixSharing(cost.block_tokens, max(1, math.floor(shared / lead)))
         saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, rounds_draws)
         error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
         share = float(saved.mean() / spread.mean())
         if saved.mean() > 2 * error and share > (LEAST_SAVED if best is None else best.saved + LEAST_SAVED):
-            best = Placement(sharing, share)
+            best = PrefixPlacement(sharing, share)
     return best
 
 
